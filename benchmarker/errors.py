@@ -1,0 +1,46 @@
+"""What a user can cause: each error is one line that says what was wrong, where, and what to do; exit code 2.
+
+Anything else that goes wrong is ours: it keeps its traceback, so that it can be reported.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BenchmarkerError(Exception):
+    """Base of everything that prints as one line instead of a traceback."""
+
+
+class SpecError(BenchmarkerError):
+    """A config file, an option or an argument asks for something that does not exist or makes no sense."""
+
+
+class ModelError(BenchmarkerError):
+    """The model cannot be found, reached, read or used for what was asked."""
+
+
+class MissingLibraryError(BenchmarkerError):
+    """A variant needs a library that is not installed."""
+
+
+class DeviceError(BenchmarkerError):
+    """The device asked for is not there, or cannot do what was asked."""
+
+
+class ResultsError(BenchmarkerError):
+    """Records cannot be read, written or compared."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """End of a sentence that offers the near miss, or else what there is.
+
+    Returns:
+        `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`.
+    """
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there is {', '.join(choices)}" if choices else "; none is accepted here"

@@ -1,0 +1,317 @@
+"""What came out of a run: one self-describing JSON file per process.
+
+Base units throughout (seconds, bytes, counts). Raw samples are kept, so that every number in every table can be
+computed again from the file alone. `null` means not measured; nothing is ever 0 for want of a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from benchmarker.errors import ResultsError
+from benchmarker.plain import Plain, first_problem
+
+SCHEMA_VERSION = 1
+"""1: the first one."""
+
+CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
+
+
+class Sample(Plain):
+    """One timed repeat."""
+
+    latency_s: float
+    """End to end, from the call to the last token, with the device drained at both ends."""
+    ttft_s: float | None = None
+    """Time to first token: from the call until the first new token is known."""
+    tpot_s: float | None = None
+    """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
+    new_tokens: int
+    """Tokens made per sequence, counted in the output."""
+    peak_allocated_bytes: int | None = None
+    """Most bytes of live tensors during this repeat. None on CPU."""
+
+
+class Memory(Plain):
+    """Peaks over the timed repeats of one cell."""
+
+    peak_allocated_bytes: int | None = None
+    """Most bytes of live tensors, as torch's allocator counts them. None on CPU."""
+    peak_reserved_bytes: int | None = None
+    """Most bytes the allocator held from the driver. None on CPU."""
+    device_used_bytes: int | None = None
+    """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
+    peak_resident_bytes: int | None = None
+    """Most resident memory of the process. Given on CPU, where it is the memory needed."""
+
+
+class Cell(Plain):
+    """One point of the grid."""
+
+    prompt_tokens: int
+    new_tokens: int
+    batch_size: int
+    status: CellStatus
+    reason: str | None = None
+    """Why it is not ok, in one sentence."""
+    prompt_sha256: str | None = None
+    """Of the prompt's token ids, comma-separated decimals: the same for every variant of a comparison."""
+    prompt_source: str | None = None
+    """Where the ids came from: the shipped text, a text given by the user, or random ids where there is no tokenizer."""
+    warmup: tuple[Sample, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    memory: Memory = Memory()
+    first_tokens: tuple[int, ...] = ()
+    """The first new tokens of the first sequence, at most 64."""
+    flags: tuple[str, ...] = ()
+    """What a reader should know before believing the cell, such as `unstable_warmup`."""
+
+
+class ModelFacts(Plain):
+    """Which model was measured."""
+
+    id: str
+    """As the user gave it."""
+    revision: str | None = None
+    """The hub commit that the files came from; None for a folder or a dummy."""
+    config_sha256: str | None = None
+    """Of the model's shapes, so that equal names with different shapes do not pass as equal."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    dtype: str = "float16"
+    """The 16- or 32-bit type of what is not quantized."""
+    parameters: int | None = None
+    """Each shared tensor counted once."""
+    trust_remote_code: bool = False
+    chat_template: bool = False
+
+
+class VariantFacts(Plain):
+    """Which form of it."""
+
+    name: str
+    quant: str
+    runtime: str
+    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """All of the loader's options, defaults included."""
+
+
+class LoadFacts(Plain):
+    """What loading cost, and what it made."""
+
+    load_s: float
+    """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    peak_bytes: int | None = None
+    """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
+    weight_bytes: int
+    """Unique storages of all parameters and buffers, with the scales that quantization adds."""
+    bits_per_weight: float
+    """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
+    quantized_fraction: float
+    """Share of the parameters that is stored in fewer than 16 bits."""
+    linear_classes: dict[str, int]
+    """Class of each linear layer, with how many there are."""
+    weight_classes: dict[str, int]
+    """Class of each linear layer's weight tensor: torchao's linears are plain `Linear`, their weights are not."""
+    lm_head_dtype: str
+    lm_head_tied: bool
+    """Whether the output layer shares its storage with the input embedding."""
+    notes: tuple[str, ...] = ()
+    """What the loader wants read, such as a checkpoint's own config that won over an option."""
+
+
+class RuntimeFacts(Plain):
+    """Proof of how the tokens were produced."""
+
+    name: str
+    tokens_read: Literal["each", "end"]
+    """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
+    kv_cache: Literal["dynamic", "static"]
+    setup_s: float | None = None
+    """Time of the first call at a new shape beyond a later one's: compilation and capture. None where nothing is set up."""
+    frames_compiled: int | None = None
+    graph_breaks: int | None = None
+    recompilations: int | None = None
+    """While timing: anything but 0 makes the cell invalid."""
+
+
+class Kernel(Plain):
+    """All launches of one kernel (or, on CPU, all calls of one operator) in the profiled generation."""
+
+    name: str
+    calls: int
+    total_s: float
+    """Summed device time; on CPU the operator's self time."""
+
+
+class Profile(Plain):
+    """One generation under torch.profiler, after the timing and in no statistic."""
+
+    by: Literal["device", "cpu"]
+    prompt_tokens: int
+    new_tokens: int
+    batch_size: int
+    latency_s: float
+    """With the profiler on: never to be quoted as a speed."""
+    kernel_s: float
+    """Sum of all kernels' time: what the percentages are of."""
+    busy_s: float
+    """Union of the kernels' intervals over all streams. On CPU the same as `kernel_s`."""
+    span_s: float
+    """From the first kernel's start to the last one's end."""
+    kernels: tuple[Kernel, ...]
+    """Every kernel, longest total first."""
+    peak_allocated_bytes: int | None = None
+    trace: str | None = None
+    """Name of the gzipped Chrome trace beside the record."""
+
+
+class DeviceFacts(Plain):
+    """The device that was measured."""
+
+    kind: Literal["cuda", "rocm", "cpu"]
+    name: str
+    index: int | None = None
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    capability: str | None = None
+    """Compute capability as `9.0`, or the gfx architecture on ROCm."""
+    driver: str | None = None
+    runtime: str | None = None
+    """CUDA or HIP version that torch was built for."""
+
+
+class Environment(Plain):
+    """Everything around the measurement that can change it."""
+
+    device: DeviceFacts
+    cpu: str
+    cores: int
+    """Logical processors this process may use."""
+    threads: int
+    """torch's intra-operator threads."""
+    memory_bytes: int
+    system: str
+    python: str
+    packages: dict[str, str]
+    """Versions of torch, transformers and the quantization libraries, where installed."""
+    variables: dict[str, str]
+    """Environment variables that change behaviour, by an allow-list; never a token."""
+    commit: str | None = None
+    """git commit of benchmarker, with `+changes` where the tree was not clean."""
+
+
+class RunRecord(Plain):
+    """One process, one variant."""
+
+    schema_version: int = SCHEMA_VERSION
+    benchmarker: str
+    """Version of this program."""
+    run_id: str
+    started_at: str
+    """ISO 8601, UTC."""
+    status: Literal["running", "complete", "interrupted", "failed"]
+    """`running` in a file means that the process died before it could say more."""
+    reason: str | None = None
+    """Why a run failed before it could measure, in one sentence."""
+    round: int = 0
+    """Which round of a sweep; 0 for a single run."""
+    model: ModelFacts
+    variant: VariantFacts
+    environment: Environment
+    procedure: dict[str, int | bool | str] = Field(default_factory=dict)
+    load: LoadFacts | None = None
+    runtime: RuntimeFacts | None = None
+    cells: tuple[Cell, ...] = ()
+    profile: Profile | None = None
+    reproduce: str
+    """The command that makes this record again."""
+
+
+def write_record(record: RunRecord, path: Path) -> None:
+    """Replace the file at `path` in one step, so that a reader sees the old record or the new one, never half.
+
+    Raises:
+        ResultsError: The folder cannot be written to, or the disk is full. The old file is untouched.
+    """
+    write_atomically(path, record.model_dump_json(indent=1) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside `path`, flush to the disk, and rename over it.
+
+    Raises:
+        ResultsError: As for `write_record`.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; a record is as readable as any file the user writes.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise ResultsError(_why_not_written(path, error)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable (a file system may keep a folder's entries in memory)."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _why_not_written(path: Path, error: OSError) -> str:
+    remedies = {
+        errno.ENOSPC: "the disk is full; make room or choose another folder with --output",
+        errno.EDQUOT: "the disk quota is used up; make room or choose another folder with --output",
+        errno.EFBIG: "the limit on file size (ulimit -f) is too low for a record",
+        errno.EACCES: "no permission to write there; choose another folder with --output",
+        errno.EROFS: "the file system is read-only; choose another folder with --output",
+        errno.ENOTDIR: "part of the path is a file, not a folder; choose another with --output",
+    }
+    return f"{path}: not saved: {remedies.get(error.errno or 0, error.strerror or str(error))}"
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read one record.
+
+    Raises:
+        ResultsError: Not a record, cut short, edited into something invalid, or from a newer benchmarker.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ResultsError(f"{path}: not valid JSON ({error}); it may have been cut short") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise ResultsError(f"{path}: not a benchmarker record (no schema_version)")
+    if version > SCHEMA_VERSION:
+        raise ResultsError(
+            f"{path}: schema {version} is newer than this benchmarker's {SCHEMA_VERSION}; upgrade benchmarker"
+        )
+    try:
+        return RunRecord.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise ResultsError(f"{path}: {first_problem(error)}") from error

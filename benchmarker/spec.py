@@ -1,0 +1,250 @@
+"""What is asked for: which model, in which forms, over which grid, measured how. YAML in, frozen values out.
+
+Everything is checked here, before torch is imported or a byte is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from benchmarker.errors import SpecError, did_you_mean
+from benchmarker.loaders.base import DType, Options
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.plain import Plain, first_problem
+
+Scalar = str | int | float | bool | None
+Positive = Annotated[int, Field(gt=0)]
+RUNTIMES = ("eager", "compile")
+PlainT = TypeVar("PlainT", bound=Plain)
+
+
+class ModelSpec(Plain):
+    """Where the weights come from."""
+
+    id: Annotated[str, Field(min_length=1)] = "Qwen/Qwen3-4B"
+    """A hub id, a folder, or a shape that ships with benchmarker (with load_format dummy)."""
+    revision: str | None = None
+    """Hub branch, tag or commit."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """`dummy` measures random weights in the model's exact shapes: right for time and memory, meaningless as text."""
+    dtype: DType = "float16"
+    """Type of what is not quantized."""
+    trust_remote_code: bool = False
+    """Run Python from the model's repository. Needs a revision of 40 hex digits: code that cannot change underneath."""
+    chat_template: bool = False
+    """Wrap text prompts in the model's own chat template."""
+
+    @model_validator(mode="after")
+    def _pin_remote_code(self) -> Self:
+        if self.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
+            raise ValueError("trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned")
+        return self
+
+
+class VariantSpec(Plain):
+    """One form of the model: a quantization, its options, and how tokens are produced."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """Shown in the tables."""
+    quant: str
+    runtime: str = "eager"
+    """`eager` is `model.generate`; `compile` a static cache and a torch.compile'd decode step."""
+    options: dict[str, Scalar] = Field(default_factory=dict)
+    """The loader's own."""
+
+    @field_validator("quant")
+    @classmethod
+    def _known_quant(cls, quant: str) -> str:
+        if quant not in LOADERS:
+            raise ValueError(f"no loader '{quant}'{did_you_mean(quant, LOADERS)}")
+        return quant
+
+    @field_validator("runtime")
+    @classmethod
+    def _known_runtime(cls, runtime: str) -> str:
+        if runtime not in RUNTIMES:
+            raise ValueError(f"no runtime '{runtime}'{did_you_mean(runtime, RUNTIMES)}")
+        return runtime
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_after_quant(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "name" not in data and isinstance(data.get("quant"), str):
+            parts = [data["quant"]]
+            if isinstance(data.get("options"), dict):
+                parts += [f"{key}={value}" for key, value in data["options"].items()]
+            if data.get("runtime", "eager") != "eager":
+                parts.append(str(data["runtime"]))
+            return {**data, "name": " ".join(parts)}
+        return data
+
+    @model_validator(mode="after")
+    def _known_options(self) -> Self:
+        try:
+            _ = self.loader_options
+        except ValidationError as error:
+            raise ValueError(f"options.{first_problem(error)}" if error.errors()[0]["loc"] else f"options: {first_problem(error)}") from None
+        return self
+
+    @property
+    def loader_options(self) -> Options:
+        """The options as the loader's own type, defaults filled in."""
+        return LOADERS[self.quant].options.model_validate(self.options)
+
+
+class Point(NamedTuple):
+    """One cell of the grid."""
+
+    prompt_tokens: int | None
+    """None where the prompt is a text, whose length only the tokenizer knows."""
+    prompt: str | None
+    new_tokens: int
+    batch_size: int
+
+
+class Grid(Plain):
+    """Which shapes are measured: every prompt with every generation length and batch size."""
+
+    prompt_tokens: tuple[Positive, ...] = (3, 26)
+    """Prompt lengths, cut from a text that ships with benchmarker."""
+    prompts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Prompt texts; where given, they take the place of prompt_tokens."""
+    new_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (50, 100)
+    """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
+    batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
+    """Sequences at once, all with the same prompt."""
+
+    @model_validator(mode="after")
+    def _something_to_ask(self) -> Self:
+        if not self.prompt_tokens and not self.prompts:
+            raise ValueError("no prompt: give prompt_tokens or prompts")
+        return self
+
+    def points(self) -> list[Point]:
+        """Every cell, smallest first, so that running out of memory costs only the larger ones."""
+        sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
+            (length, None) for length in self.prompt_tokens
+        ]
+        cells = [
+            Point(length, text, new, batch)
+            for batch, (length, text), new in product(self.batch_size, sources, self.new_tokens)
+        ]
+        return sorted(dict.fromkeys(cells), key=lambda p: (p.batch_size, p.prompt_tokens or len(p.prompt or ""), p.new_tokens))
+
+
+class Procedure(Plain):
+    """How each cell is measured."""
+
+    warmup: Annotated[int, Field(ge=0, le=100)] = 3
+    """Untimed generations at the cell's exact shape. More follow, up to 10, until the last three agree within 2 %."""
+    runs: Positive = 5
+    """Timed generations."""
+    profile: bool = True
+    """Record one more generation under torch.profiler, after the timing."""
+    profile_tokens: Positive = 32
+    """Length of that generation at most: a trace grows by megabytes a token."""
+
+
+class Experiment(Plain):
+    """A whole comparison, as a config file holds it."""
+
+    model: ModelSpec = ModelSpec()
+    grid: Grid = Grid()
+    procedure: Procedure = Procedure()
+    variants: Annotated[tuple[VariantSpec, ...], Field(min_length=1)]
+    baseline: str | None = None
+    """Name of the variant that speed-ups are against; the first one if not said."""
+
+    @model_validator(mode="after")
+    def _names_make_sense(self) -> Self:
+        names = [variant.name for variant in self.variants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"variants: two are named '{name}'")
+        if self.baseline is not None and self.baseline not in names:
+            raise ValueError(f"baseline: no variant '{self.baseline}'{did_you_mean(self.baseline, names)}")
+        return self
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which a duplicate key is an error, `1e6` is a number, and a date is text."""
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 wants a dot in a float, so PyYAML reads 1e6 as text.
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+
+
+def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, str):
+            if key in seen:
+                raise SpecError(f"line {key_node.start_mark.line + 1}: the key '{key}' is given twice")
+            seen.add(key)
+    return loader.construct_mapping(node, deep=deep)
+
+
+_Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read and check a config file.
+
+    Raises:
+        SpecError: With the file, the key's path and the near miss.
+    """
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: a config is a mapping with the keys model, grid, procedure and variants")
+    return validated(Experiment, data, where=str(path))
+
+
+def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT:
+    """Check plain data as JSON, which is strict on numbers but takes a list for a tuple.
+
+    Raises:
+        SpecError: The first thing wrong, after `where`.
+    """
+    try:
+        return kind.model_validate_json(json.dumps(data, allow_nan=True))
+    except ValidationError as error:
+        raise SpecError(f"{where}: {first_problem(error)}") from error
+    except TypeError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def parse_option(text: str) -> tuple[str, Scalar]:
+    """`group_size=64` as a key and a YAML scalar.
+
+    Raises:
+        SpecError: No equals sign, or a value that is not a scalar.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--option {text}: write it as key=value")
+    try:
+        parsed = yaml.load(value, Loader=_Yaml) if value else ""
+    except yaml.YAMLError as error:
+        raise SpecError(f"--option {text}: not a plain value") from error
+    if not isinstance(parsed, str | int | float | bool | None):
+        raise SpecError(f"--option {text}: the value must be a single number, word or true/false")
+    return key.strip(), parsed
