@@ -6,10 +6,11 @@ misspelt option that is silently ignored makes a wrong measurement.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError, ValidationError
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import ValidationError
 
 from benchmarker.errors import did_you_mean
 
@@ -21,24 +22,38 @@ class Plain(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for key in data:
-                if key not in cls.model_fields:
-                    hint = did_you_mean(str(key), cls.model_fields)
-                    raise PydanticCustomError("unknown_key", "{text}", {"text": f"no key '{key}'{hint}"})
-        return data
 
+def first_problem(error: ValidationError, kind: type[Plain]) -> str:
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
 
-def first_problem(error: ValidationError) -> str:
-    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`."""
-    problem: ErrorDetails = error.errors()[0]
-    path = ""
-    for part in problem["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    Args:
+        kind: What was being validated.
+    """
+    problem = error.errors()[0]
+    place = list(problem["loc"])
     text = problem["msg"].removeprefix("Value error, ")
-    if problem["type"].endswith("_type"):
+    if problem["type"] == "extra_forbidden":
+        key = str(place.pop())
+        text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
+    elif problem["type"].endswith("_type"):
         text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
+    path = ""
+    for part in place:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return f"{path}: {text}" if path else text
+
+
+def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
+    """The keys that the value at this place may have."""
+    found: type[BaseModel] | None = kind
+    for part in place:
+        if found is not None and isinstance(part, str) and part in found.model_fields:
+            found = next(_models_in(found.model_fields[part].annotation), None)
+    return list(found.model_fields) if found is not None else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

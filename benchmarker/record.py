@@ -112,6 +112,8 @@ class LoadFacts(Plain):
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
     weight_bytes: int
     """Unique storages of all parameters and buffers, with the scales that quantization adds."""
+    parameters: int
+    """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
     bits_per_weight: float
     """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
     quantized_fraction: float
@@ -135,7 +137,8 @@ class RuntimeFacts(Plain):
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
     kv_cache: Literal["dynamic", "static"]
     setup_s: float | None = None
-    """Time of the first call at a new shape beyond a later one's: compilation and capture. None where nothing is set up."""
+    """Time of the first generation at a new shape, with compilation or capture in it; the longest where there were
+    several. None where nothing is set up."""
     frames_compiled: int | None = None
     graph_breaks: int | None = None
     recompilations: int | None = None
@@ -287,6 +290,7 @@ def _why_not_written(path: Path, error: OSError) -> str:
         errno.EFBIG: "the limit on file size (ulimit -f) is too low for a record",
         errno.EACCES: "no permission to write there; choose another folder with --output",
         errno.EROFS: "the file system is read-only; choose another folder with --output",
+        errno.EEXIST: "part of the path is a file, not a folder; choose another with --output",
         errno.ENOTDIR: "part of the path is a file, not a folder; choose another with --output",
     }
     return f"{path}: not saved: {remedies.get(error.errno or 0, error.strerror or str(error))}"
@@ -314,4 +318,4 @@ def read_record(path: Path) -> RunRecord:
     try:
         return RunRecord.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        raise ResultsError(f"{path}: {first_problem(error)}") from error
+        raise ResultsError(f"{path}: {first_problem(error, RunRecord)}") from error

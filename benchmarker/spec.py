@@ -90,7 +90,7 @@ class VariantSpec(Plain):
         try:
             _ = self.loader_options
         except ValidationError as error:
-            raise ValueError(f"options.{first_problem(error)}" if error.errors()[0]["loc"] else f"options: {first_problem(error)}") from None
+            raise ValueError(f"options: {first_problem(error, LOADERS[self.quant].options)}") from None
         return self
 
     @property
@@ -142,7 +142,7 @@ class Grid(Plain):
 class Procedure(Plain):
     """How each cell is measured."""
 
-    warmup: Annotated[int, Field(ge=0, le=100)] = 3
+    warmup: Annotated[int, Field(gt=0, le=100)] = 3
     """Untimed generations at the cell's exact shape. More follow, up to 10, until the last three agree within 2 %."""
     runs: Positive = 5
     """Timed generations."""
@@ -227,7 +227,7 @@ def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT
     try:
         return kind.model_validate_json(json.dumps(data, allow_nan=True))
     except ValidationError as error:
-        raise SpecError(f"{where}: {first_problem(error)}") from error
+        raise SpecError(f"{where}: {first_problem(error, kind)}") from error
     except TypeError as error:
         raise SpecError(f"{where}: {error}") from error
 

@@ -15,6 +15,7 @@ from benchmarker.errors import MissingLibraryError
 from benchmarker.plain import Plain
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 DType = Literal["float16", "bfloat16", "float32"]
@@ -81,6 +82,50 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor of a checkpoint that is yet to be written."""
+
+    name: str
+    dtype: str
+    """As torch names it: `bfloat16`."""
+    shape: tuple[int, ...]
+    make: Callable[[torch.Generator], torch.Tensor]
+    """Makes the values on the generator's device."""
+
+
+@dataclass(frozen=True)
+class PlannedLinear:
+    """One linear layer of a checkpoint that is yet to be written."""
+
+    name: str
+    """Of the module: `model.layers.0.mlp.up_proj`."""
+    in_features: int
+    out_features: int
+    bias: bool
+    std: float
+    """Standard deviation that its weights should have."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a loader's format looks on disk, so that a dummy checkpoint of it needs no quantizing."""
+
+    config: Callable[[Any], dict[str, Any]]
+    """From the loader's options to config.json's `quantization_config`."""
+    tensors: Callable[[PlannedLinear, Any], tuple[PlannedTensor, ...]]
+    """From a linear layer and the loader's options to its packed tensors."""
+
+
+def nothing(options: Any, target: Target) -> None:
+    """Checks nothing."""
+
+
+def as_it_is(checkpoint: Checkpoint, options: Any, target: Target, progress: Progress) -> Checkpoint:  # noqa: ARG001
+    """Prepares nothing."""
+    return checkpoint
+
+
+@dataclass(frozen=True)
 class Loader:
     """One quantization."""
 
@@ -93,8 +138,15 @@ class Loader:
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
     """Takes an instance of `options`. Raises a BenchmarkerError for what the checkpoint, the device or the installed
     libraries cannot do, where it can before any weight is read."""
-    packed: bool = False
-    """Whether a dummy checkpoint holds packed tensors instead of 16-bit ones."""
+    check: Callable[[Any, Target], None] = nothing
+    """Refuses what cannot work whatever the checkpoint: a missing library, a device or a type that the format has no
+    code for. Called first, so that nothing is downloaded or made in vain."""
+    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = as_it_is
+    """Makes the checkpoint that `load` takes, where quantizing is too much to repeat: done once, cached on disk."""
+    reads: tuple[str, ...] = ()
+    """`quant_method`s of checkpoints that are quantized already and that it loads as they are."""
+    packing: Packing | None = None
+    """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
 
 
 def require(variant: str, *packages: str) -> None:

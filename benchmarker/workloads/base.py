@@ -1,12 +1,11 @@
 """The seam for what is measured. Clock, memory, records and profile know nothing of tokens; a workload does.
 
-A workload names its grid's points, loads a subject, and makes a step for a point: the callable that one repeat runs.
+A workload makes a step for each point of its grid: the callable that one repeat runs, its inputs already made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,18 +24,15 @@ class Metric:
 
 
 class Step(Protocol):
-    """One repeat: runs the work, and returns its raw times. The inputs were made before."""
+    """One repeat: runs the work, and returns its raw times."""
 
     def __call__(self) -> Sample: ...
 
 
 class Workload(Protocol):
-    """One kind of work, such as text generation."""
+    """One kind of work on a loaded subject, such as text generation."""
 
     metrics: tuple[Metric, ...]
 
-    def open(self) -> AbstractContextManager[Any]:
-        """Load the subject; give its memory back at the end."""
-
-    def step(self, subject: Any, point: Any) -> Step:
+    def step(self, point: Any) -> Step:
         """Make the inputs of one point, and return what a repeat runs."""

@@ -1,0 +1,182 @@
+"""May these records stand in one table?
+
+What must be equal everywhere: the device and what drives it, the model and its weights, the versions that make the
+kernels, the prompt. What must be equal within a variant: its quantization, options, runtime and type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarker.errors import ResultsError
+from benchmarker.record import RunRecord
+from benchmarker.report.rows import CellKey, keys_of
+from benchmarker.report.tables import plain_line
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "torchao",
+    "bitsandbytes",
+    "optimum",
+    "gptqmodel",
+    "triton",
+    "pytorch-triton-rocm",
+    "triton-rocm",
+)
+"""Those whose code runs while a model is loaded or generates."""
+
+SHOWN_VALUES = 3
+SHOWN_DIFFERENCES = 4
+
+Circumstance = Callable[[RunRecord], str | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that is not the same in all records."""
+
+    field: str
+    counts: dict[str, int]
+    """Records by value."""
+
+    def sentence(self) -> str:
+        """`device is A in 3 records and B in 2`."""
+        shown = [
+            f"{plain_line(value)} in {count} record{'' if count == 1 else 's'}"
+            for value, count in list(self.counts.items())[:SHOWN_VALUES]
+        ]
+        if len(self.counts) > SHOWN_VALUES:
+            shown.append(f"{len(self.counts) - SHOWN_VALUES} other values")
+        return f"{self.field} is {' and '.join(shown)}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes two records the same variant under the same circumstances."""
+
+    name: str
+    circumstances: tuple[str | None, ...]
+    form: tuple[str, ...]
+
+    def label(self, others: Sequence[Identity]) -> str:
+        """The name; where several share it, with what tells them apart."""
+        namesakes = [other for other in others if other.name == self.name]
+        own = (*self.circumstances, *self.form)
+        apart = [
+            value
+            for position, value in enumerate(own)
+            if value and len({(*one.circumstances, *one.form)[position] for one in namesakes}) > 1
+        ]
+        return f"{self.name} ({', '.join(apart)})" if apart else self.name
+
+
+def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
+    """What differs although it should not.
+
+    Raises:
+        ResultsError: Anything does, and it is not forced.
+    """
+    differences = (*between_records(records), *between_prompts(records), *_within_variants(records))
+    if differences and not force:
+        raise ResultsError(refusal(differences))
+    return differences
+
+
+def refusal(differences: Sequence[Difference]) -> str:
+    """Why records are not compared, and what to do."""
+    shown = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
+    rest = len(differences) - SHOWN_DIFFERENCES
+    more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
+    return f"these records do not compare: {shown}{more}. Give fewer paths, or --force to compare them all the same"
+
+
+def named_variants(
+    records: Sequence[RunRecord], differences: Sequence[Difference]
+) -> dict[str, tuple[Identity, list[RunRecord]]]:
+    """The records by variant, in the order in which the variants were first run."""
+    fields = [difference.field for difference in differences]
+    found: dict[Identity, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda one: (one.round, one.started_at)):
+        found.setdefault(_identity(record, fields), []).append(record)
+    return {identity.label(list(found)): (identity, members) for identity, members in found.items()}
+
+
+def circumstances() -> dict[str, Circumstance]:
+    """What must be equal in all records, by the name it has in a message."""
+    return {
+        "device": lambda one: one.environment.device.name,
+        "device kind": lambda one: one.environment.device.kind,
+        "driver": lambda one: one.environment.device.driver,
+        "device runtime": lambda one: one.environment.device.runtime,
+        "processor": lambda one: one.environment.cpu,
+        "threads": lambda one: str(one.environment.threads) if one.environment.device.kind == "cpu" else None,
+        "model": lambda one: one.model.id,
+        "model revision": lambda one: one.model.revision,
+        "model shapes (config_sha256)": lambda one: (one.model.config_sha256 or "")[:12] or None,
+        "load_format": lambda one: one.model.load_format,
+        "benchmarker": lambda one: one.benchmarker,
+        **{package: _version_of(package) for package in PACKAGES},
+    }
+
+
+def _version_of(package: str) -> Circumstance:
+    return lambda one: one.environment.packages.get(package)
+
+
+def between_records(records: Sequence[RunRecord]) -> list[Difference]:
+    """What differs in device, model or versions."""
+    differences = []
+    for field, of in circumstances().items():
+        values = Counter(map(of, records))
+        if field in PACKAGES and field not in ("torch", "transformers"):
+            # A variant that does without a library may come from an environment without it.
+            del values[None]
+        if len(values) > 1:
+            differences.append(Difference(field, {value or "unknown": count for value, count in values.items()}))
+    return differences
+
+
+def between_prompts(records: Sequence[RunRecord]) -> list[Difference]:
+    """Cells of the same shape must have been given the same token ids."""
+    prompts: dict[CellKey, Counter[str]] = {}
+    for record in records:
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            if cell.status == "ok":
+                prompts.setdefault(key, Counter())[(cell.prompt_sha256 or "unknown")[:12]] += 1
+    for key, counts in prompts.items():
+        if len(counts) > 1:
+            where = f"prompt of {key.prompt_tokens} tokens (prompt_sha256)"
+            return [Difference(where, dict(counts))]
+    return []
+
+
+def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
+    """Records of one name must be of one form."""
+    named: dict[str, list[RunRecord]] = {}
+    for record in records:
+        named.setdefault(record.variant.name, []).append(record)
+    differences = []
+    for name, members in named.items():
+        for position, field in enumerate(("quant", "runtime", "options", "dtype")):
+            counts = Counter(_form(record)[position] for record in members)
+            if len(counts) > 1:
+                differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
+    return differences
+
+
+def _form(record: RunRecord) -> tuple[str, str, str, str]:
+    options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
+    return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
+
+
+def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
+    of = circumstances()
+    return Identity(
+        name=record.variant.name,
+        circumstances=tuple(of[field](record) for field in fields if field in of),
+        form=_form(record),
+    )

@@ -1,0 +1,110 @@
+"""Compare records: which variant is how fast, how sure that is, and whether the records may be compared at all.
+
+    from benchmarker.compare import compare
+    compare(["results/nvidia-h100"])          # a notebook shows the tables
+
+A record stands for one process. Several of one variant are repeated processes, and those of one round are a pair with
+the baseline's of the same round. Records from different devices, models or library versions are refused, because a
+table would show the difference between those as if it were one between variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarker.collect import collect
+from benchmarker.comparable import Identity, check_comparable, named_variants
+from benchmarker.errors import ResultsError, did_you_mean
+from benchmarker.record import RunRecord
+from benchmarker.report.markdown import to_markdown
+from benchmarker.report.rows import CellKey, Results, Row, keys_of, make_row, to_row
+from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
+
+__all__ = ["Comparison", "compare", "to_markdown", "to_rows"]
+
+
+@dataclass(frozen=True)
+class Comparison(Results):
+    """Variants side by side."""
+
+    def _repr_markdown_(self) -> str:
+        return to_markdown(self)
+
+
+def compare(paths: Sequence[str | Path], *, baseline: str | None = None, force: bool = False) -> Comparison:
+    """Read all records below these paths and compare their variants.
+
+    Args:
+        paths: Records, or folders with records anywhere below them.
+        baseline: Variant that speed-ups are against; fp16 on the eager runtime if not said, else the first variant.
+        force: Compare also what differs in device, model or versions; the table says so.
+
+    Raises:
+        ResultsError: No record, no such baseline, or records that do not compare.
+    """
+    collected = collect(paths)
+    return compare_records(collected.records, baseline=baseline, force=force, problems=collected.problems)
+
+
+def compare_records(
+    records: Sequence[RunRecord], *, baseline: str | None = None, force: bool = False, problems: tuple[str, ...] = ()
+) -> Comparison:
+    """Compare records that were read already. Otherwise as `compare`."""
+    differences = check_comparable(records, force=force)
+    variants = named_variants(records, differences)
+    chosen = _baseline(variants, baseline)
+    known = sorted({key for record in records for key in keys_of(record)})
+    keys: list[CellKey | None] = [*known] or [None]
+    rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
+    return Comparison(
+        rows=_with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()}),
+        records=tuple(records),
+        baseline=chosen,
+        differences=tuple(difference.sentence() for difference in differences),
+        problems=problems,
+    )
+
+
+def to_rows(results: Results) -> list[dict[str, Any]]:
+    """Plain rows for a program: base units, null for what is not known."""
+    return [to_row(row) for row in results.rows]
+
+
+def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted not in variants:
+            raise ResultsError(f"--baseline {wanted}: no such variant in the records{did_you_mean(wanted, variants)}")
+        return wanted
+    plain = (
+        name
+        for name, (_, members) in variants.items()
+        if members[0].variant.quant == "fp16" and members[0].variant.runtime == "eager"
+    )
+    return next(plain, next(iter(variants)))
+
+
+def _with_ratios(rows: Sequence[Row], baseline: str, identities: dict[str, Identity]) -> tuple[Row, ...]:
+    """Each row with its speed-up, and the verdicts after a correction for all of them."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    ratios = {
+        index: _ratio(bases[row.cell], row, identities)
+        for index, row in enumerate(rows)
+        if row.variant != baseline and row.latency and bases[row.cell].latency
+    }
+    words = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
+    return tuple(
+        replace(row, ratio=Ratio(1.0, rounds=row.rounds) if row.latency else None, verdict="baseline")
+        if row.variant == baseline
+        else replace(row, ratio=ratios.get(index), verdict=words.get(index))
+        for index, row in enumerate(rows)
+    )
+
+
+def _ratio(base: Row, row: Row, identities: dict[str, Identity]) -> Ratio:
+    # Rounds on two devices were not run in turns, so that nothing pairs them.
+    if identities[base.variant].circumstances != identities[row.variant].circumstances:
+        return unpaired_ratio(list(base.latency_by_round.values()), list(row.latency_by_round.values()))
+    return paired_ratio(base.latency_by_round, row.latency_by_round)

@@ -1,0 +1,136 @@
+"""Has a change made anything slower? Two saved sweeps, cell by cell: another commit, another driver, another library.
+
+    check(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
+
+The sweeps share no rounds, so that their processes are compared unpaired. A cell fails where the change is both real
+(the 95 % interval excludes 1, after Holm's correction over all cells) and larger than the limit, and where it could
+be measured before and cannot be now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarker.comparable import Circumstance, between_prompts, between_records, circumstances, refusal
+from benchmarker.errors import ResultsError
+from benchmarker.record import RunRecord
+from benchmarker.report.rows import CellKey, Results, Row
+from benchmarker.stats import MIN_ROUNDS, Ratio, unpaired_ratio, verdicts
+
+MUST_BE_EQUAL = ("device", "device kind", "model", "model shapes (config_sha256)", "load_format")
+"""Anything else may be the very change that is looked at, and is named beside the table."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much slower is too slow."""
+
+    text: str
+    fraction: float
+    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One variant in one cell, before and after."""
+
+    variant: str
+    cell: CellKey | None
+    before: Row
+    after: Row | None
+    """None where the second sweep has no such row."""
+    ratio: Ratio | None
+    """Speed after over speed before: below 1 is slower."""
+    verdict: str | None
+    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
+    is_failed: bool
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer, with every cell it rests on."""
+
+    limit: Limit
+    changes: tuple[Change, ...]
+    changed: tuple[str, ...]
+    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether any cell is."""
+        return any(change.is_failed for change in self.changes)
+
+
+def parse_limit(text: str) -> Limit:
+    """`slower:5%` as a limit.
+
+    Raises:
+        ResultsError: Anything else.
+    """
+    found = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
+    if not found or not 0 < float(found[1]) <= 1000:
+        raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
+    return Limit(text, float(found[1]) / 100)
+
+
+def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
+    """Compare two sweeps.
+
+    Args:
+        force: Go on where device or model differ.
+
+    Raises:
+        ResultsError: A limit that cannot be read, sweeps of different things, or nothing in them that can be tested.
+    """
+    allowed = parse_limit(limit)
+    changed = _what_changed(before.records, after.records, force=force)
+    changes = _changes(before.rows, after.rows, allowed)
+    if not any(change.is_failed or change.verdict not in (None, "not tested") for change in changes):
+        raise ResultsError(
+            f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
+            f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
+        )
+    return Gate(allowed, changes, changed)
+
+
+def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
+    differences = between_records([*before, *after])
+    forbidden = [one for one in differences if one.field in MUST_BE_EQUAL] + between_prompts([*before, *after])
+    if forbidden and not force:
+        raise ResultsError(refusal(forbidden))
+    fields = {**circumstances(), "commit": lambda one: one.environment.commit}
+    sides = {field: (_values(before, of), _values(after, of)) for field, of in fields.items()}
+    return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
+
+
+def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
+    return " or ".join(sorted({of(record) or "unknown" for record in records}))
+
+
+def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
+    found = {(row.variant, row.cell): row for row in after}
+    pairs = [(row, found.get((row.variant, row.cell))) for row in before if row.status == "ok"]
+    ratios = {
+        index: unpaired_ratio(list(old.latency_by_round.values()), list(new.latency_by_round.values()))
+        for index, (old, new) in enumerate(pairs)
+        if new and new.latency
+    }
+    read = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
+    too_slow = {
+        index: verdict == "slower"
+        for index, verdict in zip(ratios, verdicts(list(ratios.values()), band=limit.fraction), strict=True)
+    }
+    return tuple(
+        Change(
+            variant=old.variant,
+            cell=old.cell,
+            before=old,
+            after=new,
+            ratio=ratios.get(index),
+            verdict=read.get(index),
+            is_failed=too_slow.get(index, new is not None and new.status != "ok"),
+        )
+        for index, (old, new) in enumerate(pairs)
+    )

@@ -1,0 +1,122 @@
+"""From what a user calls a model to a checked folder on disk: a local folder, a hub id, or random weights.
+
+Everything that can be known to be wrong is said here, before a byte of weights is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarker.errors import ModelError
+from benchmarker.loaders.base import Checkpoint, Progress, Silent, Target
+from benchmarker.loaders.dummy import make_dummy
+from benchmarker.loaders.files import check_weights, read_config
+from benchmarker.loaders.hub import fetch
+from benchmarker.loaders.reading import import_libraries, load_tokenizer
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.loaders.shapes import only_shipped, shipped_shape
+from benchmarker.spec import ModelSpec, VariantSpec
+
+__all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
+
+SHAPELESS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "quantization_config", "use_cache")
+"""Keys of a config.json that say nothing about the model's shapes."""
+
+
+def find_checkpoint(
+    model: ModelSpec, variant: VariantSpec, *, progress: Progress | None = None, device: str = "cpu"
+) -> Checkpoint:
+    """The checkpoint that a model and a variant ask for, downloaded or made where need be.
+
+    Args:
+        device: Where the model will go, as torch names it. A dummy's random numbers are made there.
+
+    Raises:
+        BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
+    """
+    progress = progress or Silent()
+    dummy = model.load_format == "dummy"
+    loader = LOADERS[variant.quant]
+    loader.check(variant.loader_options, Target(device, model.dtype))
+
+    def check_config(folder: Path) -> None:
+        if not dummy:
+            _check_quantization(model.id, variant.quant, read_config(folder))
+
+    folder, revision = _find_folder(model, weights=not dummy, check_config=check_config, progress=progress)
+    if not dummy:
+        check_weights(folder)
+    import_libraries(*loader.packages)
+    if dummy:
+        return make_dummy(model, variant, source=folder, revision=revision, progress=progress, device=device)
+    return Checkpoint(
+        folder=folder,
+        model_id=model.id,
+        revision=revision,
+        dummy=False,
+        config=read_config(folder),
+        trust_remote_code=model.trust_remote_code,
+    )
+
+
+def _find_folder(model: ModelSpec, *, weights: bool, check_config: Any, progress: Progress) -> tuple[Path, str | None]:
+    """The model's folder, and the hub commit that it came from."""
+    local = Path(model.id).expanduser()
+    if local.is_dir():
+        _refuse_revision(model, "a folder")
+        check_config(local)
+        return local, None
+    if local.is_file():
+        raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
+    if only_shipped(model.id) and weights:
+        raise ModelError(f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy")
+    shape = shipped_shape(model.id)
+    if shape is not None and not weights and (only_shipped(model.id) or model.revision is None):
+        _refuse_revision(model, "a shape that ships with benchmarker")
+        return shape, None
+    _check_hub_id(model.id)
+    return fetch(
+        model.id,
+        revision=model.revision,
+        weights=weights,
+        code=model.trust_remote_code,
+        check_config=check_config,
+        progress=progress,
+    )
+
+
+def _refuse_revision(model: ModelSpec, what: str) -> None:
+    # A pin for remote code is all that a revision can mean for a folder.
+    if model.revision is not None and not model.trust_remote_code:
+        raise ModelError(f"{model.id}: {what}, which has no revisions; leave --revision out")
+
+
+def _check_hub_id(model_id: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(model_id)
+    except HFValidationError as error:
+        raise ModelError(f"{model_id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
+
+
+def _check_quantization(model_id: str, quant: str, config: dict[str, Any]) -> None:
+    found = config.get("quantization_config")
+    if not isinstance(found, dict):
+        return
+    method = str(found.get("quant_method", "an unnamed method"))
+    if method in LOADERS[quant].reads:
+        return
+    able = next((name for name, loader in LOADERS.items() if method in loader.reads), None)
+    way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
+    raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")
+
+
+def shapes_sha256(config: dict[str, Any]) -> str:
+    """Hash of a model's shapes: the same for a checkpoint, its quantized forms and its dummies."""
+    shapes = {key: value for key, value in config.items() if key not in SHAPELESS and value is not None}
+    return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()

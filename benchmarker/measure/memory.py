@@ -1,0 +1,45 @@
+"""Peak memory of one cell.
+
+torch's allocator reports two marks: *allocated*, the tensors alive at once, and *reserved*, what it holds from the
+driver. Formats that unpack weights on the fly (nf4) differ mostly in the first. Memory taken outside the allocator,
+such as the context and cuBLAS workspaces, is in neither: only the growth of the whole board shows it, and that counts
+other programs on the same card too.
+"""
+
+from __future__ import annotations
+
+from benchmarker.device import Device
+from benchmarker.measure.board import find_board
+from benchmarker.measure.repeat import Measured
+from benchmarker.record import Memory
+
+
+class DeviceMemory:
+    """Memory in use on the whole board. Make one before the process touches the card."""
+
+    def __init__(self, device: Device) -> None:
+        self._board = find_board(device)
+        self.before_bytes = self._board.used_bytes() if self._board else None
+        """In use when this was made; None on CPU, and where the driver does not say."""
+
+    def growth_bytes(self) -> int | None:
+        """Growth since then; never below 0, although another program may have given memory back.
+
+        Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
+        release.
+        """
+        now = self._board.used_bytes() if self._board else None
+        if now is None or self.before_bytes is None:
+            return None
+        return max(0, now - self.before_bytes)
+
+
+def memory_of(measured: Measured, growth_bytes: int | None) -> Memory:
+    """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
+    allocated = [one.peak_allocated_bytes for one in measured.samples if one.peak_allocated_bytes is not None]
+    return Memory(
+        peak_allocated_bytes=max(allocated, default=None),
+        peak_reserved_bytes=measured.reserved_bytes,
+        device_used_bytes=growth_bytes,
+        peak_resident_bytes=measured.resident_bytes,
+    )

@@ -1,0 +1,229 @@
+"""The life of one run: find, load, warm up, measure, profile. The record on disk grows with every finished cell."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarker import __version__
+from benchmarker.device import Device, find_device
+from benchmarker.environment import environment
+from benchmarker.errors import ResultsError
+from benchmarker.job import Job
+from benchmarker.loaders.base import Checkpoint, Target
+from benchmarker.loaders.facts import load_facts
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.loaders.reading import load_tokenizer
+from benchmarker.loaders.source import find_checkpoint, shapes_sha256
+from benchmarker.measure.memory import DeviceMemory
+from benchmarker.names import slug
+from benchmarker.profiling.capture import profile_generation
+from benchmarker.profiling.table import profile_table
+from benchmarker.record import Cell, LoadFacts, ModelFacts, Profile, RunRecord, Sample, VariantFacts, write_record
+from benchmarker.report.markdown import summary
+from benchmarker.terminal import Terminal
+from benchmarker.units import gib, seconds
+from benchmarker.workloads.generation import ModelBenchmarker
+from benchmarker.workloads.prompts import check_fits, make_prompt
+
+
+class Run:
+    """One job, its record so far, and where that is kept."""
+
+    def __init__(self, job: Job, terminal: Terminal) -> None:
+        self.job = job
+        self.terminal = terminal
+        self.device = find_device(job.device)
+        # Before anything touches the device: what it holds now is not ours.
+        self._device_memory = DeviceMemory(self.device)
+        started = datetime.now(UTC)
+        surroundings = environment(self.device)
+        run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(job.model.id.lower())
+        folder = folder / job.session if job.session else folder
+        self.path = folder / f"{slug(job.variant.name)}-{run_id}.json"
+        self.record = RunRecord(
+            benchmarker=__version__,
+            run_id=run_id,
+            started_at=started.isoformat(timespec="seconds"),
+            status="running",
+            model=ModelFacts(**job.model.model_dump()),
+            variant=VariantFacts(
+                name=job.variant.name,
+                quant=job.variant.quant,
+                runtime=job.variant.runtime,
+                options=job.variant.loader_options.model_dump(),
+            ),
+            environment=surroundings,
+            procedure=job.procedure.model_dump(),
+            reproduce=job.reproduce,
+        )
+
+    def execute(self) -> RunRecord:
+        """Do all of it.
+
+        Raises:
+            BenchmarkerError: The job cannot be done; nothing is written unless a cell was finished.
+            KeyboardInterrupt: Ctrl-C; the finished cells are in the record, marked interrupted.
+        """
+        _check_writable(self.path.parent)
+        self.terminal.line(f"{self.job.variant.name}: {self.job.model.id} on {self.record.environment.device.name}")
+        try:
+            self._measure()
+        except BaseException as error:
+            # In a sweep, a variant that could not even load still gets its row.
+            if self.record.cells or self.job.session:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                self._keep(status="interrupted" if interrupted else "failed", reason=_one_line(error))
+            raise
+        self._keep(status="complete")
+        self.terminal.table(summary(self.record))
+        self.terminal.line(f"record: {self.path}")
+        return self.record
+
+    def _measure(self) -> None:
+        checkpoint = find_checkpoint(
+            self.job.model, self.job.variant, progress=self.terminal, device=self.device.torch_name
+        )
+        tokenizer = load_tokenizer(checkpoint)
+        self._check_prompts(checkpoint, tokenizer)
+        benchmarker = self._load(checkpoint, tokenizer)
+        for point in self.job.grid.points():
+            prompt_tokens = len(benchmarker.prompt(point).ids)
+            batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
+            self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}")
+            cell = benchmarker.measure(point, self.job.procedure, after_each=self._run_line(point.batch_size))
+            if cell.status != "ok":
+                self.terminal.line(f"  {cell.status}: {cell.reason}")
+            self._keep(cells=(*self.record.cells, cell), runtime=benchmarker.runtime.facts())
+        if self.job.procedure.profile:
+            self._profile(benchmarker)
+
+    def _check_prompts(self, checkpoint: Checkpoint, tokenizer: Any | None) -> None:
+        """Refuse what does not fit before any weight is read."""
+        config = checkpoint.config
+        for point in self.job.grid.points():
+            prompt = make_prompt(
+                point,
+                tokenizer=tokenizer,
+                vocabulary=config["vocab_size"],
+                chat_template=self.job.model.chat_template,
+            )
+            check_fits(
+                len(prompt.ids),
+                point.new_tokens,
+                positions=config.get("max_position_embeddings"),
+                model=self.job.model.id,
+            )
+
+    def _load(self, checkpoint: Checkpoint, tokenizer: Any | None) -> ModelBenchmarker:
+        job, device = self.job, self.device
+        loader = LOADERS[job.variant.quant]
+        target = Target(device.torch_name, job.model.dtype)
+        options = job.variant.loader_options
+        prepared = loader.prepare(checkpoint, options, target, self.terminal)
+        self.terminal.line(f"loading {checkpoint.model_id} as {loader.summary}")
+        device.reset_peak()
+        started = time.perf_counter()
+        loaded = loader.load(prepared, options, target, self.terminal)
+        device.synchronize()
+        load_s = time.perf_counter() - started
+        peak = device.peak()
+        facts = load_facts(
+            loaded.model,
+            load_s=load_s,
+            peak_bytes=peak.allocated_bytes or peak.resident_bytes,
+            notes=loaded.notes,
+        )
+        self._loaded(facts, checkpoint)
+        return ModelBenchmarker(
+            loaded.model,
+            runtime=job.variant.runtime,
+            device=device,
+            tokenizer=tokenizer,
+            chat_template=job.model.chat_template,
+            device_memory=self._device_memory,
+        )
+
+    def _loaded(self, facts: LoadFacts, checkpoint: Checkpoint) -> None:
+        model = self.record.model.model_copy(
+            update={
+                "revision": checkpoint.revision,
+                "config_sha256": shapes_sha256(checkpoint.config),
+                "parameters": facts.parameters,
+            }
+        )
+        self.record = self.record.model_copy(update={"model": model, "load": facts})
+        self.terminal.line(
+            f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}, "
+            f"{facts.bits_per_weight:.2f} bits a weight, peak {gib(facts.peak_bytes)}"
+        )
+
+    def _run_line(self, batch_size: int) -> Any:
+        runs = self.job.procedure.runs
+
+        def line(number: int, sample: Sample) -> None:
+            rate = batch_size * sample.new_tokens / sample.latency_s
+            memory = f", memory {gib(sample.peak_allocated_bytes)}" if sample.peak_allocated_bytes else ""
+            self.terminal.line(
+                f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, "
+                f"{batch_size * sample.new_tokens} tokens, {rate:.2f} tok/s{memory}"
+            )
+
+        return line
+
+    def _profile(self, benchmarker: ModelBenchmarker) -> None:
+        """Profile the largest cell that ran, cut to `profile_tokens`."""
+        done = [
+            point
+            for point, cell in zip(self.job.grid.points(), self.record.cells, strict=True)
+            if cell.status == "ok"
+        ]
+        if not done:
+            return
+        point = done[-1]._replace(new_tokens=min(done[-1].new_tokens, self.job.procedure.profile_tokens))
+        trace = self.path.with_suffix(".trace.json.gz")
+        self.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
+        step = benchmarker.step(point)
+        step()  # warm at this length too: its cache shape may be new
+        profile = profile_generation(
+            step,
+            device=self.device,
+            trace_path=trace,
+            prompt_tokens=len(benchmarker.prompt(point).ids),
+            new_tokens=point.new_tokens,
+            batch_size=point.batch_size,
+        )
+        self._keep(profile=profile)
+        self.terminal.table(profile_table(profile), detail=True)
+
+    def _keep(self, **changes: Any) -> None:
+        """Update the record, and replace the one on disk."""
+        self.record = self.record.model_copy(update=changes)
+        write_record(self.record, self.path)
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out before the measuring, not after, that the record cannot be saved.
+
+    Raises:
+        ResultsError: The folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ResultsError(
+            f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); choose another folder with --output"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__

@@ -1,0 +1,107 @@
+"""One generation under torch.profiler: where the time goes, never how long it takes.
+
+The profiler slows the host by half or more and the kernels hardly at all, so its latency is in no statistic. Shapes
+are not recorded: that holds on to tensors, and changes the memory peak that is read here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarker.device import Device, torch_device
+from benchmarker.errors import ResultsError
+from benchmarker.profiling.trace import cpu_work, device_work, read_trace
+from benchmarker.record import Profile, Sample
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+
+def profile_generation(
+    step: Callable[[], Sample],
+    *,
+    device: Device,
+    trace_path: Path | None,
+    prompt_tokens: int,
+    new_tokens: int,
+    batch_size: int,
+) -> Profile:
+    """Run a warm step once more, with the profiler on.
+
+    Args:
+        step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
+        trace_path: Where to keep the gzipped Chrome trace; None to keep none.
+
+    Raises:
+        BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
+    """
+    _start_once(device)
+    device.synchronize()
+    device.reset_peak()
+    with _profiler(device) as profiler:
+        sample = step()
+        device.synchronize()
+    peak = device.peak()
+    with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        events = read_trace(exported)
+        on_cpu = device.kind == "cpu"
+        work = cpu_work(events) if on_cpu else device_work(events, device_index=torch_device(device).index)
+        if trace_path is not None:
+            _keep(exported, trace_path)
+    return Profile(
+        by="cpu" if on_cpu else "device",
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        batch_size=batch_size,
+        latency_s=sample.latency_s,
+        kernel_s=work.kernel_s,
+        busy_s=work.busy_s,
+        span_s=work.span_s,
+        kernels=work.kernels,
+        peak_allocated_bytes=peak.allocated_bytes,
+        trace=trace_path.name if trace_path else None,
+    )
+
+
+def _profiler(device: Device) -> profile:
+    from torch.profiler import ProfilerActivity, profile
+
+    # torch calls ROCm's tracer CUDA, too.
+    on_device = [] if device.kind == "cpu" else [ProfilerActivity.CUDA]
+    return profile(activities=[ProfilerActivity.CPU, *on_device])
+
+
+def _start_once(device: Device) -> None:
+    """Let the tracer load and set itself up: done inside the profiled step, it would be a gap of up to seconds."""
+    import torch
+
+    with _profiler(device):
+        torch.ones(1, device=torch_device(device)).add_(1)
+        device.synchronize()
+
+
+def _keep(trace: Path, destination: Path) -> None:
+    """Save the trace, gzipped, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written there.
+    """
+    partial = destination.with_name(f".{destination.name}.tmp")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        # Level 5: a trace is tens of megabytes of repetition, and 9 takes several times as long for little.
+        with trace.open("rb") as source, gzip.open(partial, "wb", compresslevel=5) as target:
+            shutil.copyfileobj(source, target)
+        partial.replace(destination)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise ResultsError(f"{destination}: trace not saved: {error.strerror or error}") from error

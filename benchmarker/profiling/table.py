@@ -1,0 +1,96 @@
+"""The profile as a markdown table: longest total first, in percent of kernel time, the whole column adding to 100."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from tabulate import tabulate
+
+from benchmarker.profiling.kernels import category
+from benchmarker.record import Kernel, Profile
+from benchmarker.units import seconds
+
+NAME_COLUMNS = 60
+
+
+def profile_table(profile: Profile, *, limit: int = 12) -> str:
+    """Header, table and what the device did with its time.
+
+    Args:
+        limit: Rows for single kernels; the others share a last one.
+    """
+    return f"{_header(profile)}\n\n{_rows(profile, limit)}\n\n{_footer(profile)}"
+
+
+def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
+    """A name on one line, cut in the middle: C++ names differ at the end as often as at the start."""
+    plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
+    line = " ".join(plain.split())
+    if len(line) <= columns:
+        return line
+    tail = (columns - 1) // 3
+    return f"{line[: columns - 1 - tail]}…{line[-tail:]}"
+
+
+def hundredths(times: list[float]) -> list[str]:
+    """Percentages with two decimals that add to 100.00 as printed, by the largest remainder.
+
+    The row that rounding down cheats most is given the hundredth that is left, and so on.
+    """
+    total = sum(times)
+    if total <= 0:
+        return ["0.00" for _ in times]
+    exact = [10_000 * time / total for time in times]
+    whole = [int(share) for share in exact]
+    by_remainder = sorted(range(len(times)), key=lambda index: whole[index] - exact[index])
+    for index in by_remainder[: 10_000 - sum(whole)]:
+        whole[index] += 1
+    return [f"{share / 100:.2f}" for share in whole]
+
+
+def _header(profile: Profile) -> str:
+    batch = f", batch of {profile.batch_size}" if profile.batch_size > 1 else ""
+    by = "device time" if profile.by == "device" else "CPU time"
+    return (
+        f"One profiled generation, prompt of {profile.prompt_tokens}, {profile.new_tokens} new tokens{batch}: by {by}"
+    )
+
+
+def _rows(profile: Profile, limit: int) -> str:
+    shown, others = profile.kernels[:limit], profile.kernels[limit:]
+    what = "kernel" if profile.by == "device" else "operator"
+    lines = [(_code(kernel.name), str(category(kernel.name)), *_numbers(kernel)) for kernel in shown]
+    if others:
+        together = Kernel(name="", calls=sum(one.calls for one in others), total_s=sum(one.total_s for one in others))
+        lines.append((f"({len(others)} other {what}s)", "", *_numbers(together)))
+    percent = hundredths([kernel.total_s for kernel in shown] + [sum(one.total_s for one in others)] * bool(others))
+    return tabulate(
+        [
+            (name, purpose, time, share, calls, mean)
+            for (name, purpose, time, calls, mean), share in zip(lines, percent, strict=True)
+        ],
+        headers=(what, "category", "time", "%", "calls", "average"),
+        tablefmt="pipe",
+        colalign=("left", "left", "right", "right", "right", "right"),
+        disable_numparse=True,
+    )
+
+
+def _numbers(kernel: Kernel) -> tuple[str, str, str]:
+    return seconds(kernel.total_s), f"{kernel.calls:,}", seconds(kernel.total_s / kernel.calls)
+
+
+def _footer(profile: Profile) -> str:
+    calls = sum(kernel.calls for kernel in profile.kernels)
+    if profile.by == "cpu":
+        return f"{seconds(profile.kernel_s)} in {calls:,} calls, each without what it called in turn."
+    share = 100 * profile.busy_s / profile.span_s if profile.span_s else 100.0
+    return (
+        f"{seconds(profile.kernel_s)} in {calls:,} launches; the device was busy for {seconds(profile.busy_s)} of "
+        f"{seconds(profile.span_s)} ({share:.0f} %). The profiler slows the host, so it idles less when not profiled."
+    )
+
+
+def _code(name: str) -> str:
+    """The name as code in a table's cell, where only a backtick and a bar mean anything."""
+    return f"`{shortened(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

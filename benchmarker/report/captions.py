@@ -1,0 +1,74 @@
+"""How to read a table: what its numbers are, what its verdicts mean, and what it could have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker.report.numbers import percent
+from benchmarker.report.rows import Results, Row
+from benchmarker.report.tables import escaped
+from benchmarker.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
+
+
+def caption(results: Results) -> str:
+    """One paragraph under the tables. Empty where there is no number to explain."""
+    rows = [row for row in results.rows if row.status == "ok"]
+    if not rows:
+        return ""
+    return " ".join([*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results)])
+
+
+def _spread(rows: Sequence[Row]) -> list[str]:
+    said = []
+    if any(row.rate and row.rate.low is not None for row in rows):
+        said.append(
+            f"[low, high] is the {percent(CONFIDENCE)} interval over the rounds, one median from a fresh process each."
+        )
+    if any(row.rounds == 1 and row.rate and row.rate.deviation is not None for row in rows):
+        said.append("Values are medians over the timed runs of one process, ± their sample standard deviation.")
+    if any(row.rounds == 2 for row in rows):
+        said.append(
+            "With two rounds a value is the geometric mean of their medians, ± the sample standard deviation of all "
+            "timed runs."
+        )
+    return said
+
+
+def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
+    others = [row for row in rows if row.ratio and not row.is_baseline]
+    if baseline is None or not others:
+        return []
+    said = [f"Speed-up is in tok/s against {escaped(baseline)}."]
+    untested = [row for row in others if row.verdict == "not tested"]
+    if untested:
+        fewest = min(row.ratio.rounds for row in untested if row.ratio)
+        counted = {0: "no round in common", 1: "one process a variant"}.get(fewest, f"{fewest} rounds")
+        said.append(
+            f"Not tested: {counted} cannot tell a difference from chance; {MIN_ROUNDS} rounds or more can "
+            "(`benchmarker sweep`)."
+        )
+    return said
+
+
+def _verdicts(rows: Sequence[Row]) -> list[str]:
+    detectable = [row.ratio.detectable for row in rows if row.ratio and row.ratio.detectable is not None]
+    if not detectable:
+        return []
+    least, most = (percent(ratio - 1, places=1) for ratio in (min(detectable), max(detectable)))
+    band = percent(SAME_WITHIN)
+    seen = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
+    return [
+        f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
+        f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would tell.",
+        f"A true difference of {seen} would have been detected {percent(POWER)} of the time.",
+    ]
+
+
+def _peak(results: Results) -> list[str]:
+    if all(row.peak_memory_bytes is None for row in results.rows):
+        return []
+    kinds = {record.environment.device.kind for record in results.records}
+    if kinds == {"cpu"}:
+        return ["Peak is the resident memory of the process."]
+    where = " on a GPU, and the resident memory of the process on CPU" if "cpu" in kinds else ""
+    return [f"Peak is the live tensors as torch's allocator counts them{where}."]

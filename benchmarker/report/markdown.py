@@ -1,0 +1,82 @@
+"""The tables that a person reads, as markdown: first the answer at the largest cell, then every cell.
+
+A column appears where some row knows its value or, for what is mostly the same, where it varies. A failed cell says
+so in words; what was not measured is a dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker.record import RunRecord
+from benchmarker.report.captions import caption
+from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
+from benchmarker.report.rows import CellKey, Results, Row, keys_of, make_row
+from benchmarker.report.tables import escaped, table
+from benchmarker.report.words import caveats, cell_words, header, load_words
+
+
+def to_markdown(results: Results) -> str:
+    """A whole comparison: what was measured, the tables, how to read them, and the caveats."""
+    rows = results.rows
+    cell = headline(rows)
+    chosen = [row for row in rows if row.cell == cell]
+    parts = [_bullets([*map(_forced, results.differences), *header(results.records)])]
+    if cell:
+        parts.append(f"**At {cell_words(cell)}**")
+    parts.append(table([*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)], chosen))
+    if len({row.cell for row in rows}) > 1:
+        parts += ["**Every cell**", _grid(results)]
+    parts.append(caption(results))
+    parts.append(_bullets([*caveats(results.records, rows), *map(_left_out, results.problems)]))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def summary(record: RunRecord) -> str:
+    """What is printed at the end of one run: a row per cell."""
+    keys: list[CellKey] = sorted(keys_of(record))
+    rows = tuple(make_row(record.variant.name, key, [record]) for key in keys)
+    results = Results(rows=rows, records=(record,))
+    columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows)]
+    parts = [
+        _bullets(
+            [
+                f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.runtime)}",
+                *header([record]),
+                *load_words(record),
+            ]
+        ),
+        table(columns, rows) if rows else "",
+        caption(results),
+        _bullets(caveats([record], rows)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def headline(rows: Sequence[Row]) -> CellKey | None:
+    """The cell that the first table shows: the largest of those that most variants could do."""
+    able: dict[CellKey, int] = {}
+    for row in rows:
+        if row.cell:
+            able[row.cell] = able.get(row.cell, 0) + (row.status == "ok")
+    return max(
+        able, key=lambda key: (able[key], key.batch_size * (key.prompt_tokens + key.new_tokens), key), default=None
+    )
+
+
+def _grid(results: Results) -> str:
+    rows = results.rows
+    columns: Columns = [*cell_columns(rows), *names(rows), *timing(rows), *speed_up(results), *memory(rows)]
+    return table(columns, rows)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _forced(difference: str) -> str:
+    return f"**{escaped(f'not comparable, forced: {difference}', longest=300)}**"
+
+
+def _left_out(problem: str) -> str:
+    return f"left out: {escaped(problem, longest=300)}"

@@ -1,0 +1,65 @@
+"""Markdown tables that line up in a terminal and render on a forge, whatever the names in them.
+
+Names come from files that someone else may have written. A pipe would shift every later column, a newline end the
+table, an escape code move the reader's cursor, a bidirectional control turn the line around.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+NAME_LENGTH = 80
+RowT = TypeVar("RowT", contravariant=True)
+
+_ESCAPE_CODES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
+# An underscore inside a word, as in exllama_v2, starts no emphasis and reads better bare.
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+@dataclass(frozen=True)
+class Column(Generic[RowT]):
+    """One column: its heading, and the finished text of a row's cell."""
+
+    heading: str
+    text: Callable[[RowT], str]
+    align: str = "right"
+
+
+def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
+    """A GitHub table. The columns' texts are already escaped where they need it."""
+    texts = [[column.heading, *(column.text(row) for row in rows)] for column in columns]
+    aligned = [_aligned(one, column.align) for one, column in zip(texts, columns, strict=True)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
+
+
+def _aligned(texts: Sequence[str], align: str) -> list[str]:
+    """The heading, the rule under it, and the cells of one column, all equally wide in a terminal."""
+    width = max(3, *map(_width, texts))
+    gaps = [" " * (width - _width(text)) for text in texts]
+    padded = [text + gap if align == "left" else gap + text for text, gap in zip(texts, gaps, strict=True)]
+    rule = f":{'-' * (width - 1)}" if align == "left" else f"{'-' * (width - 1)}:"
+    return [padded[0], rule, *padded[1:]]
+
+
+def _width(text: str) -> int:
+    """Columns in a terminal: Chinese letters and most emoji take two, combining accents none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def escaped(text: str, *, longest: int = NAME_LENGTH) -> str:
+    """One line of inert text: no markup, no control, no more than `longest` characters."""
+    return _MARKUP.sub(r"\\\g<0>", plain_line(text, longest=longest))
+
+
+def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
+    """The text without escape codes, controls and line breaks, cut to `longest` characters, for a terminal."""
+    spaced = " ".join(_ESCAPE_CODES.sub("", text).split())
+    shown = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"

@@ -1,0 +1,152 @@
+"""Measure one variant in this process and write one record: `python -m benchmarker.run --quant int8`.
+
+One process, one variant: clean memory marks, no compiler state left over from another variant, and a crash that
+costs one variant.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarker.job import make_job, whole_numbers
+from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
+
+MODEL = "Model"
+FORM = "Variant"
+GRID = "Grid"
+PROCEDURE = "Procedure"
+
+
+def run_command(
+    config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Hub id or folder.  [default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.", rich_help_panel=MODEL)] = None,
+    load_format: Annotated[
+        str | None, typer.Option(help="auto, or dummy for random weights in the exact shapes.", rich_help_panel=MODEL)
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float16, bfloat16 or float32, for what is not quantized.", rich_help_panel=MODEL)
+    ] = None,
+    trust_remote_code: Annotated[
+        bool | None,
+        typer.Option("--trust-remote-code", help="Run the repository's code; needs a 40-hex --revision.", rich_help_panel=MODEL),
+    ] = None,
+    chat_template: Annotated[
+        bool | None,
+        typer.Option("--chat-template", help="Wrap text prompts in the model's template.", rich_help_panel=MODEL),
+    ] = None,
+    quant: Annotated[str | None, typer.Option(help="fp16, int8, gptq or bnb4.", rich_help_panel=FORM)] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="eager (model.generate) or compile.", rich_help_panel=FORM)
+    ] = None,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Short for --runtime compile.", rich_help_panel=FORM)
+    ] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.", rich_help_panel=FORM)
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Text file that GPTQ is calibrated on.", rich_help_panel=FORM)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What the tables call it.", rich_help_panel=FORM)] = None,
+    prompt_tokens: Annotated[
+        str | None, typer.Option(help="Prompt lengths.  [default: 3,26]", rich_help_panel=GRID)
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="A prompt text in place of lengths; repeat it.", rich_help_panel=GRID)
+    ] = None,
+    new_tokens: Annotated[
+        str | None, typer.Option(help="Tokens to generate.  [default: 50,100]", rich_help_panel=GRID)
+    ] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(help="Sequences at once.  [default: 1]", rich_help_panel=GRID)
+    ] = None,
+    runs: Annotated[
+        int | None, typer.Option(help="Timed generations a cell.  [default: 5]", rich_help_panel=PROCEDURE)
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Untimed ones before them.  [default: 3]", rich_help_panel=PROCEDURE)
+    ] = None,
+    no_profile: Annotated[
+        bool, typer.Option("--no-profile", help="Leave the profiled generation out.", rich_help_panel=PROCEDURE)
+    ] = False,
+    profile_tokens: Annotated[
+        int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
+    ] = None,
+    session: Annotated[str | None, typer.Option(hidden=True, help="Subfolder that a sweep's records share.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,
+) -> None:
+    """Measure one variant, and print and save what came out.
+
+    Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
+    """
+    with one_line_errors():
+        options = list(option or [])
+        if calibration is not None:
+            options.append(f"calibration={calibration}")
+        job = make_job(
+            config=config,
+            variant=variant,
+            model={
+                "id": model,
+                "revision": revision,
+                "load_format": load_format,
+                "dtype": dtype,
+                "trust_remote_code": trust_remote_code,
+                "chat_template": chat_template,
+            },
+            form={"quant": quant, "runtime": "compile" if compile_ else runtime, "name": name},
+            options=options,
+            grid={
+                "prompt_tokens": whole_numbers("--prompt-tokens", prompt_tokens),
+                "prompts": prompt or None,
+                "new_tokens": whole_numbers("--new-tokens", new_tokens),
+                "batch_size": whole_numbers("--batch-size", batch_size),
+            },
+            procedure={
+                "runs": runs,
+                "warmup": warmup,
+                "profile": False if no_profile else None,
+                "profile_tokens": profile_tokens,
+            },
+            device=device,
+            output=output,
+            session=session,
+            reproduce=shlex.join(["python", "-m", "benchmarker.run", *_arguments()]),
+        )
+        from benchmarker.measuring import Run
+
+        with quiet_libraries(verbose=verbose) as streams:
+            record = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
+    if any(cell.status != "ok" for cell in record.cells):
+        raise typer.Exit(1)
+
+
+def _arguments() -> list[str]:
+    """What followed `python -m benchmarker.run` or `benchmarker run`."""
+    arguments = sys.argv[1:]
+    return arguments[1:] if arguments[:1] == ["run"] else arguments
+
+
+def main() -> None:
+    """Entry of `python -m benchmarker.run`."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run_command)
+    app(prog_name="python -m benchmarker.run")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What a runtime is: one way of producing tokens from a loaded model, with the times at which they were made.
+
+All times come from one clock, `time.perf_counter_ns`, with the device drained before the first reading and the last.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from benchmarker.record import RuntimeFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class UnsupportedError(Exception):
+    """This variant cannot run in this runtime here; the message says which operation and why."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation: the new tokens and the clock's readings, in nanoseconds."""
+
+    tokens: Tensor
+    """[batch, new_tokens], on the CPU."""
+    start_ns: int
+    first_ns: int
+    """The first new token was known."""
+    last_ns: int
+    """The last new token was known."""
+    end_ns: int
+    """The call had returned and the device was drained."""
+
+
+class Runtime(Protocol):
+    """One way of producing tokens."""
+
+    def generate(self, prompt: Tensor, new_tokens: int) -> Generation:
+        """Generate greedily, exactly `new_tokens`, whatever the end-of-text token says.
+
+        Args:
+            prompt: Token ids, [batch, prompt_tokens], on the model's device.
+            new_tokens: At least 1.
+
+        Raises:
+            UnsupportedError: This variant cannot run this way.
+        """
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
+
+    def facts(self) -> RuntimeFacts:
+        """Proof of what ran, for the record."""

@@ -1,0 +1,92 @@
+"""`model.generate`, as users call it: a growing KV cache, one Python call per layer and token, nothing compiled.
+
+`generate` hands every token to a streamer right after copying it to the host, so a clock reading in the streamer is
+the moment at which the token is known. `generate` waits for the device once a token anyway, to see whether it is
+done; the streamer adds one copy of a few bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.device import Device
+from benchmarker.record import RuntimeFacts
+from benchmarker.runtimes.base import Generation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+class TokenClock:
+    """A streamer that does nothing but read the clock. The first call brings the prompt, each later one a token."""
+
+    def __init__(self) -> None:
+        self.times_ns: list[int] = []
+
+    def put(self, value: Tensor) -> None:  # noqa: ARG002 - the value is already on the host; its time is all we want
+        self.times_ns.append(time.perf_counter_ns())
+
+    def end(self) -> None: ...
+
+
+class EagerRuntime:
+    """`model.generate` with a dynamic KV cache."""
+
+    def __init__(self, model: PreTrainedModel, device: Device) -> None:
+        self._model = model
+        self._device = device
+
+    def generate(self, prompt: Tensor, new_tokens: int) -> Generation:
+        """See Runtime.generate."""
+        import torch
+
+        mask = torch.ones_like(prompt)
+        clock = TokenClock()
+        self._device.synchronize()
+        start_ns = time.perf_counter_ns()
+        output = self._model.generate(prompt, attention_mask=mask, streamer=clock, **greedy(new_tokens))  # type: ignore[operator]
+        self._device.synchronize()
+        end_ns = time.perf_counter_ns()
+        tokens_ns = clock.times_ns[1:]
+        return Generation(
+            tokens=output[:, prompt.shape[1] :].cpu(),
+            start_ns=start_ns,
+            first_ns=tokens_ns[0],
+            last_ns=tokens_ns[-1],
+            end_ns=end_ns,
+        )
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Nothing can recompile here."""
+        yield
+
+    def facts(self) -> RuntimeFacts:
+        """Nothing is set up, and every token is read as it is made."""
+        return RuntimeFacts(name="eager", tokens_read="each", kv_cache="dynamic")
+
+
+def greedy(new_tokens: int) -> dict[str, Any]:
+    """Arguments of `generate` for exactly that many greedy tokens.
+
+    Qwen3's own generation config samples (temperature 0.6, top-k 20): a sort of 151,936 logits a token, and lengths
+    that differ from run to run. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
+    GenerationConfig it would fall back to the model's own.
+    """
+    return {
+        "max_new_tokens": new_tokens,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+        "do_sample": False,
+        "temperature": None,
+        "top_p": None,
+        "top_k": None,
+        "num_beams": 1,
+        "use_cache": True,
+        # A static cache would switch on compilation behind our back; the row says eager.
+        "disable_compile": True,
+    }

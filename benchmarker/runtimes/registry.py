@@ -1,0 +1,19 @@
+"""How tokens can be produced: a new runtime is one file beside this one and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from benchmarker.device import Device
+from benchmarker.runtimes.base import Runtime
+from benchmarker.runtimes.compiled import CompiledRuntime
+from benchmarker.runtimes.eager import EagerRuntime
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+RUNTIMES: dict[str, Callable[[PreTrainedModel, Device], Runtime]] = {
+    "eager": EagerRuntime,
+    "compile": CompiledRuntime,
+}

@@ -1,0 +1,201 @@
+"""Is this difference real? Medians, intervals, ratios and verdicts.
+
+The unit of replication is the process, not the repeat. Two processes of the very same variant differ by more than the
+repeats inside either of them (memory layout, autotuning, clocks), so thirty repeats in one process per variant call
+identical variants different most of the time. Here every process gives one number per cell, its median, and one round
+(each variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all
+intervals are made on logarithms: a t interval on R numbers, turned back with exp.
+
+Sources: Kalibera & Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013) for the unit; Hoefler & Belli,
+"Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms, intervals and keeping outliers;
+Holm, "A simple sequentially rejective multiple test procedure" (Scand. J. Statist. 6, 1979); Welch,
+"The generalization of Student's problem" (Biometrika 34, 1947).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from scipy.special import nctdtrinc, stdtr, stdtrit
+
+CONFIDENCE = 0.95
+POWER = 0.80
+MIN_ROUNDS = 3
+"""With two rounds the t interval is 13 standard errors wide on each side: it says nothing."""
+SAME_WITHIN = 0.02
+"""Differences below this are nobody's reason to choose a variant."""
+
+Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A positive quantity, with the 95 % interval where there are rounds enough."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    """Sample standard deviation over the timed repeats: what they spread, not how sure the value is."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast as the baseline: above 1 is faster."""
+
+    value: float
+    rounds: int
+    """Ratios that the interval rests on; unpaired, the processes of the side that has fewer."""
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    """Two-sided, for a true ratio of 1, before any correction. None below three rounds."""
+    detectable: float | None = None
+    """The smallest true ratio above 1 that this spread and number of rounds would show 80 times in 100."""
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """exp of the mean logarithm, so that twice as slow and twice as fast cancel."""
+    if len(values) == 1:
+        return values[0]  # exp(ln x) is not x in the last digit
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation, divided by n - 1. None for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
+    """A variant's value from its per-round medians m_r: exp( mean ln m  +-  t(R-1, 0.975) * sd(ln m) / sqrt(R) ).
+
+    Args:
+        medians: One per round.
+        repeats: The raw values behind them, for their spread.
+    """
+    value, spread = geometric_mean(medians), deviation(repeats)
+    if len(medians) < MIN_ROUNDS:
+        return Estimate(value, deviation=spread)
+    half = _half_width(_standard_error(list(map(math.log, medians))), len(medians) - 1)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), spread)
+
+
+def paired_ratio(baseline: Mapping[int, float], variant: Mapping[int, float]) -> Ratio:
+    """The speed-up from times by round, paired by round: d_r = ln(baseline_r) - ln(variant_r).
+
+    ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). What slows a whole round down, such
+    as a warm room, is in both times and cancels. Without a common round it is the plain ratio of the two values.
+    """
+    common = sorted(baseline.keys() & variant.keys())
+    if not common:
+        value = geometric_mean(list(baseline.values())) / geometric_mean(list(variant.values()))
+        return Ratio(value, rounds=0)
+    logs = [math.log(baseline[number] / variant[number]) for number in common]
+    centre = statistics.fmean(logs)
+    if len(logs) < MIN_ROUNDS:
+        return Ratio(math.exp(centre), rounds=len(logs))
+    return _ratio(centre, _standard_error(logs), freedom=len(logs) - 1, rounds=len(logs))
+
+
+def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio:
+    """The speed-up between two sweeps, which share no rounds: Welch's t on logarithms of per-process medians.
+
+    With s^2 and n of either side, SE^2 = s1^2/n1 + s2^2/n2 and the degrees of freedom are Welch and Satterthwaite's
+    SE^4 / ( (s1^2/n1)^2/(n1-1) + (s2^2/n2)^2/(n2-1) ).
+    """
+    value = geometric_mean(baseline) / geometric_mean(variant)
+    fewer = min(len(baseline), len(variant))
+    if fewer < MIN_ROUNDS:
+        return Ratio(value, rounds=fewer)
+    first, second = (_standard_error(list(map(math.log, side))) ** 2 for side in (baseline, variant))
+    weight = first**2 / (len(baseline) - 1) + second**2 / (len(variant) - 1)
+    freedom = (first + second) ** 2 / weight if weight else fewer - 1
+    return _ratio(math.log(value), math.sqrt(first + second), freedom=freedom, rounds=fewer)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted for testing them all: sorted upwards, p_(i) becomes max over j <= i of min(1, (m - j + 1) * p_(j)).
+
+    With twenty rows one in twenty would look different by chance; after this, any at all does with 5 %.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for position, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - position) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
+    """What may be said.
+
+    - not tested: fewer than three rounds.
+    - same: the whole interval lies inside [1 / (1 + band), 1 + band].
+    - faster, slower: a ratio of 1 is excluded, also after Holm's correction, and the estimate lies outside the band.
+    - inconclusive: neither; more rounds would tell.
+
+    Args:
+        adjusted_p: The ratio's p after `holm` over the whole table.
+    """
+    if ratio.low is None or ratio.high is None or adjusted_p is None:
+        return "not tested"
+    bottom, top = 1 / (1 + band), 1 + band
+    if bottom <= ratio.low and ratio.high <= top:
+        return "same"
+    if adjusted_p >= 1 - CONFIDENCE or bottom <= ratio.value <= top:
+        return "inconclusive"
+    return "faster" if ratio.value > 1 else "slower"
+
+
+def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verdict]:
+    """One per ratio, with Holm's correction over those that were tested."""
+    tested = [ratio.p for ratio in ratios if ratio.p is not None]
+    adjusted = iter(holm(tested))
+    return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
+
+
+def detectable_ratio(standard_error: float, freedom: float) -> float:
+    """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % rejects with 80 % power."""
+    return math.exp(_noncentrality(freedom) * standard_error)
+
+
+def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
+    half = _half_width(standard_error, freedom)
+    return Ratio(
+        value=math.exp(centre),
+        rounds=rounds,
+        low=math.exp(centre - half),
+        high=math.exp(centre + half),
+        p=_two_sided_p(centre, standard_error, freedom),
+        detectable=detectable_ratio(standard_error, freedom),
+    )
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _half_width(standard_error: float, freedom: float) -> float:
+    return _critical(freedom) * standard_error
+
+
+def _two_sided_p(centre: float, standard_error: float, freedom: float) -> float:
+    # Rounds that agree to the last bit come from a clock too coarse for the work, or from a test.
+    if standard_error == 0:
+        return 1.0 if centre == 0 else 0.0
+    return 2 * float(stdtr(freedom, -abs(centre) / standard_error))
+
+
+@cache
+def _critical(freedom: float) -> float:
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+
+
+@cache
+def _noncentrality(freedom: float) -> float:
+    return float(nctdtrinc(freedom, 1 - POWER, _critical(freedom)))

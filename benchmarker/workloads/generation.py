@@ -1,0 +1,197 @@
+"""Text generation, the work that this program was made for.
+
+One repeat is one greedy generation of exactly N tokens after a prompt of P. TTFT is the time until the first new
+token is known (prefill); TPOT the mean time of each further one, over N - 1 intervals; the latency runs until the
+device is drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.device import Device, torch_device
+from benchmarker.measure.memory import DeviceMemory, memory_of
+from benchmarker.measure.repeat import measure
+from benchmarker.record import Cell, Sample
+from benchmarker.runtimes.base import Generation, UnsupportedError
+from benchmarker.runtimes.registry import RUNTIMES
+from benchmarker.spec import Grid, Point, Procedure
+from benchmarker.workloads.base import Metric
+from benchmarker.workloads.prompts import Prompt, check_fits, make_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+METRICS = (
+    Metric("latency_s", "s", "lower", lambda sample, batch: sample.latency_s),
+    Metric("ttft_s", "s", "lower", lambda sample, batch: sample.ttft_s),
+    Metric("tpot_s", "s", "lower", lambda sample, batch: sample.tpot_s),
+    Metric("tokens_per_s", "tok/s", "higher", lambda sample, batch: batch * sample.new_tokens / sample.latency_s),
+    Metric(
+        "decode_tokens_per_s", "tok/s", "higher", lambda sample, batch: batch / sample.tpot_s if sample.tpot_s else None
+    ),
+)
+
+
+def sample_of(generation: Generation) -> Sample:
+    """The raw times of one generation in seconds."""
+    tokens = int(generation.tokens.shape[1])
+    # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
+    decode_s = (generation.last_ns - generation.first_ns) / 1e9
+    return Sample(
+        latency_s=(generation.end_ns - generation.start_ns) / 1e9,
+        ttft_s=(generation.first_ns - generation.start_ns) / 1e9,
+        tpot_s=decode_s / (tokens - 1) if tokens > 1 else None,
+        new_tokens=tokens,
+    )
+
+
+class WrongTokenCountError(Exception):
+    """A generation came out shorter or longer than asked: its time means nothing."""
+
+
+class GenerationStep:
+    """One cell's repeat. Remembers the first generation's tokens: every later one must make the same."""
+
+    def __init__(self, generate: Callable[[], Generation], *, new_tokens: int) -> None:
+        self._generate = generate
+        self._new_tokens = new_tokens
+        self._tokens: Any = None
+        self.flags: set[str] = set()
+
+    def __call__(self) -> Sample:
+        generation = self._generate()
+        made = int(generation.tokens.shape[1])
+        if made != self._new_tokens:
+            raise WrongTokenCountError(f"{made} tokens came instead of {self._new_tokens}")
+        if self._tokens is None:
+            self._tokens = generation.tokens
+        elif not bool((self._tokens == generation.tokens).all()):
+            self.flags.add("nondeterministic_tokens")
+        return sample_of(generation)
+
+    @property
+    def first_tokens(self) -> tuple[int, ...]:
+        """At most 64 tokens of the first sequence."""
+        return () if self._tokens is None else tuple(self._tokens[0, :64].tolist())
+
+
+class ModelBenchmarker:
+    """Measures a loaded model cell by cell.
+
+        model = load_model("qwen3-tiny", "int8", load_format="dummy")
+        for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
+            print(cell.samples)
+    """
+
+    metrics = METRICS
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        runtime: str = "eager",
+        device: Device | None = None,
+        tokenizer: Any | None = None,
+        chat_template: bool = False,
+        device_memory: DeviceMemory | None = None,
+    ) -> None:
+        """Wrap a model that `load_model` returned.
+
+        Args:
+            device: Where the model is; found from the model if not given.
+            tokenizer: For prompts of real text; without one the prompt is random ids.
+            device_memory: Whole-device memory from before the model was loaded, to report the growth.
+        """
+        from benchmarker.device import find_device
+
+        self.model = model
+        self.device = device or find_device(str(model.device))
+        self.runtime = RUNTIMES[runtime](model, self.device)
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._device_memory = device_memory
+
+    def run(
+        self,
+        grid: Grid,
+        procedure: Procedure | None = None,
+        *,
+        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
+    ) -> Iterator[Cell]:
+        """Measure every cell of the grid, smallest first; yield each as soon as it is done."""
+        for point in grid.points():
+            yield self.measure(point, procedure or Procedure(), after_each=after_each)
+
+    def prompt(self, point: Point) -> Prompt:
+        """The prompt of a cell, checked against the model's length."""
+        config = self.model.config
+        prompt = make_prompt(
+            point, tokenizer=self._tokenizer, vocabulary=config.vocab_size, chat_template=self._chat_template
+        )
+        positions = getattr(config, "max_position_embeddings", None)
+        check_fits(len(prompt.ids), point.new_tokens, positions=positions, model=config.model_type)
+        return prompt
+
+    def step(self, point: Point) -> GenerationStep:
+        """What one repeat of this cell runs."""
+        import torch
+
+        ids = torch.tensor([self.prompt(point).ids] * point.batch_size, device=torch_device(self.device))
+        return GenerationStep(lambda: self.runtime.generate(ids, point.new_tokens), new_tokens=point.new_tokens)
+
+    def measure(
+        self,
+        point: Point,
+        procedure: Procedure,
+        *,
+        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
+    ) -> Cell:
+        """Measure one cell. Running out of memory, or a runtime that cannot do it, is a cell with that status."""
+        prompt = self.prompt(point)
+        cell = Cell(
+            prompt_tokens=len(prompt.ids),
+            new_tokens=point.new_tokens,
+            batch_size=point.batch_size,
+            status="ok",
+            prompt_sha256=prompt.sha256,
+            prompt_source=prompt.source,
+        )
+        try:
+            return self._measure(cell, self.step(point), procedure, after_each)
+        except UnsupportedError as error:
+            return cell.model_copy(update={"status": "unsupported", "reason": str(error)})
+        except WrongTokenCountError as error:
+            return cell.model_copy(update={"status": "invalid", "reason": str(error)})
+        except Exception as error:
+            if not self.device.is_out_of_memory(error):
+                raise
+            reason = str(error).strip().splitlines()[0][:200]
+        # Outside the except block, whose traceback keeps the failed generation's tensors alive.
+        self.device.release()
+        status = "oom_host" if self.device.kind == "cpu" else "oom_gpu"
+        return cell.model_copy(update={"status": status, "reason": reason})
+
+    def _measure(
+        self, cell: Cell, step: GenerationStep, procedure: Procedure, after_each: Callable[[int, Sample], None]
+    ) -> Cell:
+        measured = measure(
+            step,
+            self.device,
+            warmup=procedure.warmup,
+            runs=procedure.runs,
+            timed=self.runtime.timed,
+            after_each=after_each,
+        )
+        self.runtime.facts()  # raises where what ran is not what the row says
+        growth = self._device_memory.growth_bytes() if self._device_memory else None
+        return cell.model_copy(
+            update={
+                "warmup": measured.warmup,
+                "samples": measured.samples,
+                "memory": memory_of(measured, growth),
+                "first_tokens": step.first_tokens,
+                "flags": (*measured.flags, *sorted(step.flags)),
+            }
+        )

@@ -1,0 +1,82 @@
+"""Prompts of an exact length, the same token ids for every variant.
+
+Real text where the model has a tokenizer: a prompt of zeros would draw less power than a real one and so raise the
+clocks. Without a tokenizer (a bare shape), the ids come from a seeded generator, and the record says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from benchmarker.errors import ModelError, SpecError
+from benchmarker.spec import Point
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt as token ids."""
+
+    ids: tuple[int, ...]
+    source: str
+    """As in Cell.prompt_source."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+
+
+def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> Prompt:
+    """The prompt of one cell.
+
+    Args:
+        tokenizer: The model's own, or None if it has none.
+        vocabulary: Number of token ids.
+        chat_template: Wrap a text prompt in the model's template.
+
+    Raises:
+        ModelError: A text was given, and there is no tokenizer or no template for it.
+        SpecError: The text comes out as no token at all.
+    """
+    if point.prompt is not None:
+        return _text_prompt(point.prompt, tokenizer, chat_template)
+    assert point.prompt_tokens is not None
+    if tokenizer is None:
+        generator = random.Random(0)
+        return Prompt(tuple(generator.randrange(vocabulary) for _ in range(point.prompt_tokens)), "random ids (no tokenizer)")
+    text = (files("benchmarker") / "text" / "prompts.txt").read_text(encoding="utf-8")
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    repeats = -(-point.prompt_tokens // len(ids))
+    return Prompt(tuple((ids * repeats)[: point.prompt_tokens]), "shipped text")
+
+
+def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Prompt:
+    if tokenizer is None:
+        raise ModelError("a text prompt needs a tokenizer, and this model has none; give --prompt-tokens instead")
+    if chat_template:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ModelError("--chat-template: this model's tokenizer has no chat template")
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        )
+    ids = tuple(tokenizer.encode(text, add_special_tokens=not chat_template))
+    if not ids:
+        raise SpecError("--prompt: the text comes out as no token at all")
+    return Prompt(ids, "given text in the chat template" if chat_template else "given text")
+
+
+def check_fits(prompt_tokens: int, new_tokens: int, *, positions: int | None, model: str) -> None:
+    """Refuse a cell that is longer than the model can see.
+
+    Raises:
+        SpecError: With the numbers and the longest generation that fits.
+    """
+    if positions is not None and prompt_tokens + new_tokens > positions:
+        room = positions - prompt_tokens
+        remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions} tokens"
+        raise SpecError(
+            f"prompt of {prompt_tokens} + {new_tokens} new tokens is past the {positions} positions of {model}; {remedy}"
+        )

@@ -1,0 +1,36 @@
+# Sourced by the other scripts: sets PYTHON to an interpreter that has what benchmarker needs.
+#
+# With PYTHON given (PYTHON=python3 bash script/...), that environment is used as it is: nothing is installed or
+# downloaded. Otherwise .venv is made once, with the exact versions of script/constraints.txt.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+find_python() {
+    local candidate
+    for candidate in python3.13 python3.12 python3.11 python3; do
+        if command -v "$candidate" >/dev/null &&
+            "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "benchmarker needs Python 3.11, 3.12 or 3.13; none was found on the PATH" >&2
+    return 1
+}
+
+if [ -n "${PYTHON:-}" ]; then
+    "$PYTHON" -c 'import torch, transformers, pydantic, typer' 2>/dev/null ||
+        { echo "PYTHON=$PYTHON lacks torch, transformers, pydantic or typer; unset PYTHON to set up .venv" >&2; exit 1; }
+    export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+else
+    PYTHON=$PWD/.venv/bin/python
+    wanted=$(cat pyproject.toml script/constraints.txt | cksum)
+    if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
+        echo "setting up .venv (once: about 2 GB, a minute or two)"
+        base=$(find_python)
+        "$base" -m venv .venv
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt torch
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt -e '.[all,dev]'
+        echo "$wanted" >.venv/.installed
+    fi
+fi

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The whole tool on any machine in a few minutes: a tiny model with random weights in all five forms, compared.
+#
+#   bash script/quickstart.sh                  needs Python 3.11+ and a package index
+#   PYTHON=python3 bash script/quickstart.sh   in an environment that has everything already
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+exec "$PYTHON" -m benchmarker sweep configs/quickstart.yaml "$@"

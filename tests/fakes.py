@@ -1,0 +1,49 @@
+"""Stand-ins for hardware: a device that counts, and a step that takes as long as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from benchmarker.device import Peak
+from benchmarker.record import Sample
+
+
+class FakeDevice:
+    """A GPU with a memory of `capacity` bytes that the test fills."""
+
+    torch_name = "cpu"
+    kind: Literal["cuda", "rocm", "cpu"] = "cuda"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.peak_bytes = 7
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def reset_peak(self) -> None:
+        self.calls.append("reset_peak")
+
+    def peak(self) -> Peak:
+        self.calls.append("peak")
+        return Peak(allocated_bytes=self.peak_bytes, reserved_bytes=2 * self.peak_bytes)
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return "out of memory" in str(error)
+
+
+class Timeline:
+    """A step whose repeats take the given seconds, the last one for ever after."""
+
+    def __init__(self, latencies_s: Sequence[float]) -> None:
+        self._latencies_s = list(latencies_s)
+        self.repeats = 0
+
+    def __call__(self) -> Sample:
+        latency_s = self._latencies_s[min(self.repeats, len(self._latencies_s) - 1)]
+        self.repeats += 1
+        return Sample(latency_s=latency_s, new_tokens=10)

@@ -1,0 +1,188 @@
+"""Fake records: everything has a believable default, and a test says only what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarker.record import (
+    Cell,
+    DeviceFacts,
+    Environment,
+    Kernel,
+    LoadFacts,
+    Memory,
+    ModelFacts,
+    Profile,
+    RunRecord,
+    RuntimeFacts,
+    Sample,
+    VariantFacts,
+    write_record,
+)
+
+PARAMETERS = 4_022_468_096
+PROMPT = "6f3c" * 16
+
+
+def sample(latency_s: float = 1.4, *, new_tokens: int = 50, ttft_s: float | None = None, **fields: Any) -> Sample:
+    """A repeat whose first token takes as long as each of the others, unless said."""
+    first_s = latency_s / new_tokens if ttft_s is None else ttft_s
+    return Sample(
+        latency_s=latency_s,
+        ttft_s=first_s,
+        tpot_s=(latency_s - first_s) / (new_tokens - 1) if new_tokens > 1 else None,
+        new_tokens=new_tokens,
+        **{"peak_allocated_bytes": 8_150_000_000, **fields},
+    )
+
+
+def cell(
+    latencies_s: Sequence[float] = (1.38, 1.39, 1.40, 1.41, 1.42),
+    *,
+    prompt_tokens: int = 26,
+    new_tokens: int = 50,
+    batch_size: int = 1,
+    **fields: Any,
+) -> Cell:
+    """A cell with one timed repeat per latency."""
+    samples = tuple(sample(latency_s, new_tokens=new_tokens) for latency_s in latencies_s)
+    defaults: dict[str, Any] = {
+        "status": "ok",
+        "prompt_sha256": PROMPT,
+        "samples": samples,
+        "memory": Memory(peak_allocated_bytes=8_150_000_000, peak_reserved_bytes=8_300_000_000),
+        "first_tokens": (1, 2, 3),
+    }
+    return Cell(prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch_size=batch_size, **{**defaults, **fields})
+
+
+def failed_cell(status: str, reason: str, **shape: int) -> Cell:
+    return cell((), status=status, reason=reason, memory=Memory(), first_tokens=(), **shape)
+
+
+def environment(*, device: Mapping[str, Any] | None = None, **fields: Any) -> Environment:
+    facts = {
+        "kind": "cuda",
+        "name": "NVIDIA H100 80GB HBM3",
+        "index": 0,
+        "memory_bytes": 85_000_000_000,
+        "capability": "9.0",
+        "driver": "580.159.04",
+        "runtime": "13.0",
+        **(device or {}),
+    }
+    defaults: dict[str, Any] = {
+        "device": DeviceFacts(**facts),
+        "cpu": "Intel Xeon Platinum 8480",
+        "cores": 16,
+        "threads": 16,
+        "memory_bytes": 137_438_953_472,
+        "system": "Linux 6.8 x86_64",
+        "python": "3.12.3",
+        "packages": {"torch": "2.11.0+cu130", "transformers": "5.17.0"},
+        "variables": {},
+    }
+    return Environment(**{**defaults, **fields})
+
+
+def cpu_environment(**fields: Any) -> Environment:
+    device = {
+        "kind": "cpu",
+        "name": "Intel Xeon",
+        "index": None,
+        "memory_bytes": None,
+        "capability": None,
+        "driver": None,
+        "runtime": None,
+    }
+    return environment(device=device, **fields)
+
+
+def load(*, load_s: float = 12.3, weight_bytes: int = 8_044_936_192, **fields: Any) -> LoadFacts:
+    defaults: dict[str, Any] = {
+        "parameters": PARAMETERS,
+        "bits_per_weight": 8 * weight_bytes / PARAMETERS,
+        "quantized_fraction": 0.0,
+        "linear_classes": {"Linear": 253},
+        "weight_classes": {"Parameter": 253},
+        "lm_head_dtype": "float16",
+        "lm_head_tied": True,
+    }
+    return LoadFacts(load_s=load_s, weight_bytes=weight_bytes, **{**defaults, **fields})
+
+
+def profile(**fields: Any) -> Profile:
+    defaults: dict[str, Any] = {
+        "by": "device",
+        "prompt_tokens": 26,
+        "new_tokens": 32,
+        "batch_size": 1,
+        "latency_s": 1.2,
+        "kernel_s": 0.5,
+        "busy_s": 0.5,
+        "span_s": 1.1,
+        "kernels": (
+            Kernel(name="nvjet_gemv", calls=800, total_s=0.375),
+            Kernel(name="elementwise_kernel", calls=2000, total_s=0.125),
+        ),
+    }
+    return Profile(**{**defaults, **fields})
+
+
+def record(
+    quant: str = "fp16",
+    *cells: Cell,
+    name: str | None = None,
+    runtime: str = "eager",
+    options: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    round_number: int = 0,
+    **fields: Any,
+) -> RunRecord:
+    """A complete run of one variant; of one ordinary cell if none is given.
+
+    Args:
+        model: Fields of ModelFacts that differ from Qwen3-4B in float16.
+    """
+    facts = {"id": "Qwen/Qwen3-4B", "config_sha256": "ab" * 32, "parameters": PARAMETERS, **(model or {})}
+    defaults: dict[str, Any] = {
+        "benchmarker": "0.1.0",
+        "run_id": f"{name or quant}-{runtime}-{round_number}",
+        "started_at": f"2026-03-01T10:{round_number:02}:00Z",
+        "status": "complete",
+        "environment": environment(),
+        "procedure": {"warmup": 3, "runs": 5},
+        "load": load(),
+        "runtime": RuntimeFacts(name=runtime, tokens_read="each", kv_cache="dynamic"),
+        "cells": cells or (cell(),),
+        "reproduce": f"benchmarker run --quant {quant}",
+    }
+    return RunRecord(
+        round=round_number,
+        model=ModelFacts(**facts),
+        variant=VariantFacts(name=name or quant, quant=quant, runtime=runtime, options=dict(options or {})),
+        **{**defaults, **fields},
+    )
+
+
+def failed_record(quant: str, reason: str, **fields: Any) -> RunRecord:
+    """A run that failed before it could measure."""
+    one = record(quant, cells=(), status="failed", reason=reason, load=None, **fields)
+    return one.model_copy(update={"runtime": None})
+
+
+def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[RunRecord]:
+    """One record a round, whose median is the given latency."""
+    return [
+        record(quant, cell([0.999 * latency_s, latency_s, 1.001 * latency_s]), round_number=number, **fields)
+        for number, latency_s in enumerate(latencies_s)
+    ]
+
+
+def save(folder: Path, *records: RunRecord) -> Path:
+    """Write records as a sweep would, and return the folder."""
+    for index, one in enumerate(records):
+        write_record(one, folder / f"{index:03}.json")
+    return folder

@@ -1,0 +1,295 @@
+"""Which records make a table, which variants and cells are its rows, and what a program gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarker.compare import compare, to_rows
+from benchmarker.errors import ResultsError
+from tests.records import (
+    cell,
+    environment,
+    failed_cell,
+    failed_record,
+    load,
+    record,
+    rounds,
+    save,
+)
+
+
+def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
+    """Plain rows by variant, where there is one cell."""
+    return {row["variant"]: row for row in to_rows(compare([folder], **options))}
+
+
+def refusal(*paths: Path, **options: object) -> str:
+    with pytest.raises(ResultsError) as caught:
+        compare(paths, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
+    save(
+        tmp_path,
+        record("fp16", cell([2.0, 2.0, 2.0])),
+        record("int8", cell([1.0, 1.25, 1.3], flags=("unstable_warmup",)), load=load(weight_bytes=4_000_000_000)),
+    )
+    [_, row] = to_rows(compare([tmp_path]))
+    assert row == {
+        "variant": "int8",
+        "quant": "int8",
+        "runtime": "eager",
+        "model": "Qwen/Qwen3-4B",
+        "device": "NVIDIA H100 80GB HBM3",
+        "prompt_tokens": 26,
+        "new_tokens": 50,
+        "batch_size": 1,
+        "status": "ok",
+        "latency_s": pytest.approx(1.25),
+        "ttft_s": pytest.approx(0.025),
+        "tpot_s": pytest.approx(0.025),
+        "tokens_per_s": pytest.approx(40.0),
+        "decode_tokens_per_s": pytest.approx(40.0),
+        "peak_memory_bytes": 8_150_000_000,
+        "weight_bytes": 4_000_000_000,
+        "bits_per_weight": pytest.approx(7.955, abs=1e-3),
+        "load_s": 12.3,
+        "setup_s": None,
+        "mbu": None,
+        "ratio": pytest.approx(1.6),
+        "ratio_low": None,
+        "ratio_high": None,
+        "verdict": "not tested",
+        "bound_by": None,
+        "perplexity": None,
+        "kl_divergence": None,
+        "top1_agreement": None,
+        "energy_per_token_j": None,
+        "rounds": 1,
+        "runs": 3,
+        "dummy_weights": False,
+        "flags": ["unstable_warmup"],
+    }
+
+
+def test_five_rounds_give_an_interval_and_a_verdict(tmp_path):
+    save(tmp_path, *rounds("fp16", [1.38, 1.39, 1.37, 1.40, 1.38]), *rounds("int8", [0.76, 0.77, 0.75, 0.77, 0.76]))
+    row = rows_of(tmp_path)["int8"]
+    assert row["verdict"] == "faster"
+    assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+    assert row["ratio"] == pytest.approx(1.816, abs=0.001)
+    assert (row["rounds"], row["runs"]) == (5, 15)
+
+
+def test_the_batch_counts_in_tokens_a_second(tmp_path):
+    save(tmp_path, record("fp16", cell([2.0], new_tokens=50, batch_size=4)))
+    assert rows_of(tmp_path)["fp16"]["tokens_per_s"] == pytest.approx(100.0)
+
+
+def test_several_processes_of_one_round_count_as_one_round(tmp_path):
+    """Runs repeated by hand were not taken in turns with the baseline's: that is no test."""
+    save(
+        tmp_path,
+        *(
+            record(quant, cell([latency_s]), run_id=f"{quant}{number}")
+            for quant, latency_s in (("fp16", 2.0), ("int8", 1.0))
+            for number in range(5)
+        ),
+    )
+    row = rows_of(tmp_path)["int8"]
+    assert (row["verdict"], row["rounds"], row["runs"]) == ("not tested", 1, 5)
+
+
+def test_a_single_token_has_no_time_per_further_token(tmp_path):
+    save(tmp_path, record("fp16", cell([0.5], new_tokens=1)))
+    row = rows_of(tmp_path)["fp16"]
+    assert (row["tpot_s"], row["decode_tokens_per_s"]) == (None, None)
+
+
+def test_the_baseline_is_eager_fp16_wherever_it_stands(tmp_path):
+    save(tmp_path, record("int8"), record("fp16", name="compiled", runtime="compile"), record("fp16", name="plain"))
+    assert compare([tmp_path]).baseline == "plain"
+
+
+def test_without_fp16_the_first_variant_that_ran_is_the_baseline(tmp_path):
+    late = record("int8", started_at="2026-03-01T12:00:00Z")
+    save(tmp_path, late, record("gptq", started_at="2026-03-01T11:00:00Z"))
+    assert compare([tmp_path]).baseline == "gptq"
+
+
+def test_a_baseline_can_be_chosen_and_a_wrong_one_gets_the_near_miss(tmp_path):
+    save(tmp_path, record("fp16"), record("int8"))
+    assert rows_of(tmp_path, baseline="int8")["int8"]["verdict"] == "baseline"
+    assert refusal(tmp_path, baseline="int9") == (
+        "--baseline int9: no such variant in the records; did you mean 'int8'?"
+    )
+
+
+def test_a_failed_cell_has_a_status_and_no_number(tmp_path):
+    save(tmp_path, record("fp16"), record("int8", failed_cell("oom_gpu", "no room")))
+    row = rows_of(tmp_path)["int8"]
+    assert (row["status"], row["latency_s"], row["ratio"], row["verdict"]) == ("oom_gpu", None, None, None)
+
+
+def test_a_variant_that_failed_before_measuring_has_a_row_in_every_cell(tmp_path):
+    cells = [cell(prompt_tokens=length) for length in (3, 26)]
+    save(tmp_path, record("fp16", *cells), failed_record("bnb4", "bitsandbytes is not installed"))
+    statuses = [(row["prompt_tokens"], row["status"]) for row in to_rows(compare([tmp_path])) if row["quant"] == "bnb4"]
+    assert statuses == [(3, "failed"), (26, "failed")]
+
+
+def test_where_everything_failed_there_is_still_a_table(tmp_path):
+    save(tmp_path, failed_record("fp16", "no such model"))
+    assert rows_of(tmp_path)["fp16"]["status"] == "failed"
+
+
+def test_a_round_that_crashed_does_not_take_the_others_with_it(tmp_path):
+    good = rounds("int8", [1.0, 1.0, 1.0, 1.0])
+    bad = record("int8", failed_cell("crash", "SIGSEGV"), round_number=4)
+    save(tmp_path, *rounds("fp16", [2.0, 2.0, 2.0, 2.0, 2.0]), *good, bad)
+    row = rows_of(tmp_path)["int8"]
+    assert (row["status"], row["rounds"], row["ratio"]) == ("ok", 4, pytest.approx(2.0))
+
+
+def test_two_texts_of_the_same_length_are_two_cells(tmp_path):
+    texts = [cell([1.0], prompt_sha256="a" * 64), cell([2.0], prompt_sha256="b" * 64)]
+    save(tmp_path, record("fp16", *texts))
+    assert [row["latency_s"] for row in to_rows(compare([tmp_path]))] == [1.0, 2.0]
+
+
+# What may not be compared.
+
+
+def test_two_devices_are_refused_by_name_and_number(tmp_path):
+    other = environment(device={"name": "AMD Instinct MI300X", "driver": "6.4"})
+    save(tmp_path, record("fp16"), record("int8"), record("gptq", environment=other))
+    assert refusal(tmp_path) == (
+        "these records do not compare: device is NVIDIA H100 80GB HBM3 in 2 records and AMD Instinct MI300X in "
+        "1 record; driver is 580.159.04 in 2 records and 6.4 in 1 record. "
+        "Give fewer paths, or --force to compare them all the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model": {"id": "Qwen/Qwen3-8B"}}, "model is Qwen/Qwen3-4B in 1 record and Qwen/Qwen3-8B in 1 record"),
+        ({"model": {"revision": "1cfa9a72"}}, "model revision is unknown in 1 record and 1cfa9a72 in 1 record"),
+        ({"model": {"load_format": "dummy"}}, "load_format is auto in 1 record and dummy in 1 record"),
+        ({"model": {"config_sha256": "cd" * 32}}, "model shapes (config_sha256) is abababababab in 1 record and"),
+        ({"benchmarker": "0.2.0"}, "benchmarker is 0.1.0 in 1 record and 0.2.0 in 1 record"),
+        (
+            {"environment": environment(packages={"torch": "2.12.0", "transformers": "5.17.0"})},
+            "torch is 2.11.0+cu130 in 1 record and 2.12.0 in 1 record",
+        ),
+        (
+            {"environment": environment(packages={"torch": "2.11.0+cu130"})},
+            "transformers is 5.17.0 in 1 record and unknown in 1 record",
+        ),
+    ],
+)
+def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
+    save(tmp_path, record("fp16"), record("int8", **change))
+    assert field in refusal(tmp_path)
+
+
+def test_another_prompt_is_another_measurement(tmp_path):
+    save(tmp_path, record("fp16"), record("int8", cell(prompt_sha256="e" * 64)))
+    assert "prompt of 26 tokens (prompt_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee" in refusal(tmp_path)
+
+
+def test_one_name_for_two_forms_is_refused(tmp_path):
+    save(
+        tmp_path,
+        record("gptq", options={"group_size": 128}),
+        record("gptq", options={"group_size": 32}, round_number=1),
+    )
+    assert "options of variant 'gptq' is group_size=128 in 1 record and group_size=32 in 1 record" in refusal(tmp_path)
+
+
+def test_a_library_that_only_one_environment_has_is_no_difference(tmp_path):
+    with_torchao = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "torchao": "0.18.0"}
+    save(tmp_path, record("fp16"), record("int8", environment=environment(packages=with_torchao)))
+    assert len(compare([tmp_path]).rows) == 2
+
+
+def test_variants_of_different_types_compare(tmp_path):
+    save(tmp_path, record("fp16"), record("fp16", name="bf16", model={"dtype": "bfloat16"}))
+    assert rows_of(tmp_path)["bf16"]["verdict"] == "not tested"
+
+
+def test_force_keeps_what_differs_apart(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    save(tmp_path, record("fp16", cell([1.0])), record("fp16", cell([3.0]), environment=other, run_id="other"))
+    rows = rows_of(tmp_path, force=True)
+    assert {name: row["latency_s"] for name, row in rows.items()} == {
+        "fp16 (NVIDIA H100 80GB HBM3)": 1.0,
+        "fp16 (NVIDIA L4)": 3.0,
+    }
+
+
+def test_rounds_on_two_devices_are_not_paired(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    trend = [1.0, 1.1, 1.2, 1.3, 1.4]
+    save(tmp_path, *rounds("fp16", trend), *rounds("int8", trend, environment=other))
+    assert rows_of(tmp_path, force=True)["int8"]["verdict"] == "inconclusive"
+    # In turns on one device, equal trends would cancel to the last digit.
+    save(tmp_path / "one", *rounds("fp16", trend), *rounds("int8", trend))
+    assert rows_of(tmp_path / "one")["int8"]["verdict"] == "same"
+
+
+# What is on disk.
+
+
+def test_records_are_found_at_any_depth_and_each_counts_once(tmp_path):
+    save(tmp_path / "a" / "b", record("fp16"))
+    save(tmp_path / "copy", record("fp16"))
+    assert compare([tmp_path, tmp_path / "a" / "b" / "000.json"]).rows[0].runs == 5
+
+
+def test_a_trace_is_passed_over_and_a_broken_record_costs_one_line(tmp_path):
+    save(tmp_path, record("fp16"), record("int8"))
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    (tmp_path / "list.json").write_text("[1]")
+    text = (tmp_path / "001.json").read_text()
+    (tmp_path / "002.json").write_text(text[: len(text) // 2])
+    comparison = compare([tmp_path])
+    assert [row.variant for row in comparison.rows] == ["fp16", "int8"]
+    [problem] = comparison.problems
+    assert problem.startswith(f"{tmp_path}/002.json: not valid JSON (")
+
+
+def test_a_file_that_is_named_must_be_a_record(tmp_path):
+    (tmp_path / "trace.json").write_text("{}")
+    assert refusal(tmp_path / "trace.json") == (
+        f"{tmp_path}/trace.json: no record can be used; "
+        f"{tmp_path}/trace.json: not a benchmarker record (no schema_version)"
+    )
+
+
+def test_nothing_to_compare_is_said(tmp_path):
+    assert refusal(tmp_path) == f"{tmp_path}: no records there; `benchmarker run` writes them"
+    assert refusal(tmp_path / "gone") == (
+        f"{tmp_path}/gone: no such file or folder; give a record or a folder of records"
+    )
+
+
+def test_comparing_needs_no_torch(tmp_path):
+    save(tmp_path, record("fp16"), record("int8"))
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
+        "import json; from benchmarker.compare import compare, to_markdown, to_rows\n"
+        "import benchmarker.gate, benchmarker.verify\n"
+        f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"
+        "print(json.dumps(to_rows(comparison), allow_nan=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert [row["variant"] for row in json.loads(done.stdout)] == ["fp16", "int8"]

@@ -1,0 +1,103 @@
+"""The device under test, as far as a machine without a GPU can tell."""
+
+import pytest
+import torch
+
+from benchmarker.device import CpuDevice, CudaDevice, find_device, torch_device
+from benchmarker.errors import DeviceError
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """As if torch saw two GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_auto_takes_a_gpu_where_there_is_one(gpus):
+    assert find_device().torch_name == "cuda:0"
+
+
+def test_auto_is_the_cpu_elsewhere(no_gpu):
+    assert find_device("auto").torch_name == "cpu"
+
+
+def test_a_gpu_is_chosen_by_number(gpus):
+    assert find_device("cuda").torch_name == "cuda:0"
+    assert find_device("cuda:1").torch_name == "cuda:1"
+    assert torch_device(find_device("cuda:1")) == torch.device("cuda", 1)
+
+
+def test_a_gpu_that_is_not_there(gpus):
+    with pytest.raises(DeviceError, match=r"^--device cuda:2: there is no GPU 2; torch sees 2, numbered from 0$"):
+        find_device("cuda:2")
+
+
+def test_no_gpu_at_all(no_gpu):
+    with pytest.raises(DeviceError, match=r"^--device cuda: torch sees no GPU here .*use --device cpu"):
+        find_device("cuda")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:a", "", "CPU", "cpu:0"])
+def test_a_name_that_is_none(name, gpus):
+    with pytest.raises(DeviceError, match="write auto, cpu, cuda or cuda:N"):
+        find_device(name)
+
+
+def test_torch_cuda_on_amd_is_rocm(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    assert CudaDevice(0).kind == "rocm"
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert CudaDevice(0).kind == "cuda"
+
+
+def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
+    device = CpuDevice()
+    device.reset_peak()
+    before = device.peak().resident_bytes
+    if before is None:
+        pytest.skip("no /proc here")
+    block = torch.ones(2**26, dtype=torch.uint8)
+    grown = device.peak().resident_bytes
+    assert grown is not None
+    assert grown - before > 2**25
+    del block
+    device.reset_peak()
+    after = device.peak().resident_bytes
+    assert after is not None
+    assert after < grown - 2**25
+
+
+def test_on_cpu_torch_has_no_marks():
+    peak = CpuDevice().peak()
+    assert peak.allocated_bytes is None
+    assert peak.reserved_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), True),
+        (RuntimeError("HIP out of memory"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory_on_a_gpu(error, is_memory):
+    assert CudaDevice(0).is_out_of_memory(error) is is_memory
+
+
+def test_what_counts_as_out_of_memory_on_cpu():
+    device = CpuDevice()
+    assert device.is_out_of_memory(MemoryError())
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert device.is_out_of_memory(caught.value)
+    assert not device.is_out_of_memory(RuntimeError("other"))

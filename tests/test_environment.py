@@ -1,0 +1,232 @@
+"""What a record says about its surroundings, and what it must never say."""
+
+import subprocess
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarker import host
+from benchmarker.device import CpuDevice, CudaDevice
+from benchmarker.environment import commit_of, environment, recorded_variables
+
+
+def test_the_surroundings_of_a_cpu_run():
+    found = environment(CpuDevice())
+
+    assert found.device.kind == "cpu"
+    assert found.device.name == found.cpu != ""
+    assert found.device.index is found.device.uuid is found.device.driver is None
+    assert 1 <= found.cores
+    assert found.threads == torch.get_num_threads()
+    assert found.packages["torch"] == torch.__version__
+    assert "transformers" in found.packages
+    assert found.memory_bytes > 2**28
+
+
+def test_it_takes_no_time_worth_mentioning():
+    environment(CpuDevice())
+    started = time.perf_counter()
+    environment(CpuDevice())
+    assert time.perf_counter() - started < 0.3
+
+
+def test_no_secret_and_no_path_is_recorded(monkeypatch):
+    secrets = {
+        "HF_TOKEN": "hf_s3cret",
+        "HUGGING_FACE_HUB_TOKEN": "hf_s3cret",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "TORCHINDUCTOR_API_KEY": "s3cret",
+        "TORCHINDUCTOR_CACHE_DIR": "/home/s3cret/cache",
+        "TORCHINDUCTOR_REDIS_URL": "redis://s3cret",
+        "OMP_NUM_THREADS_TOKEN": "s3cret",
+        "MY_OMP_NUM_THREADS": "s3cret",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+    found = environment(CpuDevice())
+
+    assert "s3cret" not in found.model_dump_json()
+    assert found.variables["OMP_NUM_THREADS"] == "2"
+
+
+def test_variables_that_change_speed_are_recorded_in_order_of_name():
+    given = {
+        "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING": "1",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "backend:native",
+        "HIP_VISIBLE_DEVICES": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "HF_HUB_OFFLINE": "1",
+        "HOME": "/home/somebody",
+    }
+    assert list(recorded_variables(given)) == sorted(set(given) - {"HOME"})
+
+
+def test_commit_of_a_clean_a_changed_and_an_installed_package(tmp_path):
+    package = tmp_path / "benchmarker"
+    package.mkdir()
+    (package / "a.py").write_text("1")
+    assert commit_of(package) is None
+
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert commit_of(package) is None  # no commit yet
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    clean = commit_of(package)
+    assert clean is not None
+    assert len(clean) == 40
+
+    (tmp_path / "results.json").write_text("a record is no change of the program")
+    assert commit_of(package) == clean
+    (package / "b.py").write_text("2")
+    assert commit_of(package) == f"{clean}+changes"
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", "")
+    assert commit_of(tmp_path / "benchmarker") is None
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """A made-up /proc and /sys/fs/cgroup, for a process in the group /job/ours."""
+    monkeypatch.setattr(host, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(host, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * 2**30))
+    (tmp_path / "proc/self").mkdir(parents=True)
+
+    def write(own, files):
+        (tmp_path / "proc/self/cgroup").write_text(own)
+        for name, text in files.items():
+            (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "cgroup" / name).write_text(text)
+
+    return write
+
+
+def test_without_control_groups_the_affinity_and_the_machine_count(groups):
+    assert host.cores() == 16
+    assert host.memory_bytes() == 64 * 2**30
+
+
+def test_the_tightest_quota_of_a_group_and_its_parents_counts(groups):
+    groups(
+        "0::/job/ours\n",
+        {
+            "cpu.max": "max 100000\n",
+            "job/cpu.max": "250000 100000\n",
+            "job/ours/cpu.max": "max 100000\n",
+            "job/memory.max": "max\n",
+            "job/ours/memory.max": str(8 * 2**30),
+        },
+    )
+    assert host.cores() == 3  # two and a half
+    assert host.memory_bytes() == 8 * 2**30
+
+
+def test_control_groups_of_version_1(groups):
+    groups(
+        "5:memory:/job\n4:cpu,cpuacct:/job\n",
+        {
+            "cpu,cpuacct/job/cpu.cfs_quota_us": "200000\n",
+            "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+            "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "memory/job/memory.limit_in_bytes": str(4 * 2**30),
+            "memory/memory.limit_in_bytes": str(2**63 - 4096),
+        },
+    )
+    assert host.cores() == 2
+    assert host.memory_bytes() == 4 * 2**30
+
+
+def test_in_a_container_the_groups_path_is_the_hosts_and_the_root_is_ours(groups):
+    groups("0::/docker/0123abc\n", {"cpu.max": "150000 100000"})
+    assert host.cores() == 2
+
+
+def nvml(uuid):
+    """A pynvml that knows one card."""
+    fake = ModuleType("pynvml")
+
+    class NVMLError(Exception):
+        pass
+
+    def handle(wanted):
+        if wanted != uuid:
+            raise NVMLError("not found")
+        return "handle"
+
+    fake.NVMLError = NVMLError
+    fake.nvmlInit = lambda: None
+    fake.nvmlDeviceGetHandleByUUID = handle
+    fake.nvmlDeviceGetUUID = lambda handle: uuid
+    fake.nvmlSystemGetDriverVersion = lambda: "580.159.04"
+    return fake
+
+
+def properties(**more):
+    given = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 80 * 2**30, "major": 9, "minor": 0, "uuid": "12-ab"}
+    return SimpleNamespace(**(given | more))
+
+
+def test_an_nvidia_card(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml("GPU-12-ab"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+    found = environment(CudaDevice(1)).device
+
+    assert found.model_dump() == {
+        "kind": "cuda",
+        "name": "NVIDIA H100 80GB HBM3",
+        "index": 1,
+        "uuid": "GPU-12-ab",
+        "memory_bytes": 80 * 2**30,
+        "capability": "9.0",
+        "driver": "580.159.04",
+        "runtime": "13.0",
+    }
+
+
+def test_an_nvidia_card_without_nvml_is_still_told_apart(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
+
+    found = environment(CudaDevice(0)).device
+
+    assert found.uuid == "GPU-12-ab"
+    assert found.driver is None
+
+
+def test_an_amd_card_without_amdsmi(monkeypatch):
+    amd = properties(
+        name="AMD Instinct MI210",
+        gcnArchName="gfx90a:sramecc+:xnack-",
+        pci_domain_id=0,
+        pci_bus_id=3,
+        pci_device_id=0,
+        uuid="61356236",
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: amd)
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+
+    found = environment(CudaDevice(0)).device
+
+    assert (found.kind, found.name, found.capability, found.runtime) == (
+        "rocm",
+        "AMD Instinct MI210",
+        "gfx90a",
+        "6.4.1",
+    )
+    assert found.uuid is None
+    assert found.driver is None

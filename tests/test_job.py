@@ -1,0 +1,62 @@
+"""A config file and the options beside it become one job."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarker.errors import SpecError
+from benchmarker.job import Job, make_job, whole_numbers
+
+CONFIG = Path("configs/quickstart.yaml")
+
+
+def job(**given: Any) -> Job:
+    nothing: dict[str, Any] = {
+        "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
+        "device": "auto", "output": None, "session": None, "reproduce": "",
+    }  # fmt: skip
+    return make_job(**nothing | given)
+
+
+def test_without_a_config_the_defaults_are_measured() -> None:
+    made = job(form={"quant": "int8"})
+    assert made.model.id == "Qwen/Qwen3-4B"
+    assert made.variant.name == "int8"
+
+
+def test_an_option_on_the_command_line_wins_over_the_config() -> None:
+    made = job(config=CONFIG, variant="int8", procedure={"runs": 2, "warmup": None})
+    assert (made.model.id, made.procedure.runs, made.procedure.warmup) == ("qwen3-tiny", 2, 3)
+
+
+def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:
+    assert job(config=CONFIG, variant="gptq").variant.name == "gptq"
+    assert job(config=CONFIG, variant="gptq", options=["kernel=torch"]).variant.name == "gptq kernel=torch"
+    assert job(config=CONFIG, variant="gptq", form={"runtime": "compile"}).variant.name == "gptq compile"
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"variant": "int8"}, "--variant names a variant of a config file; give --config too, or use --quant"),
+    ({"config": CONFIG, "variant": "int4"}, r"no variant 'int4'; did you mean 'int8'\?"),
+    ({"config": CONFIG}, "has several variants; choose one with --variant"),
+    ({"form": {"quant": "awq"}}, "command line: quant: no loader 'awq'"),
+    ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
+    ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: Input should be greater than 0"),
+    ({"procedure": {"runs": 0}}, "command line: runs: Input should be greater than 0"),
+    ({"model": {"load_format": "random"}}, "command line: load_format: Input should be 'auto' or 'dummy'"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), MISTAKES)
+def test_a_mistake_is_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        job(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_lengths_are_written_with_commas() -> None:
+    assert whole_numbers("--new-tokens", "50,100") == [50, 100]
+    assert whole_numbers("--new-tokens", None) is None
+    with pytest.raises(SpecError, match="--new-tokens 50 100: write whole numbers separated by commas, such as 3,26"):
+        whole_numbers("--new-tokens", "50 100")

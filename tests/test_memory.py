@@ -1,0 +1,173 @@
+"""Peak memory, and what the driver says of the whole board."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarker.device import CpuDevice, CudaDevice
+from benchmarker.measure.board import amd_board, nvidia_board
+from benchmarker.measure.memory import DeviceMemory, memory_of
+from benchmarker.measure.repeat import Measured
+from benchmarker.record import Memory, Sample
+
+GIB = 2**30
+
+
+class FakeNvml(ModuleType):
+    """Two cards; the second is the one torch calls number 0 when CUDA_VISIBLE_DEVICES=1."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        super().__init__("pynvml")
+        self.used = {"GPU-aa": 1 * GIB, "GPU-bb": 2 * GIB}
+
+    def nvmlInit(self): ...
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in self.used:
+            raise self.NVMLError("not found")
+        return uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle, version=None):
+        assert version is None
+        if self.used[handle] is None:
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(used=self.used[handle])
+
+    def nvmlDeviceGetUUID(self, handle):
+        return handle
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.159.04"
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="bb"))
+    return fake
+
+
+def test_growth_is_of_the_card_that_torch_uses_not_of_the_one_with_its_number(nvml):
+    memory = DeviceMemory(CudaDevice(0))
+    nvml.used["GPU-aa"] += 50 * GIB
+    nvml.used["GPU-bb"] += 3 * GIB
+    assert memory.before_bytes == 2 * GIB
+    assert memory.growth_bytes() == 3 * GIB
+
+
+def test_memory_that_another_program_gave_back_is_not_negative_growth(nvml):
+    memory = DeviceMemory(CudaDevice(0))
+    nvml.used["GPU-bb"] -= GIB
+    assert memory.growth_bytes() == 0
+
+
+def test_a_driver_that_does_not_say_is_none_and_not_zero(nvml):
+    nvml.used["GPU-bb"] = None
+    assert DeviceMemory(CudaDevice(0)).growth_bytes() is None
+
+
+def test_without_a_library_or_on_cpu_there_is_no_growth(monkeypatch, nvml):
+    assert DeviceMemory(CpuDevice()).growth_bytes() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert DeviceMemory(CudaDevice(0)).growth_bytes() is None
+
+
+def test_a_library_without_its_driver_is_no_board(nvml, monkeypatch):
+    def refuse():
+        raise nvml.NVMLError("driver not loaded")
+
+    monkeypatch.setattr(nvml, "nvmlInit", refuse)
+    assert nvidia_board("bb") is None
+
+
+def test_a_slice_of_a_card_is_found_too(nvml):
+    nvml.used["MIG-cc"] = GIB
+    board = nvidia_board("cc")
+    assert board is not None
+    assert (board.uuid, board.driver, board.used_bytes()) == ("MIG-cc", "580.159.04", GIB)
+    assert nvidia_board("dd") is None
+
+
+class FakeAmdsmi(ModuleType):
+    """Two cards, with readings in units of 2^20 bytes as the real one has them."""
+
+    class AmdSmiException(Exception):
+        pass
+
+    def __init__(self):
+        super().__init__("amdsmi")
+        self.used = {"0000:03:00.0": 100, "0000:83:00.0": 300}
+
+    def amdsmi_init(self): ...
+
+    def amdsmi_get_processor_handles(self):
+        return list(self.used)
+
+    def amdsmi_get_gpu_device_bdf(self, handle):
+        return handle
+
+    def amdsmi_get_gpu_vram_usage(self, handle):
+        return {"vram_total": 65520, "vram_used": self.used[handle]}
+
+    def amdsmi_get_gpu_device_uuid(self, handle):
+        return "a4ff740f-0000-1000-80e5-a36ee91f2b6d"
+
+    def amdsmi_get_gpu_driver_info(self, handle):
+        raise self.AmdSmiException("not supported")
+
+
+def test_an_amd_card_is_found_by_its_address(monkeypatch):
+    fake = FakeAmdsmi()
+    monkeypatch.setitem(sys.modules, "amdsmi", fake)
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    place = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x83, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
+
+    memory = DeviceMemory(CudaDevice(0))
+    fake.used["0000:83:00.0"] += 2048
+
+    assert memory.before_bytes == 300 * 2**20
+    assert memory.growth_bytes() == 2 * GIB
+
+
+def test_what_amdsmi_cannot_say_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdsmi())
+    board = amd_board("0000:03:00")
+    assert board is not None
+    assert board.driver is None
+    assert board.uuid == "a4ff740f-0000-1000-80e5-a36ee91f2b6d"
+    assert amd_board("0000:04:00") is None
+
+
+def measured(*peaks, reserved=None, resident=None):
+    samples = tuple(Sample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
+    return Measured(warmup=(), samples=samples, reserved_bytes=reserved, resident_bytes=resident, flags=())
+
+
+def test_a_cells_memory_is_the_peak_over_its_repeats():
+    assert memory_of(measured(3 * GIB, 5 * GIB, 4 * GIB, reserved=6 * GIB), 7 * GIB) == Memory(
+        peak_allocated_bytes=5 * GIB, peak_reserved_bytes=6 * GIB, device_used_bytes=7 * GIB, peak_resident_bytes=None
+    )
+
+
+def test_on_cpu_only_resident_memory_is_known():
+    assert memory_of(measured(None, None, resident=GIB), None) == Memory(peak_resident_bytes=GIB)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
+def test_the_driver_sees_what_torch_takes():
+    memory = DeviceMemory(CudaDevice(0))
+    if memory.before_bytes is None:
+        pytest.skip("neither NVML nor amdsmi answers here")
+    taken = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
+    torch.cuda.synchronize()
+    growth = memory.growth_bytes()
+    assert growth is not None
+    assert growth >= taken.numel()

@@ -1,0 +1,258 @@
+"""From a trace to kernel time: synthetic traces whose answer is known, and one real profile on the CPU."""
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+
+from benchmarker.device import CpuDevice
+from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.profiling.capture import profile_generation
+from benchmarker.profiling.trace import cpu_work, device_work, read_trace, union_ns
+from benchmarker.record import Kernel, Sample
+
+
+def event(name, start_us, duration_us, *, category="kernel", device=0, stream=7):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": device,
+        "tid": stream,
+        "ts": start_us,
+        "dur": duration_us,
+        "args": {"device": device, "stream": stream},
+    }
+
+
+def operator(name, start_us, duration_us, *, thread=1, category="cpu_op"):
+    return {"ph": "X", "cat": category, "name": name, "pid": 99, "tid": thread, "ts": start_us, "dur": duration_us}
+
+
+def test_gaps_are_in_the_span_and_not_in_busy():
+    work = device_work([event("a", 0, 10), event("b", 30, 10)])
+    assert (work.kernel_s, work.busy_s, work.span_s) == (20e-6, 20e-6, 40e-6)
+
+
+def test_streams_that_overlap_are_busy_once_and_both_counted_as_kernel_time():
+    work = device_work([event("a", 0, 10, stream=7), event("b", 5, 10, stream=13), event("c", 6, 2, stream=20)])
+    assert (work.kernel_s, work.busy_s, work.span_s) == (22e-6, 15e-6, 15e-6)
+
+
+def test_copies_and_fills_count_and_everything_else_in_a_trace_does_not():
+    work = device_work(
+        [
+            event("Memcpy HtoD (Pageable -> Device)", 0, 3, category="gpu_memcpy"),
+            event("Memset (Device)", 3, 1, category="gpu_memset"),
+            event("gemm", 4, 6),
+            event("model_inference", 0, 5000, category="gpu_user_annotation"),
+            event("model_inference", 0, 5000, category="user_annotation"),
+            event("aten::mm", 0, 900, category="cpu_op"),
+            event("cudaLaunchKernel", 0, 900, category="cuda_runtime"),
+            event("hipLaunchKernel", 0, 900, category="cuda_driver"),
+            event("overhead", 0, 900, category="overhead"),
+            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
+            {"ph": "s", "cat": "ac2g", "name": "ac2g", "ts": 1, "id": 1},
+            {"ph": "i", "name": "Record Window End", "ts": 9000},
+        ]
+    )
+    assert [kernel.name for kernel in work.kernels] == ["gemm", "Memcpy HtoD (Pageable -> Device)", "Memset (Device)"]
+    assert (work.kernel_s, work.span_s) == (10e-6, 10e-6)
+
+
+def test_launches_of_one_kernel_are_added_up_and_the_longest_total_comes_first():
+    work = device_work([event("a", 0, 1), event("b", 2, 2.5), event("a", 5, 1), event("a", 7, 1)])
+    assert work.kernels == (Kernel(name="a", calls=3, total_s=3e-6), Kernel(name="b", calls=1, total_s=2.5e-6))
+
+
+def test_kernels_in_a_replayed_graph_count_like_any_other():
+    graph = [event("a", 10 * number, 5) | {"args": {"device": 0, "stream": 7, "graph node id": 3}} for number in range(4)]
+    assert device_work(graph).busy_s == 20e-6
+
+
+def test_of_two_devices_only_ours_counts():
+    events = [event("a", 0, 10, device=0), event("a", 100, 10, device=1), event("b", 110, 10, device=1)]
+    assert device_work(events, device_index=1).span_s == 20e-6
+    assert device_work(events, device_index=0).kernels == (Kernel(name="a", calls=1, total_s=10e-6),)
+    with pytest.raises(BenchmarkerError, match=r"the trace has devices 0, 1, none of them is 3"):
+        device_work(events, device_index=3)
+
+
+def test_a_lone_device_is_ours_whatever_its_number():
+    assert device_work([event("a", 0, 10, device=2)], device_index=0).busy_s == 10e-6
+
+
+@pytest.mark.parametrize("events", [[], [event("model_inference", 0, 5000, category="gpu_user_annotation")]])
+def test_a_trace_without_kernels_is_an_error_and_never_zero(events):
+    with pytest.raises(BenchmarkerError, match="recorded no kernel .CUPTI on NVIDIA, roctracer on AMD gave none"):
+        device_work(events)
+
+
+def test_an_operators_time_is_its_own_without_what_it_called():
+    work = cpu_work(
+        [
+            operator("aten::linear", 0, 100),
+            operator("aten::matmul", 10, 80),
+            operator("aten::mm", 20, 50),
+            operator("aten::add", 150, 10),
+            operator("aten::mm", 0, 30, thread=2),
+            operator("ProfilerStep#1", 0, 500, category="user_annotation"),
+        ]
+    )
+    assert work.kernels == (
+        Kernel(name="aten::mm", calls=2, total_s=80e-6),
+        Kernel(name="aten::matmul", calls=1, total_s=30e-6),
+        Kernel(name="aten::linear", calls=1, total_s=20e-6),
+        Kernel(name="aten::add", calls=1, total_s=10e-6),
+    )
+    assert (work.kernel_s, work.busy_s, work.span_s) == (140e-6, 140e-6, 160e-6)
+
+
+def test_a_caller_that_starts_with_what_it_calls_is_the_caller():
+    work = cpu_work([operator("inner", 0, 40), operator("outer", 0, 100)])
+    assert {kernel.name: kernel.total_s for kernel in work.kernels} == {"inner": 40e-6, "outer": 60e-6}
+
+
+def test_a_trace_without_operators_is_an_error():
+    with pytest.raises(BenchmarkerError, match="no operator"):
+        cpu_work([operator("mine", 0, 10, category="user_annotation")])
+
+
+@pytest.mark.parametrize(
+    ("spans", "total"),
+    [([], 0), ([(0, 5)], 5), ([(0, 5), (5, 9)], 9), ([(3, 4), (0, 10), (8, 12)], 12), ([(0, 1), (4, 6)], 3)],
+)
+def test_a_union_counts_no_moment_twice(spans, total):
+    assert union_ns(spans) == total
+
+
+def test_a_trace_is_read_plain_and_gzipped(tmp_path):
+    text = json.dumps({"traceEvents": [event("a\tb", 0, 1)]}).replace("\\t", "\t").encode() + b"\n"
+    (tmp_path / "plain.json").write_bytes(text)
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(text))
+    for name in ("plain.json", "packed.json.gz"):
+        assert [one["name"] for one in read_trace(tmp_path / name)] == ["a\tb"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (gzip.compress(b'{"traceEvents": []}' * 50)[:-20], "may have been cut short"),
+        (b'{"traceEvents": [', "may have been cut short"),
+        (b"\x1f\x8b not gzip at all", "may have been cut short"),
+        (b"\xff\xfe", "may have been cut short"),
+        (b'{"schema_version": 1}', "not a trace of torch.profiler"),
+        (b"3", "not a trace of torch.profiler"),
+    ],
+)
+def test_a_broken_trace_is_a_clear_error(tmp_path, content, problem):
+    path = tmp_path / "run.trace.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(ResultsError, match=f"run.trace.json.gz: .*{problem}"):
+        read_trace(path)
+
+
+def test_a_trace_that_is_not_there(tmp_path):
+    with pytest.raises(ResultsError, match="cannot be read: No such file"):
+        read_trace(tmp_path / "none.json.gz")
+
+
+@pytest.fixture(scope="module")
+def generate():
+    """A two-layer Qwen3 with random weights, generating 8 tokens after 5."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=200,
+    )
+    model = Qwen3ForCausalLM(config).eval()
+    prompt = torch.arange(5)[None]
+
+    def step():
+        started = time.perf_counter()
+        model.generate(prompt, max_new_tokens=8, eos_token_id=None, pad_token_id=0, do_sample=False)
+        return Sample(latency_s=time.perf_counter() - started, new_tokens=8)
+
+    step()
+    return step
+
+
+def profiled(step, trace_path):
+    return profile_generation(
+        step, device=CpuDevice(), trace_path=trace_path, prompt_tokens=5, new_tokens=8, batch_size=1
+    )
+
+
+def test_a_real_profile_on_the_cpu(generate, tmp_path):
+    profile = profiled(generate, tmp_path / "results" / "run.trace.json.gz")
+
+    calls = {kernel.name: kernel.calls for kernel in profile.kernels}
+    # Seven linears in each of two layers and the output layer, for each of eight tokens.
+    assert calls["aten::mm"] == (7 * 2 + 1) * 8
+    assert calls["aten::argmax"] == 8
+    assert not [name for name in calls if "profiler" in name.lower()]
+    assert profile.by == "cpu"
+    assert sum(kernel.total_s for kernel in profile.kernels) == pytest.approx(profile.kernel_s)
+    assert 0 < profile.kernel_s == profile.busy_s <= profile.span_s <= profile.latency_s
+    totals = [kernel.total_s for kernel in profile.kernels]
+    assert totals == sorted(totals, reverse=True)
+
+    assert profile.trace == "run.trace.json.gz"
+    kept = tmp_path / "results" / "run.trace.json.gz"
+    assert [one.name for one in kept.parent.iterdir()] == [kept.name]
+    assert cpu_work(read_trace(kept)).kernels == profile.kernels
+
+
+def test_the_profilers_own_start_is_not_in_the_profile(generate):
+    names = {kernel.name for kernel in profiled(generate, None).kernels}
+    assert "aten::ones" not in names or "aten::add_" not in names
+
+
+def test_no_trace_is_kept_unless_asked(generate, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert profiled(generate, None).trace is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_cannot_be_saved_is_a_clear_error(generate, tmp_path):
+    (tmp_path / "results").write_text("a file, not a folder")
+    with pytest.raises(ResultsError, match="trace not saved: "):
+        profiled(generate, tmp_path / "results" / "run.trace.json.gz")
+
+
+def test_an_error_inside_the_step_leaves_the_profiler_usable(generate):
+    def broken():
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        profiled(broken, None)
+    assert profiled(generate, None).kernels
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
+def test_a_real_profile_on_a_gpu(tmp_path):
+    from benchmarker.device import CudaDevice
+
+    matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
+
+    def step():
+        (matrix @ matrix).cpu()
+        return Sample(latency_s=1.0, new_tokens=1)
+
+    step()
+    profile = profile_generation(
+        step, device=CudaDevice(0), trace_path=None, prompt_tokens=1, new_tokens=1, batch_size=1
+    )
+    assert profile.by == "device"
+    assert any("Memcpy" in kernel.name or "Copy" in kernel.name for kernel in profile.kernels)
+    assert 0 < profile.busy_s <= profile.span_s
+    assert profile.peak_allocated_bytes

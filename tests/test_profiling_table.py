@@ -1,0 +1,92 @@
+"""The profile's table, as it is printed."""
+
+import random
+
+import pytest
+
+from benchmarker.profiling.table import hundredths, profile_table, shortened
+from benchmarker.record import Kernel, Profile
+
+
+def profile_of(*kernels, by="device", busy_s=None, span_s=None, **more):
+    kernel_s = sum(kernel.total_s for kernel in kernels)
+    return Profile(
+        by=by,
+        prompt_tokens=26,
+        new_tokens=32,
+        batch_size=more.pop("batch_size", 1),
+        latency_s=2.0,
+        kernel_s=kernel_s,
+        busy_s=kernel_s if busy_s is None else busy_s,
+        span_s=kernel_s if span_s is None else span_s,
+        kernels=kernels,
+    )
+
+
+def test_the_table_of_a_device():
+    profile = profile_of(
+        Kernel(name="nvjet_hsh_64x8", calls=7200, total_s=0.6),
+        Kernel(name="void kDequantizeBlockwise<__half, 512, 64, 8, 2>", calls=3600, total_s=0.3),
+        Kernel(name="Memset (Device)", calls=10, total_s=0.00006),
+        Kernel(name="a|b", calls=5, total_s=0.00003),
+        busy_s=0.9,
+        span_s=1.5,
+    )
+    assert profile_table(profile, limit=2) == (
+        "One profiled generation, prompt of 26, 32 new tokens: by device time\n"
+        "\n"
+        "| kernel                                             | category   |      time |     % |   calls |   average |\n"
+        "|:---------------------------------------------------|:-----------|----------:|------:|--------:|----------:|\n"
+        "| `nvjet_hsh_64x8`                                   | matmul     | 600.00 ms | 66.66 |   7,200 |  83.33 us |\n"
+        "| `void kDequantizeBlockwise<__half, 512, 64, 8, 2>` | dequantize | 300.00 ms | 33.33 |   3,600 |  83.33 us |\n"
+        "| (2 other kernels)                                  |            |  90.00 us |  0.01 |      15 |   6.00 us |\n"
+        "\n"
+        "900.09 ms in 10,815 launches; the device was busy for 900.00 ms of 1.5000 s (60 %). "
+        "The profiler slows the host, so it idles less when not profiled."
+    )
+
+
+def test_the_table_of_a_cpu():
+    profile = profile_of(Kernel(name="aten::mm", calls=8, total_s=0.04), by="cpu", batch_size=4)
+    assert profile_table(profile) == (
+        "One profiled generation, prompt of 26, 32 new tokens, batch of 4: by CPU time\n"
+        "\n"
+        "| operator   | category   |     time |      % |   calls |   average |\n"
+        "|:-----------|:-----------|---------:|-------:|--------:|----------:|\n"
+        "| `aten::mm` | matmul     | 40.00 ms | 100.00 |       8 |   5.00 ms |\n"
+        "\n"
+        "40.00 ms in 8 calls, each without what it called in turn."
+    )
+
+
+def test_names_cannot_break_the_table():
+    profile = profile_of(Kernel(name="a|b`c\n| d |\x1b[31m", calls=1, total_s=1.0))
+    row = profile_table(profile).splitlines()[4]
+    assert row.startswith("| `a\\|b'c \\| d \\| [31m` | other ")
+
+
+def test_a_name_is_cut_in_the_middle():
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, MulFunctor<float>>>"
+    assert len(shortened(name)) == 60
+    assert shortened(name).startswith("void at::native::vectorized_elementwise_")
+    assert shortened(name).endswith("MulFunctor<float>>>")
+    assert shortened("short") == "short"
+
+
+def test_percentages_add_to_a_hundred_as_printed():
+    numbers = random.Random(0)
+    for _ in range(200):
+        times = [numbers.random() ** 6 for _ in range(numbers.randint(1, 40))]
+        shown = hundredths(times)
+        assert sum(round(float(share) * 100) for share in shown) == 10_000
+        for time, share in zip(times, shown, strict=True):
+            assert abs(float(share) - 100 * time / sum(times)) < 0.0101
+
+
+def test_three_equal_kernels_add_to_a_hundred():
+    assert sorted(hundredths([1.0, 1.0, 1.0])) == ["33.33", "33.33", "33.34"]
+
+
+@pytest.mark.parametrize("times", [[], [0.0, 0.0]])
+def test_no_time_at_all_is_no_division_by_zero(times):
+    assert hundredths(times) == ["0.00"] * len(times)

@@ -1,0 +1,122 @@
+"""What is written is read back; what is not a record is refused in one line; a failed write leaves the old file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from benchmarker.errors import ResultsError
+from benchmarker.record import read_record, write_record
+from tests.records import cell, failed_cell, profile, record, sample
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ResultsError) as caught:
+        read_record(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "RECORD")
+
+
+def edited(path: Path, **changes: object) -> Path:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | changes))
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_record(record("int8", options={"group_size": 64, "symmetric": True}), tmp_path / "int8.json")
+    return tmp_path / "int8.json"
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path):
+    written = record(
+        "gptq",
+        cell(warmup=(sample(),), flags=("unstable_warmup",)),
+        failed_cell("oom_gpu", "no room", prompt_tokens=4096),
+        options={"kernel": "exllama_v2", "bits": 4, "desc_act": False, "damp": 0.1, "none": None},
+        profile=profile(),
+    )
+    write_record(written, tmp_path / "results" / "new" / "gptq.json")
+    assert read_record(tmp_path / "results" / "new" / "gptq.json") == written
+
+
+def test_a_record_holds_no_nan_and_begins_with_its_schema_version(path):
+    text = path.read_text()
+    assert text.startswith('{\n "schema_version": 1,')
+    assert "NaN" not in text
+
+
+def test_a_record_is_as_readable_as_any_file_the_user_makes(path):
+    plain = path.parent / "plain"
+    plain.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_missing_file_says_so(tmp_path):
+    assert message(tmp_path / "none.json") == "RECORD: cannot be read: No such file or directory"
+
+
+def test_a_record_cut_short_says_so(path):
+    path.write_text(path.read_text()[:200])
+    assert message(path).startswith("RECORD: not valid JSON (")
+    assert message(path).endswith("; it may have been cut short")
+
+
+def test_other_json_is_not_a_record(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("[1, 2]")
+    assert message(path) == "RECORD: not a benchmarker record (no schema_version)"
+
+
+def test_a_record_from_the_future_asks_for_an_upgrade(path):
+    edited(path, schema_version=99)
+    assert message(path) == "RECORD: schema 99 is newer than this benchmarker's 1; upgrade benchmarker"
+
+
+def test_an_edited_record_names_the_field(path):
+    edited(path, round="first")
+    assert message(path) == "RECORD: round: input should be a valid integer, not 'first'"
+
+
+def test_a_misspelt_key_is_refused(path):
+    edited(path, stauts="complete")
+    assert message(path).startswith("RECORD: ")
+    assert "stauts" in message(path)
+
+
+def test_a_number_that_is_not_finite_is_refused(path):
+    path.write_text(path.read_text().replace('"load_s": 12.3', '"load_s": NaN'))
+    assert "RECORD: " in message(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "the disk is full; make room or choose another folder with --output"),
+        (errno.EROFS, "the file system is read-only; choose another folder with --output"),
+    ],
+)
+def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkeypatch, number, remedy):
+    before = path.read_text()
+
+    def full(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResultsError) as caught:
+        write_record(record("fp16"), path)
+
+    assert str(caught.value) == f"{path}: not saved: {remedy}"
+    assert path.read_text() == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["int8.json"]
+
+
+def test_a_file_where_the_folder_should_be_is_said(path):
+    with pytest.raises(ResultsError, match=r"int8\.json/fp16\.json: not saved: part of the path is a file"):
+        write_record(record("fp16"), path / "fp16.json")

@@ -1,0 +1,131 @@
+"""The runtimes on a two-layer random Qwen3: the right number of tokens, the same tokens, and proof of what ran."""
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.device import CpuDevice
+from benchmarker.runtimes.base import Generation, UnsupportedError
+from benchmarker.runtimes.compiled import CompiledRuntime
+from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.registry import RUNTIMES
+from benchmarker.runtimes.static import cache_length, decode_step, new_cache, prefill
+from benchmarker.spec import RUNTIMES as RUNTIME_NAMES
+from benchmarker.workloads.generation import sample_of
+
+EOS = 1
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, tie_word_embeddings=True, eos_token_id=EOS,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).eval()
+
+
+def prompt(batch: int = 1, tokens: int = 7) -> torch.Tensor:
+    return torch.arange(2, 2 + tokens).repeat(batch, 1)
+
+
+def generation(*, new_tokens: int, start: float, first: float, last: float, end: float) -> Generation:
+    times = {"start_ns": start, "first_ns": first, "last_ns": last, "end_ns": end}
+    return Generation(
+        tokens=torch.zeros(1, new_tokens, dtype=torch.long), **{key: int(value * 1e9) for key, value in times.items()}
+    )
+
+
+def test_tpot_divides_by_the_steps_between_tokens() -> None:
+    sample = sample_of(generation(new_tokens=5, start=1.0, first=1.5, last=3.5, end=3.75))
+    assert sample.ttft_s == 0.5
+    assert sample.tpot_s == 0.5  # four steps, not five
+    assert sample.latency_s == 2.75
+
+
+def test_a_single_token_has_no_time_per_further_token() -> None:
+    sample = sample_of(generation(new_tokens=1, start=0.0, first=0.5, last=0.5, end=0.5))
+    assert sample.tpot_s is None
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, 20])
+def test_eager_makes_exactly_the_tokens_asked_for_and_one_clock_reading_each(
+    model: PreTrainedModel, new_tokens: int
+) -> None:
+    made = EagerRuntime(model, CpuDevice()).generate(prompt(batch=2), new_tokens)
+    assert made.tokens.shape == (2, new_tokens)
+    assert made.start_ns < made.first_ns <= made.last_ns <= made.end_ns
+
+
+def test_an_end_of_text_token_does_not_stop_the_generation(model: PreTrainedModel) -> None:
+    # With every token an end-of-text token, stopping would come at the first.
+    model.generation_config.eos_token_id = list(range(128))
+    try:
+        made = EagerRuntime(model, CpuDevice()).generate(prompt(), 20)
+    finally:
+        model.generation_config.eos_token_id = EOS
+    assert made.tokens.shape == (1, 20)
+
+
+def test_the_static_loop_makes_the_tokens_that_generate_makes(model: PreTrainedModel) -> None:
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(batch=2), 64).tokens
+    cache = new_cache(model, cache_length(7 + 64))
+    with torch.no_grad():
+        tokens = [prefill(model, prompt(batch=2), cache)]
+        for _ in range(63):
+            tokens.append(decode_step(model, tokens[-1], cache))
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
+
+
+def test_cache_lengths_are_rounded_up_so_that_near_shapes_share_a_compilation() -> None:
+    assert [cache_length(tokens) for tokens in (1, 128, 129)] == [128, 128, 256]
+
+
+@pytest.mark.slow
+def test_compile_makes_the_tokens_that_eager_makes_and_proves_that_it_compiled(model: PreTrainedModel) -> None:
+    runtime = CompiledRuntime(model, CpuDevice())
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 64).tokens
+    runtime.generate(prompt(), 64)
+    with runtime.timed():
+        made = runtime.generate(prompt(), 64)
+    facts = runtime.facts()
+    assert torch.equal(made.tokens, expected)
+    assert (facts.graph_breaks, facts.recompilations) == (0, 0)
+    assert facts.frames_compiled == 1
+    assert facts.setup_s is not None
+    assert facts.setup_s > (made.end_ns - made.start_ns) / 1e9
+
+
+@pytest.mark.slow
+def test_a_recompilation_while_timing_is_an_error_not_a_slow_sample(model: PreTrainedModel) -> None:
+    runtime = CompiledRuntime(model, CpuDevice())
+    runtime.generate(prompt(), 8)
+    with runtime.timed(), pytest.raises(UnsupportedError, match="recompiled in a timed run"):
+        runtime.generate(prompt(), 200)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedModel) -> None:
+    def untraceable(module: torch.nn.Module, inputs: tuple[object, ...]) -> None:
+        torch._dynamo.graph_break()
+
+    hook = model.model.norm.register_forward_pre_hook(untraceable)
+    try:
+        with pytest.raises(UnsupportedError, match=r"torch\.compile: .*graph_break"):
+            CompiledRuntime(model, CpuDevice()).generate(prompt(), 4)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.slow
+def test_a_runtime_that_compiled_nothing_is_an_error(model: PreTrainedModel) -> None:
+    runtime = CompiledRuntime(model, CpuDevice())
+    with torch.compiler.set_stance("force_eager"), pytest.raises(UnsupportedError, match="compiled nothing"):
+        torch._dynamo.utils.counters.clear()
+        runtime.generate(prompt(), 4)
+        runtime.facts()
+
+
+def test_the_registry_holds_the_runtimes_that_a_config_may_name() -> None:
+    assert tuple(RUNTIMES) == RUNTIME_NAMES

@@ -1,0 +1,151 @@
+"""Each statistic against a number from somewhere else: scipy.stats, R, or worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as reference
+
+from benchmarker.stats import (
+    Ratio,
+    detectable_ratio,
+    deviation,
+    estimate,
+    geometric_mean,
+    holm,
+    paired_ratio,
+    unpaired_ratio,
+    verdict,
+    verdicts,
+)
+
+BASELINE = {0: 1.380, 1: 1.395, 2: 1.371, 3: 1.402, 4: 1.388}
+VARIANT = {0: 0.752, 1: 0.771, 2: 0.749, 3: 0.760, 4: 0.765}
+
+
+def test_the_geometric_mean_lets_twice_as_fast_and_twice_as_slow_cancel():
+    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+
+
+def test_the_spread_of_repeats_is_the_sample_deviation_and_a_single_one_has_none():
+    assert deviation([1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.2909944487)
+    assert deviation([1.0]) is None
+
+
+def test_the_interval_of_a_value_is_a_t_interval_on_logarithms():
+    logs = np.log(list(BASELINE.values()))
+    low, high = reference.t.interval(0.95, df=4, loc=logs.mean(), scale=reference.sem(logs))
+
+    found = estimate(list(BASELINE.values()))
+
+    assert (found.value, found.low, found.high) == pytest.approx((math.exp(logs.mean()), math.exp(low), math.exp(high)))
+
+
+def test_two_rounds_give_a_value_and_no_interval():
+    assert estimate([1.0, 1.1]).low is None
+
+
+def test_a_paired_ratio_is_a_one_sample_t_test_on_the_differences_of_logarithms():
+    difference = np.log(list(BASELINE.values())) - np.log(list(VARIANT.values()))
+    expected = reference.ttest_1samp(difference, 0.0)
+    interval = expected.confidence_interval(0.95)
+
+    found = paired_ratio(BASELINE, VARIANT)
+
+    assert found.value == pytest.approx(math.exp(difference.mean()))
+    assert (found.low, found.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.rounds == 5
+
+
+def test_only_rounds_that_both_have_are_paired():
+    found = paired_ratio({0: 2.0, 1: 2.2, 2: 2.1, 7: 99.0}, {0: 1.0, 1: 1.1, 2: 1.05, 8: 1e-9})
+    assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
+
+
+def test_what_slows_a_whole_round_cancels():
+    slow_afternoon = [1.0, 1.0, 1.3, 1.6, 2.0]
+    baseline = {number: 2.0 * factor for number, factor in enumerate(slow_afternoon)}
+    variant = {number: 1.0 * factor for number, factor in enumerate(slow_afternoon)}
+    found = paired_ratio(baseline, variant)
+    assert (found.low, found.high) == pytest.approx((2.0, 2.0))
+
+
+def test_fewer_than_three_common_rounds_give_a_ratio_without_a_test():
+    found = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
+    assert found == Ratio(pytest.approx(2.0), rounds=2)
+    assert paired_ratio({0: 2.0}, {3: 1.0}) == Ratio(pytest.approx(2.0), rounds=0)
+
+
+def test_two_sweeps_are_compared_with_welchs_t_on_logarithms():
+    before, after = [1.00, 1.02, 0.99, 1.01, 1.00], [1.10, 1.16, 1.07, 1.12]
+    expected = reference.ttest_ind(np.log(before), np.log(after), equal_var=False)
+    interval = expected.confidence_interval(0.95)
+
+    found = unpaired_ratio(before, after)
+
+    assert (found.low, found.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    assert (found.p, found.rounds) == (pytest.approx(expected.pvalue), 4)
+
+
+def test_identical_rounds_have_an_interval_of_no_width_and_no_division_by_zero():
+    same = paired_ratio({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0})
+    assert (same.low, same.high, same.p) == (1.0, 1.0, 1.0)
+    twice = unpaired_ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    assert (twice.low, twice.high, twice.p) == (pytest.approx(2.0), pytest.approx(2.0), 0.0)
+
+
+def test_holm_gives_what_r_gives():
+    # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm") in R.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(("rounds", "percent"), [(3, 1.6), (5, 0.8), (10, 0.5)])
+def test_half_a_percent_of_spread_hides_less_the_more_rounds_there_are(rounds, percent):
+    """The three numbers are those of the measuring protocol, found there by another program."""
+    found = detectable_ratio(0.005 / math.sqrt(rounds), rounds - 1)
+    assert 100 * (found - 1) == pytest.approx(percent, abs=0.06)
+
+
+@pytest.mark.parametrize("rounds", [3, 5, 10])
+def test_the_detectable_ratio_is_detected_80_times_in_100(rounds):
+    error = 0.005 / math.sqrt(rounds)
+    noncentrality = math.log(detectable_ratio(error, rounds - 1)) / error
+    critical = reference.t.ppf(0.975, rounds - 1)
+    assert reference.nct.sf(critical, rounds - 1, noncentrality) == pytest.approx(0.80, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "p", "expected"),
+    [
+        (1.83, 1.79, 1.87, 0.001, "faster"),
+        (0.61, 0.60, 0.62, 0.001, "slower"),
+        (1.00, 0.985, 1.015, 0.9, "same"),
+        (1.01, 1.005, 1.015, 0.001, "same"),  # different for sure, and not enough for anyone to care
+        (1.03, 0.98, 1.08, 0.3, "inconclusive"),
+        (1.015, 1.005, 1.025, 0.01, "inconclusive"),  # excludes 1, inside the band, interval reaches out of it
+        (1.05, 1.01, 1.09, 0.06, "inconclusive"),  # excludes 1 alone, but not among so many
+    ],
+)
+def test_the_verdict_needs_both_certainty_and_size(value, low, high, p, expected):
+    assert verdict(Ratio(value, rounds=5, low=low, high=high, p=p), p) == expected
+
+
+def test_fewer_than_three_rounds_are_not_tested_however_large_the_ratio():
+    assert verdict(Ratio(4.0, rounds=2), None) == "not tested"
+
+
+def test_one_small_p_among_twenty_rows_is_what_chance_brings():
+    lucky = Ratio(1.05, rounds=5, low=1.01, high=1.09, p=0.02)
+    others = [Ratio(1.0, rounds=5, low=0.9, high=1.1, p=0.5)] * 19
+    assert verdicts([lucky])[0] == "faster"
+    assert verdicts([lucky, *others])[0] == "inconclusive"
+
+
+def test_rows_that_were_not_tested_do_not_count_in_the_correction():
+    clear = Ratio(1.05, rounds=5, low=1.01, high=1.09, p=0.03)
+    assert verdicts([Ratio(2.0, rounds=1), clear, Ratio(2.0, rounds=1)]) == ["not tested", "faster", "not tested"]
