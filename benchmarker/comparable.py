@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from benchmarker.errors import ResultsError
 from benchmarker.record import RunRecord
-from benchmarker.report.rows import CellKey, keys_of
+from benchmarker.report.gather import keys_of
+from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import plain_line
 
 PACKAGES = (
@@ -63,15 +64,22 @@ class Identity:
     form: tuple[str, ...]
 
     def label(self, others: Sequence[Identity]) -> str:
-        """The name; where several share it, with what tells them apart."""
-        namesakes = [other for other in others if other.name == self.name]
-        own = (*self.circumstances, *self.form)
-        apart = [
-            value
-            for position, value in enumerate(own)
-            if value and len({(*one.circumstances, *one.form)[position] for one in namesakes}) > 1
-        ]
-        return f"{self.name} ({', '.join(apart)})" if apart else self.name
+        """The name; where several share it, with as much as tells them apart."""
+        namesakes = [other.parts for other in others if other.name == self.name]
+        shown: list[int] = []
+        for position in range(len(self.parts)):
+            if _told_apart(namesakes, [*shown, position]) > _told_apart(namesakes, shown):
+                shown.append(position)
+        return f"{self.name} ({', '.join(self.parts[position] for position in shown)})" if shown else self.name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All that two namesakes may differ in."""
+        return (*(value or "unknown" for value in self.circumstances), *self.form)
+
+
+def _told_apart(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) -> int:
+    return len({tuple(parts[position] for position in positions) for parts in all_parts})
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
@@ -113,7 +121,7 @@ def circumstances() -> dict[str, Circumstance]:
         "driver": lambda one: one.environment.device.driver,
         "device runtime": lambda one: one.environment.device.runtime,
         "processor": lambda one: one.environment.cpu,
-        "threads": lambda one: str(one.environment.threads) if one.environment.device.kind == "cpu" else None,
+        "threads": _threads,
         "model": lambda one: one.model.id,
         "model revision": lambda one: one.model.revision,
         "model shapes (config_sha256)": lambda one: (one.model.config_sha256 or "")[:12] or None,
@@ -121,6 +129,12 @@ def circumstances() -> dict[str, Circumstance]:
         "benchmarker": lambda one: one.benchmarker,
         **{package: _version_of(package) for package in PACKAGES},
     }
+
+
+def _threads(record: RunRecord) -> str | None:
+    """On a GPU they do next to nothing."""
+    threads = record.environment.threads
+    return str(threads) if threads and record.environment.device.kind == "cpu" else None
 
 
 def _version_of(package: str) -> Circumstance:
@@ -131,7 +145,8 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, model or versions."""
     differences = []
     for field, of in circumstances().items():
-        values = Counter(map(of, records))
+        # A run that failed before it loaded does not know its model's revision or shapes.
+        values = Counter(of(record) for record in records if record.load or of(record) is not None)
         if field in PACKAGES and field not in ("torch", "transformers"):
             # A variant that does without a library may come from an environment without it.
             del values[None]

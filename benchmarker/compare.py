@@ -19,8 +19,9 @@ from benchmarker.collect import collect
 from benchmarker.comparable import Identity, check_comparable, named_variants
 from benchmarker.errors import ResultsError, did_you_mean
 from benchmarker.record import RunRecord
+from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.rows import CellKey, Results, Row, keys_of, make_row, to_row
+from benchmarker.report.rows import CellKey, Results, Row, to_row
 from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
 
 __all__ = ["Comparison", "compare", "to_markdown", "to_rows"]

@@ -69,7 +69,8 @@ def environment(device: Device) -> Environment:
         memory_bytes=memory_bytes(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        packages=_packages(),
+        # torch's wheel has a plain version; torch itself knows what it is built for, as in 2.11.0+cu130.
+        packages=_packages() | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
         commit=commit_of(Path(__file__).parent),
     )

@@ -11,56 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from benchmarker.comparable import Circumstance, between_prompts, between_records, circumstances, refusal
 from benchmarker.errors import ResultsError
 from benchmarker.record import RunRecord
-from benchmarker.report.rows import CellKey, Results, Row
-from benchmarker.stats import MIN_ROUNDS, Ratio, unpaired_ratio, verdicts
+from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown
+from benchmarker.report.rows import Results, Row
+from benchmarker.stats import MIN_ROUNDS, unpaired_ratio, verdicts
+
+__all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "parse_limit"]
 
 MUST_BE_EQUAL = ("device", "device kind", "model", "model shapes (config_sha256)", "load_format")
 """Anything else may be the very change that is looked at, and is named beside the table."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How much slower is too slow."""
-
-    text: str
-    fraction: float
-    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One variant in one cell, before and after."""
-
-    variant: str
-    cell: CellKey | None
-    before: Row
-    after: Row | None
-    """None where the second sweep has no such row."""
-    ratio: Ratio | None
-    """Speed after over speed before: below 1 is slower."""
-    verdict: str | None
-    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
-    is_failed: bool
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The answer, with every cell it rests on."""
-
-    limit: Limit
-    changes: tuple[Change, ...]
-    changed: tuple[str, ...]
-    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether any cell is."""
-        return any(change.is_failed for change in self.changes)
 
 
 def parse_limit(text: str) -> Limit:

@@ -5,15 +5,20 @@ An option given on the command line wins over the config file's key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarker import __version__
 from benchmarker.errors import SpecError, did_you_mean
 from benchmarker.plain import Plain
+from benchmarker.record import Environment, ModelFacts, RunRecord, VariantFacts
 from benchmarker.spec import (
     Grid,
     ModelSpec,
+    Point,
     Procedure,
     VariantSpec,
     parse_option,
@@ -23,6 +28,17 @@ from benchmarker.spec import (
 
 Given = dict[str, Any]
 """Command-line values by field name; None means not given."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of a sweep that one process measures."""
+
+    record: Path
+    """File that the sweep expects the record in."""
+    round: int
+    cells: tuple[int, ...]
+    """Positions in the grid's points."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +52,15 @@ class Job:
     device: str
     output: Path | None
     """Folder for the record; None for `results/<device>/<model>`."""
-    session: str | None
-    """Subfolder that the records of one sweep share."""
+    part: Part | None
+    """None for a run by itself, which measures the whole grid."""
     reproduce: str
     """The command line, for the record."""
+
+    def points(self) -> list[Point]:
+        """The cells to measure, smallest first."""
+        points = self.grid.points()
+        return [points[position] for position in self.part.cells] if self.part else points
 
 
 def make_job(
@@ -53,7 +74,7 @@ def make_job(
     procedure: Given,
     device: str,
     output: Path | None,
-    session: str | None,
+    part: Part | None,
     reproduce: str,
 ) -> Job:
     """Check everything that was given.
@@ -74,7 +95,9 @@ def make_job(
     if experiment and variant is not None:
         base = next((one for one in experiment.variants if one.name == variant), None)
         if base is None:
-            raise SpecError(f"{config}: no variant '{variant}'{did_you_mean(variant, [v.name for v in experiment.variants])}")
+            raise SpecError(
+                f"{config}: no variant '{variant}'{did_you_mean(variant, [v.name for v in experiment.variants])}"
+            )
     if experiment and base is None and form.get("quant") is None:
         names = ", ".join(one.name for one in experiment.variants)
         raise SpecError(f"{config} has several variants; choose one with --variant ({names}), or run all with sweep")
@@ -85,8 +108,30 @@ def make_job(
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
         device=device,
         output=output,
-        session=session,
+        part=part,
         reproduce=reproduce,
+    )
+
+
+def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
+    """What is known of a run before it has done anything."""
+    return RunRecord(
+        benchmarker=__version__,
+        run_id=run_id,
+        started_at=started.isoformat(timespec="seconds"),
+        status="running",
+        round=job.part.round if job.part else 0,
+        model=ModelFacts(**job.model.model_dump()),
+        variant=VariantFacts(
+            name=job.variant.name,
+            quant=job.variant.quant,
+            runtime=job.variant.runtime,
+            options=job.variant.loader_options.model_dump(),
+        ),
+        environment=environment,
+        # How often a sweep repeats the run is not how the run measures.
+        procedure=job.procedure.model_dump(exclude={"rounds"}),
+        reproduce=job.reproduce,
     )
 
 
@@ -107,6 +152,11 @@ def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> Var
     if options:
         data["options"] = data.get("options", {}) | options
     return validated(VariantSpec, data, where="command line")
+
+
+def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None) -> Part | None:
+    """The share of a sweep; None where there is no sweep."""
+    return Part(record, round_number, tuple(cells or ())) if record else None
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:

@@ -10,22 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarker import __version__
-from benchmarker.device import Device, find_device
+from benchmarker.device import find_device
 from benchmarker.environment import environment
-from benchmarker.errors import ResultsError
-from benchmarker.job import Job
+from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.job import Job, blank_record
+from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
 from benchmarker.loaders.facts import load_facts
-from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.reading import load_tokenizer
+from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
 from benchmarker.profiling.capture import profile_generation
 from benchmarker.profiling.table import profile_table
-from benchmarker.record import Cell, LoadFacts, ModelFacts, Profile, RunRecord, Sample, VariantFacts, write_record
+from benchmarker.record import Cell, LoadFacts, RunRecord, Sample, write_record
 from benchmarker.report.markdown import summary
+from benchmarker.spec import Point
 from benchmarker.terminal import Terminal
 from benchmarker.units import gib, seconds
 from benchmarker.workloads.generation import ModelBenchmarker
@@ -45,24 +46,8 @@ class Run:
         surroundings = environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(job.model.id.lower())
-        folder = folder / job.session if job.session else folder
-        self.path = folder / f"{slug(job.variant.name)}-{run_id}.json"
-        self.record = RunRecord(
-            benchmarker=__version__,
-            run_id=run_id,
-            started_at=started.isoformat(timespec="seconds"),
-            status="running",
-            model=ModelFacts(**job.model.model_dump()),
-            variant=VariantFacts(
-                name=job.variant.name,
-                quant=job.variant.quant,
-                runtime=job.variant.runtime,
-                options=job.variant.loader_options.model_dump(),
-            ),
-            environment=surroundings,
-            procedure=job.procedure.model_dump(),
-            reproduce=job.reproduce,
-        )
+        self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
+        self.record = blank_record(job, surroundings, run_id=run_id, started=started)
 
     def execute(self) -> RunRecord:
         """Do all of it.
@@ -73,17 +58,21 @@ class Run:
         """
         _check_writable(self.path.parent)
         self.terminal.line(f"{self.job.variant.name}: {self.job.model.id} on {self.record.environment.device.name}")
+        if self.job.part:
+            # From here on the sweep sees how far this process is, and what it was if it dies.
+            self._keep()
         try:
             self._measure()
         except BaseException as error:
             # In a sweep, a variant that could not even load still gets its row.
-            if self.record.cells or self.job.session:
+            if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._keep(status="interrupted" if interrupted else "failed", reason=_one_line(error))
             raise
         self._keep(status="complete")
-        self.terminal.table(summary(self.record))
-        self.terminal.line(f"record: {self.path}")
+        if not self.job.part:
+            self.terminal.table(summary(self.record))
+            self.terminal.line(f"record: {self.path}")
         return self.record
 
     def _measure(self) -> None:
@@ -93,16 +82,27 @@ class Run:
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
         benchmarker = self._load(checkpoint, tokenizer)
-        for point in self.job.grid.points():
+        for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
             batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
             self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}")
             cell = benchmarker.measure(point, self.job.procedure, after_each=self._run_line(point.batch_size))
+            cell = self._with_origin(cell, point)
             if cell.status != "ok":
                 self.terminal.line(f"  {cell.status}: {cell.reason}")
             self._keep(cells=(*self.record.cells, cell), runtime=benchmarker.runtime.facts())
+            if self.job.part and cell.status in ("oom_gpu", "oom_host"):
+                # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
+                break
         if self.job.procedure.profile:
             self._profile(benchmarker)
+
+    def _with_origin(self, cell: Cell, point: Point) -> Cell:
+        """The cell with its key and the time of its repeats, which have just ended."""
+        job, ended = self.job, time.time()
+        key = result_key(job.model, job.variant, point, job.procedure, self.record.environment)
+        timed_at = (ended - sum(sample.latency_s for sample in cell.samples), ended) if cell.samples else None
+        return cell.model_copy(update={"key": key, "timed_at": timed_at})
 
     def _check_prompts(self, checkpoint: Checkpoint, tokenizer: Any | None) -> None:
         """Refuse what does not fit before any weight is read."""
@@ -159,6 +159,8 @@ class Run:
             }
         )
         self.record = self.record.model_copy(update={"model": model, "load": facts})
+        if self.job.part:
+            self._keep()
         self.terminal.line(
             f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}, "
             f"{facts.bits_per_weight:.2f} bits a weight, peak {gib(facts.peak_bytes)}"
@@ -179,11 +181,7 @@ class Run:
 
     def _profile(self, benchmarker: ModelBenchmarker) -> None:
         """Profile the largest cell that ran, cut to `profile_tokens`."""
-        done = [
-            point
-            for point, cell in zip(self.job.grid.points(), self.record.cells, strict=True)
-            if cell.status == "ok"
-        ]
+        done = [point for point, cell in zip(self.job.points(), self.record.cells, strict=False) if cell.status == "ok"]
         if not done:
             return
         point = done[-1]._replace(new_tokens=min(done[-1].new_tokens, self.job.procedure.profile_tokens))
@@ -191,16 +189,23 @@ class Run:
         self.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
         step = benchmarker.step(point)
         step()  # warm at this length too: its cache shape may be new
-        profile = profile_generation(
-            step,
-            device=self.device,
-            trace_path=trace,
-            prompt_tokens=len(benchmarker.prompt(point).ids),
-            new_tokens=point.new_tokens,
-            batch_size=point.batch_size,
-        )
+        try:
+            profile = profile_generation(
+                step,
+                device=self.device,
+                trace_path=trace,
+                prompt_tokens=len(benchmarker.prompt(point).ids),
+                new_tokens=point.new_tokens,
+                batch_size=point.batch_size,
+            )
+        except BenchmarkerError as error:
+            # The cells are measured and saved: a profiler that does not work here must not undo that.
+            self._keep(no_profile=str(error))
+            self.terminal.line(f"no profile: {error}")
+            return
         self._keep(profile=profile)
-        self.terminal.table(profile_table(profile), detail=True)
+        if not self.job.part:
+            self.terminal.table(profile_table(profile), detail=True)
 
     def _keep(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""
@@ -220,7 +225,8 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise ResultsError(
-            f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); choose another folder with --output"
+            f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); "
+            "choose another folder with --output"
         ) from error
 
 

@@ -53,6 +53,22 @@ class Memory(Plain):
     """Most resident memory of the process. Given on CPU, where it is the memory needed."""
 
 
+class Conditions(Plain):
+    """The board while one cell's repeats were timed, sampled by another process through the driver."""
+
+    samples: int
+    sm_clock_mhz: int | None = None
+    """Median clock of the compute units."""
+    sm_clock_full_mhz: int | None = None
+    """The clock that the board runs at by default when nothing holds it back."""
+    temperature_c: float | None = None
+    """The highest."""
+    power_w: float | None = None
+    """Mean of the board's own readings, which it averages over up to a second."""
+    throttled_by: tuple[str, ...] = ()
+    """What held the clocks down in any sample, such as `power_cap` or `hardware_thermal`."""
+
+
 class Cell(Plain):
     """One point of the grid."""
 
@@ -65,7 +81,7 @@ class Cell(Plain):
     prompt_sha256: str | None = None
     """Of the prompt's token ids, comma-separated decimals: the same for every variant of a comparison."""
     prompt_source: str | None = None
-    """Where the ids came from: the shipped text, a text given by the user, or random ids where there is no tokenizer."""
+    """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
     warmup: tuple[Sample, ...] = ()
     samples: tuple[Sample, ...] = ()
     memory: Memory = Memory()
@@ -73,6 +89,12 @@ class Cell(Plain):
     """The first new tokens of the first sequence, at most 64."""
     flags: tuple[str, ...] = ()
     """What a reader should know before believing the cell, such as `unstable_warmup`."""
+    key: str | None = None
+    """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
+    timed_at: tuple[float, float] | None = None
+    """Unix times between which the repeats were timed."""
+    conditions: Conditions | None = None
+    """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
 
 
 class ModelFacts(Plain):
@@ -179,7 +201,8 @@ class Profile(Plain):
 class DeviceFacts(Plain):
     """The device that was measured."""
 
-    kind: Literal["cuda", "rocm", "cpu"]
+    kind: Literal["cuda", "rocm", "cpu"] | None
+    """None where an imported log does not say."""
     name: str
     index: int | None = None
     uuid: str | None = None
@@ -192,23 +215,36 @@ class DeviceFacts(Plain):
 
 
 class Environment(Plain):
-    """Everything around the measurement that can change it."""
+    """Everything around the measurement that can change it. None only where a log that was imported does not say."""
 
     device: DeviceFacts
-    cpu: str
-    cores: int
+    cpu: str | None
+    cores: int | None
     """Logical processors this process may use."""
-    threads: int
+    threads: int | None
     """torch's intra-operator threads."""
-    memory_bytes: int
-    system: str
-    python: str
+    memory_bytes: int | None
+    system: str | None
+    python: str | None
     packages: dict[str, str]
     """Versions of torch, transformers and the quantization libraries, where installed."""
     variables: dict[str, str]
     """Environment variables that change behaviour, by an allow-list; never a token."""
     commit: str | None = None
     """git commit of benchmarker, with `+changes` where the tree was not clean."""
+
+
+class Imported(Plain):
+    """Where a record was read that another program's log holds."""
+
+    source: str
+    """Name of the log, without its folder."""
+    line: int
+    """Where the run begins in it."""
+    evidence: str
+    """What says which variant it is: a line of the log, or an option."""
+    profiler_tables: tuple[str, ...] = ()
+    """As torch.profiler printed them after the run; `profiling.table_reader` reads them."""
 
 
 class RunRecord(Plain):
@@ -219,7 +255,7 @@ class RunRecord(Plain):
     """Version of this program."""
     run_id: str
     started_at: str
-    """ISO 8601, UTC."""
+    """ISO 8601, UTC. Of an imported run the day, or `undated`."""
     status: Literal["running", "complete", "interrupted", "failed"]
     """`running` in a file means that the process died before it could say more."""
     reason: str | None = None
@@ -234,6 +270,10 @@ class RunRecord(Plain):
     runtime: RuntimeFacts | None = None
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None
+    no_profile: str | None = None
+    """Why there is none although one was asked for."""
+    imported: Imported | None = None
+    """None where this program measured."""
     reproduce: str
     """The command that makes this record again."""
 

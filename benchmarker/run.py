@@ -8,21 +8,37 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarker.job import make_job, whole_numbers
+from benchmarker.job import Job, make_job, part_of, whole_numbers
+from benchmarker.sweeping.orphan import end_with_parent
 from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
 
 MODEL = "Model"
 FORM = "Variant"
 GRID = "Grid"
 PROCEDURE = "Procedure"
+PROGRAM = "python -m benchmarker.run"
+SWEEP_OPTIONS = ("--record", "--round", "--cells")
+"""What a sweep adds to the arguments; each takes a value."""
+
+
+@dataclass
+class Question:
+    """Arguments whose job is wanted without being done."""
+
+    arguments: list[str]
+    job: Job | None = None
 
 
 def run_command(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
     variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
     model: Annotated[
@@ -37,7 +53,9 @@ def run_command(
     ] = None,
     trust_remote_code: Annotated[
         bool | None,
-        typer.Option("--trust-remote-code", help="Run the repository's code; needs a 40-hex --revision.", rich_help_panel=MODEL),
+        typer.Option(
+            "--trust-remote-code", help="Run the repository's code; needs a 40-hex --revision.", rich_help_panel=MODEL
+        ),
     ] = None,
     chat_template: Annotated[
         bool | None,
@@ -85,7 +103,9 @@ def run_command(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
     ] = None,
-    session: Annotated[str | None, typer.Option(hidden=True, help="Subfolder that a sweep's records share.")] = None,
+    record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
+    round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
+    cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,
 ) -> None:
@@ -93,7 +113,8 @@ def run_command(
 
     Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
     """
-    with one_line_errors():
+    question: Question | None = context.obj
+    with one_line_errors() if question is None else nullcontext():
         options = list(option or [])
         if calibration is not None:
             options.append(f"calibration={calibration}")
@@ -124,28 +145,60 @@ def run_command(
             },
             device=device,
             output=output,
-            session=session,
-            reproduce=shlex.join(["python", "-m", "benchmarker.run", *_arguments()]),
+            part=part_of(record, round_, whole_numbers("--cells", cells)),
+            reproduce=f"{PROGRAM} {shlex.join(question.arguments if question else _arguments())}".strip(),
         )
+        if question:
+            question.job = job
+            return
+        if job.part:
+            end_with_parent()
         from benchmarker.measuring import Run
 
         with quiet_libraries(verbose=verbose) as streams:
-            record = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
-    if any(cell.status != "ok" for cell in record.cells):
+            made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
+    if any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
 
 
 def _arguments() -> list[str]:
     """What followed `python -m benchmarker.run` or `benchmarker run`."""
     arguments = sys.argv[1:]
-    return arguments[1:] if arguments[:1] == ["run"] else arguments
+    return without_sweep(arguments[1:] if arguments[:1] == ["run"] else arguments)
+
+
+def without_sweep(arguments: Sequence[str]) -> list[str]:
+    """The arguments of the same run by itself."""
+    skipped = {at + more for at, word in enumerate(arguments) if word in SWEEP_OPTIONS for more in (0, 1)}
+    return [word for at, word in enumerate(arguments) if at not in skipped]
+
+
+def read_job(arguments: Sequence[str]) -> Job | None:
+    """The job that these arguments of a run ask for, checked and not done; None where they ask for help.
+
+    Raises:
+        BenchmarkerError: As running it would.
+    """
+    question = Question(list(arguments))
+    typer.main.get_command(_app()).main(question.arguments, prog_name=PROGRAM, standalone_mode=False, obj=question)
+    return question.job
+
+
+def known_options() -> dict[str, bool]:
+    """The options of a run, and whether each takes a value."""
+    parameters = typer.main.get_command(_app()).params
+    return {name: not getattr(one, "is_flag", False) for one in parameters for name in one.opts}
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run_command)
+    return app
 
 
 def main() -> None:
     """Entry of `python -m benchmarker.run`."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(run_command)
-    app(prog_name="python -m benchmarker.run")
+    _app()(prog_name=PROGRAM)
 
 
 if __name__ == "__main__":

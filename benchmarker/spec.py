@@ -44,7 +44,9 @@ class ModelSpec(Plain):
     @model_validator(mode="after")
     def _pin_remote_code(self) -> Self:
         if self.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
-            raise ValueError("trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned")
+            raise ValueError(
+                "trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"
+            )
         return self
 
 
@@ -136,7 +138,10 @@ class Grid(Plain):
             Point(length, text, new, batch)
             for batch, (length, text), new in product(self.batch_size, sources, self.new_tokens)
         ]
-        return sorted(dict.fromkeys(cells), key=lambda p: (p.batch_size, p.prompt_tokens or len(p.prompt or ""), p.new_tokens))
+        return sorted(
+            dict.fromkeys(cells),
+            key=lambda point: (point.batch_size, point.prompt_tokens or len(point.prompt or ""), point.new_tokens),
+        )
 
 
 class Procedure(Plain):
@@ -146,6 +151,8 @@ class Procedure(Plain):
     """Untimed generations at the cell's exact shape. More follow, up to 10, until the last three agree within 2 %."""
     runs: Positive = 5
     """Timed generations."""
+    rounds: Positive = 5
+    """Times that a sweep runs every variant, each time in a fresh process: what the intervals rest on."""
     profile: bool = True
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
@@ -182,7 +189,8 @@ _Yaml.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 wants a dot in a float, so PyYAML reads 1e6 as text.
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+_EXPONENT = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

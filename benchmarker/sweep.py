@@ -1,129 +1,167 @@
-"""Every variant of a config, each measured in a fresh process, one after another.
+"""Every variant of a config, several times, each time in a fresh process; then the comparison.
 
 This parent imports no torch and sleeps while a child measures: a parent that polls in a loop takes a core away from
-what it measures.
+what it measures. Whatever stops it, the finished cells are on disk, and `--resume` goes on with the others.
 """
 
 from __future__ import annotations
 
-import secrets
-import shlex
-import subprocess
-import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarker.compare import compare
-from benchmarker.errors import ResultsError, SpecError, did_you_mean
-from benchmarker.report.markdown import to_markdown
-from benchmarker.spec import Experiment, read_experiment
+from benchmarker.errors import ResultsError
+from benchmarker.measure.monitor import Monitor, find_monitor
+from benchmarker.names import slug
+from benchmarker.record import Environment
+from benchmarker.sweeping.arguments import RESULTS, Asked, Settings, read_arguments
+from benchmarker.sweeping.attempts import measure
+from benchmarker.sweeping.child import SweepTimeoutError
+from benchmarker.sweeping.ending import say_ending, say_round
+from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
+from benchmarker.sweeping.lock import locked
+from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
+from benchmarker.sweeping.site import RUN, Ledger, Site, now_id
+from benchmarker.sweeping.surroundings import look_around
+from benchmarker.sweeping.words import duration_words
 from benchmarker.terminal import Terminal
 
-INTERRUPTED = 130
+__all__ = ["Seams", "Settings", "run_sweep"]
 
 
-def run_sweep(config: Path, arguments: Sequence[str], terminal: Terminal) -> list[str]:
+@dataclass(frozen=True)
+class Seams:
+    """Where a test puts something quicker in."""
+
+    run: tuple[str, ...] = RUN
+    """What a child is started with, before its arguments."""
+    look_around: Callable[[str], Environment] = look_around
+    find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+
+
+DEFAULTS = Settings()
+REAL = Seams()
+
+
+def run_sweep(
+    config: Path,
+    arguments: Sequence[str],
+    terminal: Terminal,
+    settings: Settings = DEFAULTS,
+    *,
+    seams: Seams = REAL,
+) -> list[str]:
     """Run the variants, print the comparison, and say what failed.
 
     Args:
-        arguments: Names of variants (all if there are none), then options for every run.
+        arguments: Names of variants (all if there are none), the folder to resume, options for every run.
 
     Returns:
-        Names of the variants that failed.
+        What failed, by variant, round and cell.
 
     Raises:
-        SpecError: The config or a name in it is wrong; nothing has run.
+        BenchmarkerError: The config or an option is wrong, or the folder is another sweep's; nothing has run. Or a
+            record could not be saved; what there is was compared first.
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
-    experiment = read_experiment(config)
-    names, options = split_arguments(arguments)
-    variants = chosen(experiment, names, config)
-    session = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    failed: dict[str, int] = {}
-    interrupted = False
-    for number, variant in enumerate(variants, start=1):
-        terminal.line(f"[{number}/{len(variants)}] {variant}")
-        code = _run_child(config, variant, [*options, "--session", session])
-        interrupted = code == INTERRUPTED
-        if code != 0:
-            failed[variant] = code
-        if interrupted:
-            break
-    _show(session, options, experiment, variants, terminal)
-    for variant, code in failed.items():
-        command = shlex.join(["python", "-m", "benchmarker.run", *_child_arguments(config, variant, options)])
-        terminal.line(f"failed: {variant} ({_exit_in_words(code)}); alone: {command}")
-    if interrupted:
-        raise KeyboardInterrupt
-    return list(failed)
+    asked = read_arguments(config, arguments, settings)
+    forecast = Forecast(asked.jobs)
+    for line in (*asked.notes, *plan_lines(asked, forecast)):
+        terminal.line(line)
+    if settings.dry_run:
+        return []
+    surroundings = seams.look_around(next(iter(asked.jobs.values())).device)
+    site = Site(
+        asked=asked,
+        settings=settings,
+        environment=surroundings,
+        folder=asked.folder or _new_folder(asked, surroundings),
+        monitor=seams.find_monitor(surroundings),
+        deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
+        run=seams.run,
+    )
+    with locked(site.folder):
+        return _run(site, forecast, terminal)
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Names up to the first option, and the rest."""
-    first = next((at for at, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    return list(arguments[:first]), list(arguments[first:])
+def _new_folder(asked: Asked, surroundings: Environment) -> Path:
+    model = next(iter(asked.jobs.values())).model.id
+    return RESULTS / slug(surroundings.device.name.lower()) / slug(model.lower()) / now_id()
 
 
-def chosen(experiment: Experiment, names: Sequence[str], config: Path) -> list[str]:
-    """The variants asked for, in the config's order.
+def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
+    """Measure what is missing in the folder, which is ours alone."""
+    ledger, stock = Ledger(), _open_folder(site, terminal)
+    ledger.profiled |= stock.profiled
+    terminal.line(f"records: {site.folder}")
+    stopped: BaseException | None = None
+    try:
+        with site.monitor.running() if site.monitor else nullcontext():
+            _rounds(site, ledger, stock, forecast, terminal)
+    except (KeyboardInterrupt, ResultsError) as error:
+        stopped = error
+    except SweepTimeoutError:
+        terminal.line(f"the time is up (--timeout {site.settings.timeout_s:g})")
+        ledger.out_of_time = True
+    say_ending(site, ledger, terminal, is_whole=not stopped and not ledger.out_of_time)
+    if stopped:
+        raise stopped
+    return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
+
+
+def _open_folder(site: Site, terminal: Terminal) -> Stock:
+    """Look through what is there, and write down what is asked.
 
     Raises:
-        SpecError: There is no variant of that name.
+        ResultsError: There is a sweep already, which nobody asked to resume.
     """
-    known = [variant.name for variant in experiment.variants]
-    for name in names:
-        if name not in known:
-            raise SpecError(f"{config}: no variant '{name}'{did_you_mean(name, known)}")
-    return [name for name in known if not names or name in names]
+    asked = site.asked
+    if not site.settings.resume and any(site.folder.glob("*.json")):
+        raise ResultsError(
+            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
+            "or choose another folder with --output"
+        )
+    stock = take_stock(site.folder, asked.jobs, site.keys(), rounds=asked.rounds, card=site.environment.device.uuid)
+    for note in stock.notes:
+        terminal.line(note)
+    if site.settings.resume:
+        cells = asked.rounds * sum(len(job.grid.points()) for job in asked.jobs.values())
+        terminal.line(f"{len(stock.done)} of {cells} cells are there already")
+    sweep_file = _sweep_file(asked)
+    if sweep_file != asked.before:
+        write_sweep_file(site.folder, sweep_file)
+    return stock
 
 
-def _child_arguments(config: Path, variant: str, options: Sequence[str]) -> list[str]:
-    return ["--config", str(config), "--variant", variant, *options]
+def _sweep_file(asked: Asked) -> SweepFile:
+    """For a sweep that goes on, what it was first asked, and the newest number of rounds."""
+    if asked.before:
+        return asked.before.model_copy(update={"rounds": asked.rounds})
+    return SweepFile(
+        config=str(asked.config),
+        arguments=asked.arguments,
+        rounds=asked.rounds,
+        seed=asked.seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
-def _run_child(config: Path, variant: str, options: Sequence[str]) -> int:
-    """Run one variant in its own process, its output ours.
-
-    Returns:
-        Its exit code; negative for a signal, as subprocess gives it.
-    """
-    command = [sys.executable, "-m", "benchmarker.run", *_child_arguments(config, variant, options)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as child:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            # The terminal sent Ctrl-C to the child too; it saves its finished cells and ends.
-            child.wait()
-            return INTERRUPTED
-
-
-def _exit_in_words(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exit {code}"
-
-
-def _show(
-    session: str, options: Sequence[str], experiment: Experiment, variants: Sequence[str], terminal: Terminal
-) -> None:
-    """Print the comparison of what this session recorded."""
-    folders = _session_folders(session, options)
-    if not folders:
-        terminal.line("nothing was recorded, so there is nothing to compare")
-        return
-    baseline = experiment.baseline or experiment.variants[0].name
-    try:
-        terminal.table(to_markdown(compare(folders, baseline=baseline if baseline in variants else None)))
-    except ResultsError as error:
-        terminal.line(f"no comparison: {error}")
-    for folder in folders:
-        terminal.line(f"records: {folder}")
-
-
-def _session_folders(session: str, options: Sequence[str]) -> list[Path]:
-    """Where the children put their records: the folder they were given, or one named by device, model and session."""
-    for at, word in enumerate(options):
-        if word == "--output" and at + 1 < len(options):
-            return [folder for folder in [Path(options[at + 1]) / session] if folder.exists()]
-        if word.startswith("--output="):
-            return [folder for folder in [Path(word.removeprefix("--output=")) / session] if folder.exists()]
-    return sorted(Path("results").glob(f"*/*/{session}"))
+def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal) -> None:
+    """Measure every task; what was given up in an earlier round is not tried again."""
+    tasks = missing_tasks(site.asked, stock.done)
+    for index, task in enumerate(tasks):
+        cells = [at for at in task.cells if (task.variant, at) not in ledger.given_up]
+        if not cells:
+            continue
+        left = duration_words(forecast.seconds(tasks[index:]))
+        terminal.line(
+            f"[round {task.round + 1}/{site.asked.rounds}, {index + 1} of {len(tasks)}] {task.variant} ({left} left)"
+        )
+        started = time.monotonic()
+        measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=cells)
+        forecast.learn(task, time.monotonic() - started)
+        if any(later.round > task.round for later in tasks[index + 1 : index + 2]):
+            say_round(site, terminal, task.round + 1)

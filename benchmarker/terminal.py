@@ -111,7 +111,9 @@ class Bar:
     def _begin(self, what: str, total: int) -> None:
         self._what = what
         columns = (
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=40)),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=40)
+            ),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}", markup=False),
             TimeRemainingColumn(),

@@ -12,30 +12,34 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
-    "errors units names host stats",
-    "plain silence",
+    "errors units names host stats recompute sweeping.orphan",
+    "plain silence logtext",
     "record device terminal",
     "loaders",
     "spec",
-    "loaders.dummy loaders.source",
+    "keys loaders.dummy loaders.source",
     "workloads.base runtimes profiling roofline",
     "measure",
     "environment workloads quality",
     "report",
-    "collect comparable profiling.explain",
+    "collect comparable importing profiling.explain",
+    "gate",
     "compare",
-    "job checkpoints loading",
-    "measuring",
-    "run sweep",
+    "job checkpoints verify",
+    "measuring loading",
+    "run",
+    "sweeping",
+    "sweep",
     "cli",
     "__main__",
 )
-"""From the ground up. A module may import from layers below its own, and from its own package or line; the longest
-name that fits is a module's place."""
+"""From the ground up. A module may import from the layers below its own, and from its own package within its layer;
+the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
-    "cli spec record compare collect comparable report sweep job stats errors units plain names host silence terminal "
-    "loaders run profiling.kernels profiling.table profiling.trace profiling.explain roofline checkpoints"
+    "cli spec record compare collect comparable report sweep sweeping job stats errors units plain names host silence "
+    "terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline profiling.explain "
+    "profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
@@ -84,7 +88,9 @@ def imported(name: str, *, everywhere: bool = False) -> set[str]:
 
 def ours(names: set[str]) -> set[str]:
     """Those of them that are in this package, by their names inside it."""
-    inside = {name.removeprefix("benchmarker").removeprefix(".") for name in names if name.split(".")[0] == "benchmarker"}
+    inside = {
+        name.removeprefix("benchmarker").removeprefix(".") for name in names if name.split(".")[0] == "benchmarker"
+    }
     return inside - {""}
 
 
@@ -103,7 +109,9 @@ def test_imports_only_go_down(name):
     for other in ours(imported(name, everywhere=True)) - {name}:
         other_layer, _ = place(other)
         same_package = other.split(".")[0] == name.split(".")[0]
-        assert other_layer < layer or (other_layer == layer and same_package), f"{name} imports {other}, which is not below it"
+        assert other_layer < layer or (other_layer == layer and same_package), (
+            f"{name} imports {other}, which is not below it"
+        )
 
 
 def test_no_module_imports_itself_round_a_circle():

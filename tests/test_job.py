@@ -14,7 +14,7 @@ CONFIG = Path("configs/quickstart.yaml")
 def job(**given: Any) -> Job:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
-        "device": "auto", "output": None, "session": None, "reproduce": "",
+        "device": "auto", "output": None, "part": None, "reproduce": "",
     }  # fmt: skip
     return make_job(**nothing | given)
 

@@ -68,7 +68,9 @@ def test_launches_of_one_kernel_are_added_up_and_the_longest_total_comes_first()
 
 
 def test_kernels_in_a_replayed_graph_count_like_any_other():
-    graph = [event("a", 10 * number, 5) | {"args": {"device": 0, "stream": 7, "graph node id": 3}} for number in range(4)]
+    graph = [
+        event("a", 10 * number, 5) | {"args": {"device": 0, "stream": 7, "graph node id": 3}} for number in range(4)
+    ]
     assert device_work(graph).busy_s == 20e-6
 
 
@@ -86,7 +88,7 @@ def test_a_lone_device_is_ours_whatever_its_number():
 
 @pytest.mark.parametrize("events", [[], [event("model_inference", 0, 5000, category="gpu_user_annotation")]])
 def test_a_trace_without_kernels_is_an_error_and_never_zero(events):
-    with pytest.raises(BenchmarkerError, match="recorded no kernel .CUPTI on NVIDIA, roctracer on AMD gave none"):
+    with pytest.raises(BenchmarkerError, match=r"recorded no kernel .CUPTI on NVIDIA, roctracer on AMD gave none"):
         device_work(events)
 
 
@@ -146,6 +148,7 @@ def test_a_trace_is_read_plain_and_gzipped(tmp_path):
         (b'{"schema_version": 1}', "not a trace of torch.profiler"),
         (b"3", "not a trace of torch.profiler"),
     ],
+    ids=["truncated gzip", "truncated JSON", "not gzip", "not text", "a record", "a number"],
 )
 def test_a_broken_trace_is_a_clear_error(tmp_path, content, problem):
     path = tmp_path / "run.trace.json.gz"

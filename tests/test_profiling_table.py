@@ -35,11 +35,11 @@ def test_the_table_of_a_device():
     assert profile_table(profile, limit=2) == (
         "One profiled generation, prompt of 26, 32 new tokens: by device time\n"
         "\n"
-        "| kernel                                             | category   |      time |     % |   calls |   average |\n"
-        "|:---------------------------------------------------|:-----------|----------:|------:|--------:|----------:|\n"
-        "| `nvjet_hsh_64x8`                                   | matmul     | 600.00 ms | 66.66 |   7,200 |  83.33 us |\n"
-        "| `void kDequantizeBlockwise<__half, 512, 64, 8, 2>` | dequantize | 300.00 ms | 33.33 |   3,600 |  83.33 us |\n"
-        "| (2 other kernels)                                  |            |  90.00 us |  0.01 |      15 |   6.00 us |\n"
+        "| kernel                                        | category   |      time |     % |   calls |   average |\n"
+        "|:----------------------------------------------|:-----------|----------:|------:|--------:|----------:|\n"
+        "| `nvjet_hsh_64x8`                              | matmul     | 600.00 ms | 66.66 |   7,200 |  83.33 us |\n"
+        "| `kDequantizeBlockwise<__half, 512, 64, 8, 2>` | dequantize | 300.00 ms | 33.33 |   3,600 |  83.33 us |\n"
+        "| (2 other kernels)                             |            |  90.00 us |  0.01 |      15 |   6.00 us |\n"
         "\n"
         "900.09 ms in 10,815 launches; the device was busy for 900.00 ms of 1.5000 s (60 %). "
         "The profiler slows the host, so it idles less when not profiled."
@@ -65,12 +65,50 @@ def test_names_cannot_break_the_table():
     assert row.startswith("| `a\\|b'c \\| d \\| [31m` | other ")
 
 
-def test_a_name_is_cut_in_the_middle():
-    name = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, MulFunctor<float>>>"
-    assert len(shortened(name)) == 60
-    assert shortened(name).startswith("void at::native::vectorized_elementwise_")
-    assert shortened(name).endswith("MulFunctor<float>>>")
-    assert shortened("short") == "short"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_splitK_TNT", "nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_splitK_TNT"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        (
+            "void kDequantizeBlockwise<__half, 512, 64, 8, 2>(float*, unsigned char*, float*, __half*, int, int)",
+            "kDequantizeBlockwise<__half, 512, 64, 8, 2>",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::rsqrt_kernel_cuda(at::TensorIteratorBase&)"
+            "::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}, "
+            "std::array<char*, 2ul> >(int, at::native::rsqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}"
+            "::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}, std::array<char*, 2ul>)",
+            "vectorized_elementwise_kernel<4, rsqrt_kernel_cuda(float)>",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<"
+            "float, float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&, "
+            "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> > const&)"
+            "::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<float>)",
+            "elementwise_kernel<128, 2, MulFunctor<float>>",
+        ),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, "
+            "float, float>, unsigned int, float, 4, 4> >(at::native::ReduceOp<float>)",
+            "reduce_kernel<512, 1, MeanOps<float>>",
+        ),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
+            "::{lambda()#3}::operator()() const::{lambda()#10}::operator()() const::{lambda(c10::Half)#1}, "
+            "std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCalculator<1, unsigned "
+            "int>, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1> >(int)",
+            "unrolled_elementwise_kernel<direct_copy_kernel_cuda(Half)>",
+        ),
+        (
+            "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0",
+            "cudnn_generated_fort_native_sdpa_sm80_flash_fpr…a1x1x1_kernel0_0",
+        ),
+    ],
+)
+def test_a_name_is_made_readable_and_cut_to_fit(name, expected):
+    assert shortened(name) == expected
 
 
 def test_percentages_add_to_a_hundred_as_printed():

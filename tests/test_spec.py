@@ -40,8 +40,12 @@ def test_given_prompts_take_the_place_of_lengths() -> None:
 
 
 MISTAKES = {
-    "variants:\n  - {quant: fp16}\n  - {quant: bnb-4bit}\n": "variants[1].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?",
-    "variants:\n  - {quant: fp16, runtime: compiled}\n": "variants[0].runtime: no runtime 'compiled'; did you mean 'compile'?",
+    "variants:\n  - {quant: fp16}\n  - {quant: bnb-4bit}\n": (
+        "variants[1].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?"
+    ),
+    "variants:\n  - {quant: fp16, runtime: compiled}\n": (
+        "variants[0].runtime: no runtime 'compiled'; did you mean 'compile'?"
+    ),
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
     MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: Input should be greater than 0",
     MINIMAL + "grid: {new_tokens: [-5]}\n": "grid.new_tokens[0]: Input should be greater than 0",
@@ -49,7 +53,9 @@ MISTAKES = {
     MINIMAL + "model: {revision: 1234567}\n": "model.revision: input should be a valid string, not 1234567",
     MINIMAL + "model: {id: a, id: b}\n": "line 3: the key 'id' is given twice",
     MINIMAL + "baseline: int8\n": "baseline: no variant 'int8'; there is fp16",
-    "variants:\n  - {quant: gptq, options: {group: 64}}\n": "variants[0]: options: no key 'group'; did you mean 'group_size'?",
+    "variants:\n  - {quant: gptq, options: {group: 64}}\n": (
+        "variants[0]: options: no key 'group'; did you mean 'group_size'?"
+    ),
     "variants:\n  - {quant: gptq, options: {group_size: x}}\n": (
         "variants[0]: options: group_size: input should be a valid integer, not 'x'"
     ),

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from benchmarker.errors import ModelError
+from benchmarker.loaders.files import check_weights
 from benchmarker.plain import Plain
 from benchmarker.units import gib
 
@@ -69,6 +70,20 @@ def find(key: str) -> Path | None:
     """Folder of a finished checkpoint."""
     folder = cache_folder() / key
     return folder if (folder / DESCRIPTION).is_file() else None
+
+
+def whole(key: str) -> Path:
+    """Folder of a finished checkpoint, after a look at its files.
+
+    Raises:
+        ModelError: One of them was damaged since.
+    """
+    folder = cache_folder() / key
+    try:
+        check_weights(folder)
+    except ModelError as error:
+        raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
+    return folder
 
 
 def entries() -> tuple[Entry, ...]:

@@ -14,10 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarker.errors import ModelError
 from benchmarker.loaders import cache
 from benchmarker.loaders.base import Checkpoint, PlannedTensor, Progress
-from benchmarker.loaders.files import INDEX, SINGLE, TOKENIZER_FILES, check_weights, read_config
+from benchmarker.loaders.files import INDEX, SINGLE, TOKENIZER_FILES, read_config
 from benchmarker.loaders.plan import plan_tensors
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.tensorfile import tensor_bytes, write_tensors
@@ -66,17 +65,14 @@ def make_dummy(
             "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in extras},
         }
     )
-    folder = cache.find(key)
-    if folder is None:
+    if cache.find(key) is None:
         tensors = plan_tensors(source, config, packing=loader.packing, options=options, trusted=model.trust_remote_code)
         described = _described(config)
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)
-        folder = cache.cache_folder() / key
-    _check(folder, key)
     return Checkpoint(
-        folder=folder,
+        folder=cache.whole(key),
         model_id=model.id,
         revision=revision,
         dummy=True,
@@ -92,13 +88,6 @@ def _described(config: dict[str, Any]) -> dict[str, Any]:
         key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)
     }
     return scalars if scalars else {"dtype": config.get("dtype") or config.get("torch_dtype")}
-
-
-def _check(folder: Path, key: str) -> None:
-    try:
-        check_weights(folder)
-    except ModelError as error:
-        raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
 
 
 def _write(

@@ -38,7 +38,8 @@ class GPTQOptions(Options):
     """Share of the Hessian's mean diagonal that is added to it, for stability."""
     kernel: KernelName = "auto"
     """What multiplies: auto is gptqmodel's choice. torch runs anywhere, torch_aten on CPUs, triton on GPUs,
-    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0)."""
+    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0). gptqmodel torch.compiles the unpacking
+    of its torch kernel by itself, also in an eager run."""
     calibration: str | None = None
     """Text file to calibrate on; None for the text that ships with benchmarker."""
     calibration_samples: Annotated[int, Field(gt=0)] = 64
@@ -85,7 +86,8 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
     from transformers import GPTQConfig
 
     # transformers takes the backend from this one and everything else from the checkpoint.
-    quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=options.kernel)
+    backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
+    quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
     with undisturbed():
         model = read_model(checkpoint, target, quantization=quantization)
     linear_class = check_what_ran(options.kernel, model)

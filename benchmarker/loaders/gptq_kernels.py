@@ -76,6 +76,12 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None
         SpecError: Not with these bits, groups or zero points.
     """
     if name == "auto":
+        if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
+            # It takes TorchFusedLinear, whose operator fails at the first multiplication.
+            raise SpecError(
+                "gptq: the kernel that gptqmodel chooses on CPUs cannot run 4 bits with group_size=-1. "
+                "Set options.kernel to 'torch'."
+            )
         return
     kernel = KERNELS[name]
     _check_device(kernel, gpu)
@@ -139,7 +145,9 @@ def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
         DeviceError: Another kernel took its place.
         ModelError: No layer is packed.
     """
-    found = Counter(type(module).__name__ for module in model.modules() if hasattr(module, "qzeros"))
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    found = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
     if not found:
         raise ModelError("gptq: the loaded model has no GPTQ layer; is the checkpoint's quantization_config right?")
     if name != "auto" and set(found) != {KERNELS[name].linear_class}:

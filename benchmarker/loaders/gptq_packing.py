@@ -31,7 +31,13 @@ def quantization_config(options: Any) -> dict[str, Any]:
         "desc_act": options.desc_act,
         "damp_percent": options.damp_percent,
         "true_sequential": True,
+        "act_group_aware": is_group_aware(options),
     }
+
+
+def is_group_aware(options: Any) -> bool:
+    """Whether groups are quantized in order of their activations: the default of gptqmodel, where it can."""
+    return options.group_size != -1 and not options.desc_act
 
 
 def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:

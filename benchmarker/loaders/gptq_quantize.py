@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import json
 import logging
 import re
 import shutil
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.errors import ModelError, SpecError
 from benchmarker.loaders import cache
 from benchmarker.loaders.base import Checkpoint, Progress, Target
-from benchmarker.loaders.files import TOKENIZER_FILES, check_weights, content_sha256, read_config
+from benchmarker.loaders.files import TOKENIZER_FILES, content_sha256, read_config
 from benchmarker.loaders.gptq_kernels import check_shapes
-from benchmarker.loaders.gptq_packing import quantization_config
+from benchmarker.loaders.gptq_packing import is_group_aware, quantization_config
 from benchmarker.loaders.plan import empty_model, packable_linears
 from benchmarker.loaders.reading import import_libraries, load_tokenizer, read_model
 from benchmarker.loaders.shapes import shipped_text
@@ -53,10 +54,9 @@ def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, prog
     """
     text = calibration_text(options.calibration)
     key = _key(checkpoint, options, target, text)
-    folder = cache.find(key)
-    if folder is None:
-        folder = _make(key, checkpoint, options, target, text, progress)
-    check_weights(folder)
+    if cache.find(key) is None:
+        _make(key, checkpoint, options, target, text, progress)
+    folder = cache.whole(key)
     return replace(checkpoint, folder=folder, config=read_config(folder))
 
 
@@ -77,7 +77,7 @@ def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str
 
 def _make(
     key: str, checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str, progress: Progress
-) -> Path:
+) -> None:
     linears = packable_linears(empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code))
     shapes = {name: (linear.in_features, linear.out_features) for name, linear in linears.items()}
     check_shapes(shapes, options.model_dump())
@@ -95,7 +95,6 @@ def _make(
         for name in COPIED:
             if (checkpoint.folder / name).is_file() and not (draft / name).exists():
                 shutil.copyfile(checkpoint.folder / name, draft / name)
-    return cache.cache_folder() / key
 
 
 def _quantize(
@@ -118,6 +117,7 @@ def _quantize(
         group_size=options.group_size,
         damp_percent=options.damp_percent,
         desc_act=options.desc_act,
+        act_group_aware=is_group_aware(options),
         sym=options.sym,
         # Packs into the format's own layout; other kernels rearrange the weights for themselves.
         backend="torch",
@@ -127,12 +127,14 @@ def _quantize(
     vars(model)["hf_device_map"] = {"": target.device}
     with undisturbed(), _blocks_reported(progress):
         quantizer.quantize_model(model)
-        # optimum would write the calibration tokens, and the format from before its conversion, into the config.
+        # Tensors, which no JSON takes.
         quantizer.dataset = None
-        model.config.quantization_config = _quantization_config(options, note)
+        del model.config.quantization_config
         del vars(model)["hf_device_map"]
         quantizer.save(model, str(folder))
     (folder / "quantize_config.json").unlink()
+    config = _config(checkpoint, options, target, note)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     del model, quantizer
     gc.collect()
     if torch.cuda.is_available():
@@ -160,15 +162,18 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _quantization_config(options: GPTQOptions, note: str) -> dict[str, Any]:
-    """What config.json says of the tensors.
+def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
+    """The model's own config.json, which also says what the tensors are now.
 
     optimum packs as version 2 of the format, and converts to version 1 while saving where zero points are symmetric.
+    The config that it saves names the version from before, and holds the calibration tokens.
     """
-    return quantization_config(options) | {
+    quantization = quantization_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},
     }
+    plain = {key: value for key, value in checkpoint.config.items() if key != "torch_dtype"}
+    return plain | {"dtype": target.dtype, "quantization_config": quantization}
 
 
 def calibration_text(path: str | None) -> str:

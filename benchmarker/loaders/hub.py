@@ -1,8 +1,7 @@
 """Fetching a model from the Hugging Face hub, and saying in one line why it could not be.
 
 The hub library itself reads HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE; no token is ever seen here. The first
-question (which commit is this revision, and which files has it?) is asked with a time limit of its own, because the
-library waits for an answer without one.
+question (which files has this revision?) is asked with a time limit, because the library would wait for ever.
 """
 
 from __future__ import annotations
@@ -14,12 +13,17 @@ from typing import Any, NoReturn
 from benchmarker.errors import ModelError
 from benchmarker.loaders.base import Progress
 from benchmarker.loaders.files import PICKLES, pickle_only
+from benchmarker.loaders.shapes import shape_names
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 WEIGHT_FILES = ("model*.safetensors",)
 CODE_FILES = ("*.py",)
 ANSWER_S = 10.0
 """How long the hub may take to answer; each of its addresses is tried for that long."""
+
+
+class _NoAnswerError(Exception):
+    """Neither the hub nor its cache had an answer."""
 
 
 def fetch(
@@ -44,26 +48,41 @@ def fetch(
     Raises:
         ModelError: Unreachable and not cached, no such model or revision, gated, or without safetensors.
     """
-    patterns = [*SHAPE_FILES, *(CODE_FILES if code else ())]
-    known = _ask(model_id, revision)
-    if known is None:
-        cached = _download(model_id, revision, [*patterns, *(WEIGHT_FILES if weights else ())], progress, offline=True)
-        check_config(cached)
-        return cached, cached.name
-    commit, names = known
-    if weights and not any(name.endswith(".safetensors") for name in names):
-        if any(name in PICKLES for name in names):
-            raise pickle_only(model_id)
-        raise ModelError(f"{model_id}: has no safetensors weights on the hub; only safetensors are read")
-    folder = _download(model_id, commit, patterns, progress)
-    check_config(folder)
-    if weights:
-        folder = _download(model_id, commit, [*patterns, *WEIGHT_FILES], progress)
-    return folder, commit
+    shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
+    everything = [*shape, *(WEIGHT_FILES if weights else ())]
+    try:
+        known = _ask(model_id, revision)
+        if known is None:
+            folder = _download(model_id, revision, everything, progress, offline=True)
+            check_config(folder)
+            return folder, folder.name
+        if weights:
+            _check_weights(model_id, known)
+        # Asked for by the name that the user gave, so that the cache knows it by that name when the hub is away.
+        check_config(_download(model_id, revision, shape, progress))
+        folder = _download(model_id, revision, everything, progress)
+    except _NoAnswerError as error:
+        way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+        if not weights:
+            shapes = ", ".join(shape_names())
+            way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
+        raise ModelError(
+            f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
+            f"and it is not in the cache; {way_on}"
+        ) from error
+    return folder, folder.name
 
 
-def _ask(model_id: str, revision: str | None) -> tuple[str, list[str]] | None:
-    """The revision's commit and its files' names; None where the hub does not answer."""
+def _check_weights(model_id: str, names: list[str]) -> None:
+    if any(name.endswith(".safetensors") for name in names):
+        return
+    if any(name in PICKLES for name in names):
+        raise pickle_only(model_id)
+    raise ModelError(f"{model_id}: has no safetensors weights on the hub; only safetensors are read")
+
+
+def _ask(model_id: str, revision: str | None) -> list[str] | None:
+    """Names of the revision's files; None where the hub does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -81,8 +100,7 @@ def _ask(model_id: str, revision: str | None) -> tuple[str, list[str]] | None:
         if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
             _refuse(model_id, revision, error)
         return None
-    assert info.sha is not None
-    return info.sha, [file.rfilename for file in info.siblings or ()]
+    return [file.rfilename for file in info.siblings or ()]
 
 
 def _download(
@@ -100,12 +118,10 @@ def _download(
             local_files_only=offline,
             tqdm_class=_bar(progress),
         )
-    except LocalEntryNotFoundError as error:
-        raise _unreachable(model_id) from error
-    except HfHubHTTPError as error:
-        _refuse(model_id, revision, error)
-    except _transport_error() as error:
-        raise _unreachable(model_id) from error
+    except (LocalEntryNotFoundError, _transport_error()) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
+            _refuse(model_id, revision, error)
+        raise _NoAnswerError from error
     except OSError as error:
         raise ModelError(
             f"{model_id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
@@ -119,13 +135,6 @@ def _transport_error() -> type[Exception]:
 
     kind: type[Exception] = vars(errors)["HTTPError"]
     return kind
-
-
-def _unreachable(model_id: str) -> ModelError:
-    return ModelError(
-        f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
-        "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
-    )
 
 
 def _refuse(model_id: str, revision: str | None, error: Exception) -> NoReturn:

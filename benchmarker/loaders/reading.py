@@ -38,6 +38,8 @@ def read_model(checkpoint: Checkpoint, target: Target, *, quantization: Any | No
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    # Given as None, it would wipe out the checkpoint's own.
+    extra = {} if quantization is None else {"quantization_config": quantization}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
@@ -45,14 +47,18 @@ def read_model(checkpoint: Checkpoint, target: Target, *, quantization: Any | No
             device_map=target.device,
             use_safetensors=True,
             trust_remote_code=checkpoint.trust_remote_code,
-            quantization_config=quantization,
             output_loading_info=True,
+            **extra,
         )
     except SafetensorError as error:
         raise ModelError(f"{checkpoint.folder}: its weights cannot be read: {error}") from error
     except (ValueError, KeyError, RuntimeError) as error:
         if not _is_about_the_checkpoint(error):
             raise
+        if "ignore_mismatched_sizes" in str(error):
+            raise ModelError(
+                f"{checkpoint.model_id}: its tensors have other shapes than its config.json says; --verbose lists them"
+            ) from error
         reason = " ".join(str(error).split())
         raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {reason[:300]}") from error
     model: PreTrainedModel = loaded[0]
@@ -75,7 +81,6 @@ def _is_about_the_checkpoint(error: Exception) -> bool:
             "does not recognize this architecture",
             "Unrecognized configuration class",
             "Unrecognized model",
-            "size mismatch",
             "ignore_mismatched_sizes",
             "requires you to execute the",
         )

@@ -13,6 +13,11 @@ SHIPPED = {
 """What a user may call it, and the folder under benchmarker/models."""
 
 
+def shape_names() -> tuple[str, ...]:
+    """What the shipped shapes are called, each once."""
+    return tuple(sorted(set(SHIPPED.values())))
+
+
 def shipped_shape(model_id: str) -> Path | None:
     """Folder of a shipped shape, or None where none goes by that name."""
     name = SHIPPED.get(model_id)

@@ -22,8 +22,23 @@ from benchmarker.spec import ModelSpec, VariantSpec
 
 __all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
 
-SHAPELESS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "quantization_config", "use_cache")
-"""Keys of a config.json that say nothing about the model's shapes."""
+SHAPE_KEYS = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "sliding_window",
+)
+"""Keys of a config.json that decide time and memory; libraries write the others each in their own way."""
 
 
 def find_checkpoint(
@@ -118,5 +133,5 @@ def _check_quantization(model_id: str, quant: str, config: dict[str, Any]) -> No
 
 def shapes_sha256(config: dict[str, Any]) -> str:
     """Hash of a model's shapes: the same for a checkpoint, its quantized forms and its dummies."""
-    shapes = {key: value for key, value in config.items() if key not in SHAPELESS and value is not None}
+    shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}
     return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()

@@ -45,16 +45,16 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "quantized matmul",
     ),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
-    # Unpacking; an attention mask's costs next to nothing, and on a GPU says that it is of bools.
-    (r"BitwiseAndFunctor<(?!bool)|aten::bitwise_and", "dequantize"),
+    # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
+    (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
     # Decoding is greedy, so a softmax belongs to attention and not to sampling.
     (r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|softmax|_dot_product", "attention"),
     (r"rms_?norm|layer_?norm|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b", "norm"),
     (r"rotary|rope_|_rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b", "rotary"),
     (r"reshape_and_cache|kv_?cache|index_copy|index_put|slice_scatter|scatter_", "KV update"),
-    (r"argmax|topk|multinomial|radix_?sort|bitonic|sort_?kernel|cumsum|aten::(sort|multinomial)\b", "sampling"),
+    (r"argmax|topk|multinomial|radix_?sort|bitonic|sort_?kernel|aten::(sort|multinomial)\b", "sampling"),
     (
-        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_select|index_kernel|embedding|transpose_",
+        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select|index_kernel|embedding|transpose_",
         "copy/cast",
     ),
     (r"FillFunctor|clear_kernel|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel", "copy/cast"),
@@ -66,9 +66,12 @@ _RULES: tuple[tuple[str, Category], ...] = (
     (r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk", "matmul"),
     (r"(aten|mkldnn|onednn|mkl)::_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*", "matmul"),
     # The generated code of a compiled graph on CPU: all of it but the matrix products, which are calls of their own.
-    (r"elementwise|silu|gelu|activation|act_and_mul|reduce_kernel|triton_poi|CompiledFxGraph", "elementwise"),
     (
-        r"aten::(add|sub|rsub|mul|div|silu|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b",
+        r"elementwise|silu|gelu|activation|act_and_mul|reduce_kernel|DeviceScan|triton_poi|CompiledFxGraph",
+        "elementwise",
+    ),
+    (
+        r"aten::(add|cumsum|sub|rsub|mul|div|silu|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b",
         "elementwise",
     ),
     (
@@ -80,7 +83,7 @@ _COMPILED: tuple[tuple[re.Pattern[str], Category], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), category) for pattern, category in _RULES
 )
 
-_INDUCTOR = re.compile(r"^(?:triton|cpp)_(?:[a-z]{3}_)?fused_(?P<operators>.+?)(?:_\d+)?(?:\.kd)?$")
+_INDUCTOR = re.compile(r"^(?:triton|cpp)_(?:(?P<kind>[a-z]{3})_)?fused_(?P<operators>.+?)(?:_\d+)?(?:\.kd)?$")
 
 _NAMES: tuple[tuple[Category, str], ...] = (
     ("matmul", "mm addmm bmm baddbmm mv addmv linear matmul dot"),
@@ -90,12 +93,12 @@ _NAMES: tuple[tuple[Category, str], ...] = (
     ("norm", "mean pow rsqrt var_mean rms_norm _fused_rms_norm native_layer_norm"),
     ("rotary", "cos sin neg"),
     ("KV update", "index_copy index_put slice_scatter select_scatter scatter"),
-    ("sampling", "argmax topk multinomial sort cumsum"),
+    ("sampling", "argmax topk multinomial sort"),
     ("copy/cast", "_to_copy convert_element_type cat clone copy copy_ embedding gather index_select index"),
     ("copy/cast", "constant_pad_nd repeat"),
     ("elementwise", "add sub rsub mul div silu gelu sigmoid tanh relu where maximum minimum clamp abs sum eq ne le lt"),
     ("elementwise", "ge gt logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not masked_fill arange"),
-    ("elementwise", "full floor round remainder sqrt reciprocal any all prod exp log amax isin"),
+    ("elementwise", "full floor round remainder sqrt reciprocal any all prod exp log amax isin cumsum"),
 )
 _OPERATORS: dict[str, Category] = {name: purpose for purpose, names in _NAMES for name in names.split()}
 # A name is its operators joined by underscores, which the operators have too: the longest that fits is meant.
@@ -118,15 +121,21 @@ def shares(name: str) -> dict[Category, float]:
     """
     fused = _INDUCTOR.match(name)
     if fused:
-        return _fused_shares(_OPERATOR.findall(fused["operators"]))
+        return _fused_shares(fused["kind"], _OPERATOR.findall(fused["operators"]))
     return {next((purpose for pattern, purpose in _COMPILED if pattern.search(name)), "other"): 1.0}
 
 
-def _fused_shares(operators: list[str]) -> dict[Category, float]:
+def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, float]:
     # scales[group] * (weight - zeros[group]): what GPTQ's dequantizing is compiled to.
     if sorted(operators) == ["index", "mul", "sub"]:
         return {"dequantize": 1.0}
     counts = Counter(_OPERATORS[operator] for operator in operators)
+    # A pointwise kernel is also named after the product or attention whose result it takes over, and so is a
+    # reduction short enough to stay in registers (a norm's); neither reads a weight matrix.
+    if kind == "poi" or (kind == "per" and set(counts) - {"matmul", "copy/cast"}):
+        del counts["matmul"]
+    if kind == "poi":
+        del counts["attention"]
     for heavy in ("matmul", "attention", "dequantize"):
         if counts[heavy]:
             return {heavy: 1.0}

@@ -7,10 +7,11 @@ import unicodedata
 from tabulate import tabulate
 
 from benchmarker.profiling.kernels import category
+from benchmarker.profiling.names import readable
 from benchmarker.record import Kernel, Profile
 from benchmarker.units import seconds
 
-NAME_COLUMNS = 60
+NAME_COLUMNS = 64
 
 
 def profile_table(profile: Profile, *, limit: int = 12) -> str:
@@ -23,12 +24,12 @@ def profile_table(profile: Profile, *, limit: int = 12) -> str:
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
-    """A name on one line, cut in the middle: C++ names differ at the end as often as at the start."""
+    """A readable name on one line, cut towards the end: what tells kernels apart is seldom at the very end."""
     plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
-    line = " ".join(plain.split())
+    line = readable(" ".join(plain.split()))
     if len(line) <= columns:
         return line
-    tail = (columns - 1) // 3
+    tail = columns // 4
     return f"{line[: columns - 1 - tail]}…{line[-tail:]}"
 
 

@@ -3,14 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from benchmarker.gate import Change, Gate
 from benchmarker.report.columns import cell_columns
 from benchmarker.report.numbers import percent, times, with_spread
+from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import Column, escaped, table
 from benchmarker.report.words import status_words
-from benchmarker.stats import CONFIDENCE, SAME_WITHIN
+from benchmarker.stats import CONFIDENCE, SAME_WITHIN, Ratio
 from benchmarker.units import MISSING
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much slower is too slow."""
+
+    text: str
+    fraction: float
+    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One variant in one cell, before and after."""
+
+    variant: str
+    cell: CellKey | None
+    before: Row
+    after: Row | None
+    """None where the second sweep has no such row."""
+    ratio: Ratio | None
+    """Speed after over speed before: below 1 is slower."""
+    verdict: str | None
+    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
+    is_failed: bool
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer, with every cell it rests on."""
+
+    limit: Limit
+    changes: tuple[Change, ...]
+    changed: tuple[str, ...]
+    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether any cell is."""
+        return any(change.is_failed for change in self.changes)
+
+    def _repr_markdown_(self) -> str:
+        return gate_to_markdown(self)
 
 
 def gate_to_markdown(gate: Gate) -> str:

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 from benchmarker.record import RunRecord
 from benchmarker.report.captions import caption
+from benchmarker.report.caveats import caveats
 from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
-from benchmarker.report.rows import CellKey, Results, Row, keys_of, make_row
+from benchmarker.report.gather import keys_of, make_row
+from benchmarker.report.header import header, load_words
+from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import escaped, table
-from benchmarker.report.words import caveats, cell_words, header, load_words
+from benchmarker.report.words import cell_words
 
 
 def to_markdown(results: Results) -> str:
@@ -21,7 +24,7 @@ def to_markdown(results: Results) -> str:
     rows = results.rows
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
-    parts = [_bullets([*map(_forced, results.differences), *header(results.records)])]
+    parts = [_bullets([*_forced(results.differences), *header(results.records)])]
     if cell:
         parts.append(f"**At {cell_words(cell)}**")
     parts.append(table([*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)], chosen))
@@ -34,7 +37,8 @@ def to_markdown(results: Results) -> str:
 
 def summary(record: RunRecord) -> str:
     """What is printed at the end of one run: a row per cell."""
-    keys: list[CellKey] = sorted(keys_of(record))
+    known = sorted(keys_of(record))
+    keys: list[CellKey | None] = [*known] or [None]
     rows = tuple(make_row(record.variant.name, key, [record]) for key in keys)
     results = Results(rows=rows, records=(record,))
     columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows)]
@@ -46,7 +50,7 @@ def summary(record: RunRecord) -> str:
                 *load_words(record),
             ]
         ),
-        table(columns, rows) if rows else "",
+        table(columns, rows) if known else "",
         caption(results),
         _bullets(caveats([record], rows)),
     ]
@@ -74,8 +78,10 @@ def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _forced(difference: str) -> str:
-    return f"**{escaped(f'not comparable, forced: {difference}', longest=300)}**"
+def _forced(differences: Sequence[str]) -> list[str]:
+    if not differences:
+        return []
+    return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in differences)}"]
 
 
 def _left_out(problem: str) -> str:

@@ -51,5 +51,12 @@ class Runtime(Protocol):
     def timed(self) -> AbstractContextManager[None]:
         """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
 
+    def check(self) -> None:
+        """Called after the timed repeats.
+
+        Raises:
+            UnsupportedError: What ran is not what the row says, such as a step that was never compiled.
+        """
+
     def facts(self) -> RuntimeFacts:
         """Proof of what ran, for the record."""

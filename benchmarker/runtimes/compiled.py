@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarker.device import Device
 from benchmarker.record import RuntimeFacts
 from benchmarker.runtimes.base import Generation, UnsupportedError
+from benchmarker.runtimes.opaque import make_opaque
 from benchmarker.runtimes.static import cache_length, decode_step, new_cache, prefill
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class CompiledRuntime:
     def __init__(self, model: PreTrainedModel, device: Device) -> None:
         self._model = model
         self._device = device
+        make_opaque(model)
         self._shape: tuple[int, int] | None = None
         self._cache: StaticCache | None = None
         self._step: StepFunction | None = None
@@ -90,13 +92,14 @@ class CompiledRuntime:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn the compiler's errors into one sentence that names the operation."""
-        import torch
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._inductor.exc import InductorError
 
         try:
             yield
-        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:  # type: ignore[attr-defined]
-            text = str(error).strip().splitlines()
-            raise UnsupportedError(f"torch.compile: {type(error).__name__}: {text[0] if text else 'no reason given'}") from error
+        except (TorchDynamoException, InductorError) as error:
+            text = str(error).strip().splitlines() or ["no reason given"]
+            raise UnsupportedError(f"torch.compile: {type(error).__name__}: {text[0]}") from error
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
@@ -110,10 +113,13 @@ class CompiledRuntime:
         self._frames = max(self._frames, counters["stats"]["unique_graphs"])
         self._breaks = max(self._breaks, sum(counters["graph_break"].values()))
 
-    def facts(self) -> RuntimeFacts:
-        """Raises UnsupportedError if nothing was compiled after all."""
-        if self._shape is not None and self._frames == 0:
+    def check(self) -> None:
+        """See Runtime.check."""
+        if self._frames == 0:
             raise UnsupportedError("torch.compile compiled nothing: the step ran in eager mode")
+
+    def facts(self) -> RuntimeFacts:
+        """Counts from torch's own counters."""
         return RuntimeFacts(
             name="compile",
             tokens_read="end",

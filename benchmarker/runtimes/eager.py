@@ -65,6 +65,9 @@ class EagerRuntime:
         """Nothing can recompile here."""
         yield
 
+    def check(self) -> None:
+        """`generate` is what it says."""
+
     def facts(self) -> RuntimeFacts:
         """Nothing is set up, and every token is read as it is made."""
         return RuntimeFacts(name="eager", tokens_read="each", kv_cache="dynamic")

@@ -80,9 +80,9 @@ class GenerationStep:
 class ModelBenchmarker:
     """Measures a loaded model cell by cell.
 
-        model = load_model("qwen3-tiny", "int8", load_format="dummy")
-        for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
-            print(cell.samples)
+    model = load_model("qwen3-tiny", "int8", load_format="dummy")
+    for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
+        print(cell.samples)
     """
 
     metrics = METRICS
@@ -184,7 +184,7 @@ class ModelBenchmarker:
             timed=self.runtime.timed,
             after_each=after_each,
         )
-        self.runtime.facts()  # raises where what ran is not what the row says
+        self.runtime.check()
         growth = self._device_memory.growth_bytes() if self._device_memory else None
         return cell.model_copy(
             update={

@@ -46,11 +46,12 @@ def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_te
     assert point.prompt_tokens is not None
     if tokenizer is None:
         generator = random.Random(0)
-        return Prompt(tuple(generator.randrange(vocabulary) for _ in range(point.prompt_tokens)), "random ids (no tokenizer)")
+        ids = tuple(generator.randrange(vocabulary) for _ in range(point.prompt_tokens))
+        return Prompt(ids, "random ids (no tokenizer)")
     text = (files("benchmarker") / "text" / "prompts.txt").read_text(encoding="utf-8")
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    repeats = -(-point.prompt_tokens // len(ids))
-    return Prompt(tuple((ids * repeats)[: point.prompt_tokens]), "shipped text")
+    text_ids = tokenizer.encode(text, add_special_tokens=False)
+    repeats = -(-point.prompt_tokens // len(text_ids))
+    return Prompt(tuple((text_ids * repeats)[: point.prompt_tokens]), "shipped text")
 
 
 def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Prompt:
@@ -78,5 +79,6 @@ def check_fits(prompt_tokens: int, new_tokens: int, *, positions: int | None, mo
         room = positions - prompt_tokens
         remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions} tokens"
         raise SpecError(
-            f"prompt of {prompt_tokens} + {new_tokens} new tokens is past the {positions} positions of {model}; {remedy}"
+            f"prompt of {prompt_tokens} + {new_tokens} new tokens is past the {positions} positions of {model}; "
+            f"{remedy}"
         )

@@ -1,0 +1,182 @@
+"""The numbers of a table, computed a second time: from the files' raw JSON, with numpy and scipy.stats.
+
+It shares no code with what makes the tables, so that a mistake there does not confirm itself here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import brentq
+
+Raw = dict[str, Any]
+"""One record as its file says it."""
+Numbers = dict[str, float | None]
+"""By the names of `to_row`."""
+
+
+def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> dict[int, float]:
+    """One number a round: the median of each process's samples, and their geometric mean where a round has several.
+
+    Args:
+        shape: Batch size, prompt tokens, new tokens, and which of the cells of that shape.
+    """
+    found: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        values = [one[field] for one in _samples(record, shape) if one[field] is not None]
+        if values:
+            found[record["round"]].append(float(np.median(values)))
+    return {number: float(np.exp(np.mean(np.log(found[number])))) for number in sorted(found)}
+
+
+def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
+    """What a row says apart from its speed-up."""
+    batch_size, _, new_tokens, _ = shape
+    times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
+    latency_s, ttft_s, tpot_s = map(_centre, times.values())
+    loads = [record["load"] for record in records if record["load"]]
+    peaks = [_peak(cell) for record in records if (cell := _cell(record, shape)) and cell["samples"]]
+    setups = [record["runtime"]["setup_s"] for record in records if record["runtime"]]
+    setups = [setup_s for setup_s in setups if setup_s is not None]
+    return {
+        "latency_s": latency_s,
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "tokens_per_s": None if latency_s is None else new_tokens * batch_size / latency_s,
+        "decode_tokens_per_s": None if tpot_s is None else batch_size / tpot_s,
+        "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
+        "weight_bytes": max((load["weight_bytes"] for load in loads), default=None),
+        "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
+        "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
+        "setup_s": float(np.median(setups)) if setups else None,
+        "rounds": len(times_by_round(records, shape, "latency_s")),
+        "runs": sum(len(_samples(record, shape)) for record in records),
+    }
+
+
+def spreads_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
+    """The interval and the deviation beside each time and rate, None where there is none."""
+    tokens = shape[0] * shape[2]
+    found: Numbers = {}
+    for field in ("latency_s", "ttft_s", "tpot_s"):
+        by_round = list(times_by_round(records, shape, field).values())
+        repeats = [one[field] for record in records for one in _samples(record, shape) if one[field] is not None]
+        found |= _spread(field, by_round, repeats)
+        if field == "latency_s":
+            rates = [tokens / latency_s for latency_s in by_round]
+            found |= _spread("tokens_per_s", rates, [tokens / latency_s for latency_s in repeats])
+    return found
+
+
+def ratio(baseline: dict[int, float], variant: dict[int, float], *, is_paired: bool) -> tuple[Numbers, float | None]:
+    """The speed-up with its interval, and its two-sided p."""
+    if is_paired:
+        return _paired(baseline, variant)
+    first, second = np.log(list(baseline.values())), np.log(list(variant.values()))
+    value = float(np.exp(np.mean(first) - np.mean(second)))
+    if min(len(first), len(second)) < 3:
+        return _untested(value), None
+    if np.ptp(first) == 0 and np.ptp(second) == 0:
+        return _certain(value)
+    return _tested(value, stats.ttest_ind(first, second, equal_var=False))
+
+
+def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
+    """Faster, slower, same, inconclusive or not tested, with Holm's correction by its definition."""
+    value, low, high = row["ratio"], row["ratio_low"], row["ratio_high"]
+    if value is None or low is None or high is None or p is None:
+        return "not tested"
+    if low >= 1 / 1.02 and high <= 1.02:
+        return "same"
+    # Holm rejects the k-th smallest of m only if every smaller one is rejected too, each at 5 % / (m - k + 1).
+    is_rejected = all(
+        one * (len(all_p) - sum(other < one for other in all_p)) < 0.05 for one in sorted(set(all_p)) if one <= p
+    )
+    if not is_rejected or 1 / 1.02 <= value <= 1.02:
+        return "inconclusive"
+    return "faster" if value > 1 else "slower"
+
+
+def _paired(baseline: dict[int, float], variant: dict[int, float]) -> tuple[Numbers, float | None]:
+    common = sorted(set(baseline) & set(variant))
+    if not common:
+        value = float(np.exp(np.mean(np.log(list(baseline.values()))) - np.mean(np.log(list(variant.values())))))
+        return _untested(value), None
+    logs = np.log([baseline[number] for number in common]) - np.log([variant[number] for number in common])
+    value = float(np.exp(np.mean(logs)))
+    if len(logs) < 3:
+        return _untested(value), None
+    if np.ptp(logs) == 0:
+        return _certain(value)
+    return _tested(value, stats.ttest_1samp(logs, 0.0))
+
+
+def _untested(value: float) -> Numbers:
+    return {"ratio": value, "ratio_low": None, "ratio_high": None, "detectable": None}
+
+
+def _certain(value: float) -> tuple[Numbers, float]:
+    """Rounds without any spread."""
+    return {"ratio": value, "ratio_low": value, "ratio_high": value, "detectable": 1.0}, float(value == 1)
+
+
+def _tested(value: float, test: Any) -> tuple[Numbers, float]:
+    """From scipy's result of a t test on logarithms."""
+    bounds = test.confidence_interval(0.95)
+    standard_error = (bounds.high - bounds.low) / 2 / stats.t.ppf(0.975, test.df)
+    numbers: Numbers = {
+        "ratio": value,
+        "ratio_low": float(np.exp(bounds.low)),
+        "ratio_high": float(np.exp(bounds.high)),
+        "detectable": float(np.exp(standard_error * _noncentrality(float(test.df)))),
+    }
+    return numbers, float(test.pvalue)
+
+
+@cache
+def _noncentrality(freedom: float) -> float:
+    """Where a two-sided t test at 5 % rejects 80 times in 100, found by search."""
+    critical = stats.t.ppf(0.975, freedom)
+    return float(brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80, 0.1, 50.0, xtol=1e-12))
+
+
+def _spread(field: str, by_round: Sequence[float], repeats: Sequence[float]) -> Numbers:
+    logs = np.log(by_round)
+    low = high = None
+    if len(logs) >= 3:
+        half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+        low, high = float(np.exp(np.mean(logs) - half)), float(np.exp(np.mean(logs) + half))
+    deviation = float(np.std(repeats, ddof=1)) if len(repeats) > 1 else None
+    return {f"{field} low": low, f"{field} high": high, f"{field} deviation": deviation}
+
+
+def _centre(by_round: dict[int, float]) -> float | None:
+    return float(np.exp(np.mean(np.log(list(by_round.values()))))) if by_round else None
+
+
+def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
+    """The measured cell of that shape."""
+    batch_size, prompt_tokens, new_tokens, which = shape
+    same = [
+        cell
+        for cell in record["cells"]
+        if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
+    ]
+    return same[which] if which < len(same) and same[which]["status"] == "ok" else None
+
+
+def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
+    cell = _cell(record, shape)
+    return list(cell["samples"]) if cell else []
+
+
+def _peak(cell: Raw) -> float | None:
+    """From the repeats where they say; on CPU they do not, and the cell does."""
+    peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
+    resident: float | None = cell["memory"]["peak_resident_bytes"]
+    return max(peaks) if peaks else resident

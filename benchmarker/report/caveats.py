@@ -1,0 +1,152 @@
+"""The lines under a table: what must be known before believing a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarker.record import RunRecord
+from benchmarker.report.rows import CellKey, Row
+from benchmarker.report.tables import escaped
+from benchmarker.report.words import cell_words, plural, status_words
+
+FLAGS = {
+    "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
+    "late_warmup": "the first timed run was far slower than the others",
+    "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
+    "power_limited": "the power limit held the clocks down",
+    "drift": "times drifted by more than 1 % over the session",
+    "imported": "read from a log, which holds less than a record",
+}
+
+REASON_LENGTH = 300
+CLOCKS_WITHIN = 1.03
+"""Variants whose clocks differ by more are shown with them."""
+
+
+def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
+    """What a reader should know before believing the table, most important first."""
+    return (
+        *_dummy(rows),
+        *_types(records),
+        *_failed(rows),
+        *_unfinished(records),
+        *_clocks(rows),
+        *_flagged(rows),
+        *_notes(records),
+    )
+
+
+def _dummy(rows: Sequence[Row]) -> list[str]:
+    dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
+    if not dummies:
+        return []
+    which = "" if all(row.dummy_weights for row in rows) else f" in {_names(dummies)}"
+    return [
+        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
+        "the weights' values."
+    ]
+
+
+def _types(records: Sequence[RunRecord]) -> list[str]:
+    """Variants may differ in the type of what is not quantized, and that is a difference to know."""
+    names: dict[str, dict[str, None]] = {}
+    for record in records:
+        names.setdefault(record.model.dtype, {})[record.variant.name] = None
+    if len(names) < 2:
+        return []
+    return [
+        "Not all variants compute in the same type: "
+        + "; ".join(f"{escaped(dtype)}: {_names(variants)}" for dtype, variants in names.items())
+        + "."
+    ]
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(escaped, names))
+
+
+def _failed(rows: Sequence[Row]) -> list[str]:
+    """One line for each reason, with all the rows that have it; then the rounds that were left out."""
+    where: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.status != "ok":
+            where.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
+    lines = [
+        f"{escaped(variant)}{_where(found)}: {_why(status, reason)}"
+        for (variant, status, reason), found in where.items()
+    ]
+    lost = [(row, failure) for row in rows for failure in row.failures]
+    return lines + [
+        f"{escaped(row.variant)}{_where([row])}: round {failure.round} "
+        f"{'was measured again' if failure.is_repeated else 'is left out'}: "
+        f"{_why(failure.status, failure.reason or '')}"
+        for row, failure in lost
+    ]
+
+
+def _why(status: str, reason: str) -> str:
+    words = status_words(status)
+    return f"{words}: {escaped(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
+
+
+def _where(rows: Sequence[Row]) -> str:
+    cells = [row.cell for row in rows if row.cell]
+    if not cells:
+        return ""
+    return f" at {cell_words(cells[0])}" if len(cells) == 1 else f" in {len(cells)} cells"
+
+
+def _unfinished(records: Sequence[RunRecord]) -> list[str]:
+    words = {
+        "running": "has not finished, or its process died: what it saved so far is used",
+        "interrupted": "was interrupted: the cells it finished are used",
+    }
+    return [
+        f"{escaped(record.variant.name)}, round {record.round}: the run {words[record.status]}."
+        for record in records
+        if record.status in words
+    ]
+
+
+def _clocks(rows: Sequence[Row]) -> list[str]:
+    """Two variants at different clocks are two measurements of the board as well."""
+    cells: dict[CellKey, dict[str, float]] = {}
+    for row in rows:
+        if row.cell and row.clock_mhz:
+            cells.setdefault(row.cell, {})[row.variant] = row.clock_mhz
+    return [
+        f"clocks differ at {cell_words(cell)}: "
+        + ", ".join(f"{escaped(name)} {clock:.0f} MHz" for name, clock in clocks.items())
+        + "."
+        for cell, clocks in cells.items()
+        if max(clocks.values()) > CLOCKS_WITHIN * min(clocks.values())
+    ]
+
+
+def _flagged(rows: Sequence[Row]) -> list[str]:
+    where: dict[str, list[Row]] = {}
+    for row in rows:
+        for flag in row.flags:
+            where.setdefault(flag, []).append(row)
+    return [f"{escaped(flag)}{_meaning(flag)} ({_marked(found)})." for flag, found in where.items()]
+
+
+def _meaning(flag: str) -> str:
+    return f": {FLAGS[flag]}" if flag in FLAGS else ""
+
+
+def _marked(rows: Sequence[Row]) -> str:
+    cells: dict[str, int] = {}
+    for row in rows:
+        cells[row.variant] = cells.get(row.variant, 0) + 1
+    return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
+
+
+def _notes(records: Sequence[RunRecord]) -> list[str]:
+    lines = [
+        f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}"
+        for record in records
+        if record.load
+        for note in record.load.notes
+    ]
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,247 @@
+"""One variant in one round, in as many processes as it takes: what fails is recorded, what is left is measured."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from benchmarker.errors import ResultsError
+from benchmarker.job import blank_record
+from benchmarker.measure.monitor import why_invalid
+from benchmarker.record import Cell, RunRecord, read_record, write_record
+from benchmarker.report.words import status_words
+from benchmarker.spec import Point
+from benchmarker.sweeping.child import Ended, Phase, SweepTimeoutError, Watch, run_child
+from benchmarker.sweeping.faults import RERUNS, Decision, Fault, decide, fault_of
+from benchmarker.sweeping.log import CappedLog
+from benchmarker.sweeping.site import Failure, Ledger, Site
+from benchmarker.sweeping.words import cell_line, shape_words
+from benchmarker.terminal import Terminal
+
+BROKEN = ".broken"
+TAIL_LINES = 8
+HIDDEN = ("  run ", "prompt of ")
+"""Beginnings of a child's lines that a sweep says more shortly."""
+
+
+class Attempt:
+    """One child, from its command to its record."""
+
+    def __init__(
+        self, site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+    ) -> None:
+        self.site, self.ledger, self.terminal = site, ledger, terminal
+        self.variant, self.round, self.cells = variant, round_number, tuple(cells)
+        self.path = site.record_path(variant, round_number)
+        self.watch = Watch(self.path, len(self.cells))
+        self.log = CappedLog(self.path.with_suffix(".log"))
+        self._told = 0
+        self._started = datetime.now(UTC)
+        self._since = time.monotonic()
+
+    def run(self) -> tuple[Ended, str | None]:
+        """Run the child; how it ended, and why its record cannot be read, if it cannot.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what the child finished is saved.
+            SweepTimeoutError: The sweep's time is up; likewise.
+        """
+        wants_profile = self.variant not in self.ledger.profiled
+        self.ledger.profiled.add(self.variant)
+        command = self.site.command(self.variant, self.round, self.cells, self.path, profile=wants_profile)
+        try:
+            ended = run_child(
+                command,
+                watch=self.watch,
+                log=self.log,
+                limit_s=self._limit_s,
+                deadline_s=self.site.deadline_s,
+                step=self._show,
+            )
+        except (KeyboardInterrupt, SweepTimeoutError):
+            self._close_interrupted()
+            raise
+        if self.log.problem:
+            self.terminal.line(f"  {self.log.problem}")
+        return ended, self._set_aside_if_broken()
+
+    @property
+    def record(self) -> RunRecord | None:
+        return self.watch.record
+
+    @property
+    def finished(self) -> tuple[Cell, ...]:
+        return self.record.cells if self.record else ()
+
+    def settle(self, decision: Decision, fault: Fault | None) -> None:
+        """Complete the record with what the child could not write.
+
+        Raises:
+            ResultsError: It cannot be saved.
+        """
+        before = self.record or self._blank()
+        cells = tuple(self._under_conditions(cell) for cell in before.cells)
+        failed = [self._failed_cell(position, why) for position, why in decision.failed.items()]
+        changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
+        if fault:
+            changes |= {"status": "failed", "reason": fault.reason}
+        after = before.model_copy(update=changes)
+        if self.record is None or after != before:
+            write_record(after, self.path)
+        self.watch.record = after
+
+    def _blank(self) -> RunRecord:
+        job = self.site.job(self.variant)
+        blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
+        return blank.model_copy(update={"round": self.round})
+
+    def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
+        """None for a text prompt, as long as no child has told its length."""
+        point = self.site.points(self.variant)[position]
+        tokens = self.ledger.prompt_tokens.get(point.prompt or "") if point.prompt else point.prompt_tokens
+        if tokens is None:
+            return None
+        return Cell(
+            prompt_tokens=tokens,
+            new_tokens=point.new_tokens,
+            batch_size=point.batch_size,
+            status=fault.status,
+            reason=fault.reason,
+        )
+
+    def _under_conditions(self, cell: Cell) -> Cell:
+        """The cell with how the board was meanwhile, which may make it invalid."""
+        if cell.timed_at is None or self.site.monitor is None or cell.conditions:
+            return cell
+        seen = self.site.monitor.between(*cell.timed_at)
+        if seen is None:
+            return cell
+        changes: dict[str, object] = {"conditions": seen}
+        if "power_cap" in seen.throttled_by:
+            changes["flags"] = (*cell.flags, "power_limited")
+        if cell.status == "ok" and (reason := why_invalid(seen)):
+            changes |= {"status": "invalid", "reason": reason}
+        return cell.model_copy(update=changes)
+
+    def _limit_s(self, phase: Phase) -> float:
+        if phase == "load":
+            return self.site.settings.load_timeout_s
+        # What follows the cells is a profile, of no more than another cell's length but with much to write.
+        position = self.cells[min(len(self.finished), len(self.cells) - 1)]
+        return self.ledger.cell_limit_s(self.site.settings, self.variant, position)
+
+    def _show(self, lines: Sequence[str]) -> None:
+        """Print what is new, and learn how long cells take."""
+        for line in lines:
+            if not line.startswith((*HIDDEN, f"{self.variant}: ")):
+                self.terminal.line(f"  {line}")
+        if self._told == 0 and self.watch.phase == "load":
+            self._since = time.monotonic()
+        points = self.site.points(self.variant)
+        for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
+            self.terminal.line(f"  {cell_line(points[position], cell)}")
+            now = time.monotonic()
+            known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
+            self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
+            self._since, self._told = now, self._told + 1
+            if points[position].prompt:
+                self.ledger.prompt_tokens[points[position].prompt or ""] = cell.prompt_tokens
+
+    def _set_aside_if_broken(self) -> str | None:
+        """Why the record on disk cannot be read; it is put aside, and a new one takes its place."""
+        if not self.path.exists():
+            return None
+        try:
+            read_record(self.path)
+        except ResultsError as error:
+            self.path.rename(self.path.with_name(self.path.name + BROKEN))
+            return str(error)
+        return None
+
+    def _close_interrupted(self) -> None:
+        """Say so in the record of a child that had no time to."""
+        if self.record and self.record.status == "running":
+            write_record(self.record.model_copy(update={"status": "interrupted"}), self.path)
+
+
+def measure(
+    site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+) -> None:
+    """Measure these cells of one variant; what could not be measured is in the ledger and in the records.
+
+    Raises:
+        ResultsError: A record cannot be saved.
+        KeyboardInterrupt: Ctrl-C.
+        SweepTimeoutError: The sweep's time is up.
+    """
+    points = site.points(variant)
+    tries: Counter[int] = Counter()
+    reruns: Counter[int] = Counter()
+    pending = tuple(cells)
+    while pending:
+        attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
+        ended, problem = attempt.run()
+        tail = attempt.log.last_lines(TAIL_LINES)
+        fault = fault_of(ended, attempt.record, problem=problem, last_line=tail[-1] if tail else None)
+        count, phase = len(attempt.finished), attempt.watch.phase
+        if phase != "end" and not (attempt.record and attempt.record.profile):
+            # It did not come so far: the next process makes the profile.
+            ledger.profiled.discard(variant)
+        statuses = [cell.status for cell in attempt.finished]
+        decision = decide(pending, statuses, fault, phase=phase, tries=tries, points=points)
+        attempt.settle(decision, fault)
+        own = dict(zip(pending, attempt.finished[:count], strict=False))
+        again = _to_repeat(own, reruns)
+        if fault and not decision.is_final:
+            tries[decision.pending[0]] += 1
+            terminal.line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
+        lost = {position: _fault_in(cell) for position, cell in own.items() if cell.status != "ok"}
+        lost = {position: why for position, why in lost.items() if position not in again}
+        if decision.is_final:
+            lost |= decision.failed
+        ledger.given_up |= {(variant, position): why for position, why in lost.items() if why.status != "invalid"}
+        after_cells = fault if fault and count == len(pending) else None
+        ledger.failures += _failures(attempt, lost, after_cells, len(pending), tail)
+        pending = tuple(sorted({*decision.pending, *again}))
+        if again and site.monitor:
+            site.monitor.cool_down()
+
+
+def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> list[int]:
+    """Cells that came out invalid and may be measured again."""
+    again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
+    reruns.update(again)
+    return again
+
+
+def _fault_in(cell: Cell) -> Fault:
+    return Fault(cell.status, cell.reason or "it gave no reason")
+
+
+def _failures(
+    attempt: Attempt, lost: Mapping[int, Fault], after_cells: Fault | None, given: int, tail: tuple[str, ...]
+) -> list[Failure]:
+    """What is given up with this child: one entry for the whole variant where it is all the same."""
+    points = attempt.site.points(attempt.variant)
+    entries: list[tuple[Point | None, Fault]] = [(points[position], why) for position, why in lost.items()]
+    if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == given > 1):
+        entries = [(None, next(iter(lost.values())))]
+    if after_cells:
+        entries.append((None, Fault(after_cells.status, f"after its cells: {after_cells.reason}")))
+    where = f"{attempt.variant}, round {attempt.round + 1}"
+    failures = [
+        Failure(
+            what=f"{where}, {shape_words(point)}" if point else where,
+            fault=why,
+            log=attempt.log.path,
+            tail=tail,
+            alone=attempt.site.alone(attempt.variant, point),
+        )
+        for point, why in entries
+    ]
+    for failure in failures:
+        words = status_words(failure.fault.status)
+        attempt.terminal.line(f"  {failure.what}: {words}: {failure.fault.reason}")
+    return failures

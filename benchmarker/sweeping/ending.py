@@ -1,0 +1,74 @@
+"""What a sweep says after a round and at its end: the comparison so far, and what failed."""
+
+from __future__ import annotations
+
+import shlex
+
+from tabulate import tabulate
+
+from benchmarker.collect import collect
+from benchmarker.compare import Comparison, compare_records
+from benchmarker.errors import ResultsError
+from benchmarker.report.markdown import to_markdown
+from benchmarker.report.tables import plain_line
+from benchmarker.report.words import status_words
+from benchmarker.sweeping.site import Failure, Ledger, Site
+from benchmarker.terminal import Terminal
+from benchmarker.units import significant
+
+LINE_LENGTH = 200
+
+
+def say_round(site: Site, terminal: Terminal, number: int) -> None:
+    """Print what is known after a round: a row a variant, a column a cell."""
+    try:
+        rows = _comparison(site).rows
+    except ResultsError:
+        # It is said at the end, with the reason.
+        return
+    cells = sorted({row.cell for row in rows if row.cell})
+    known = {(row.variant, row.cell): significant(row.rate.value) if row.rate else row.status for row in rows}
+    lines = [
+        [plain_line(variant), *(status_words(known.get((variant, cell), "not measured")) for cell in cells)]
+        for variant in dict.fromkeys(row.variant for row in rows)
+    ]
+    headers = ["tok/s", *(f"{cell.prompt_tokens} x {cell.new_tokens}" for cell in cells)]
+    terminal.line(f"after {number} of {site.asked.rounds} rounds:")
+    terminal.line(tabulate(lines, headers, tablefmt="simple", disable_numparse=True))
+
+
+def say_ending(site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None:
+    """Print the comparison of all records in the folder, then where they are and what failed."""
+    _compare(site, terminal)
+    terminal.line(f"records: {site.folder}")
+    for failure in ledger.failures:
+        _say_failure(failure, terminal)
+    if not is_whole:
+        terminal.line(f"go on with: benchmarker sweep {site.asked.config} --resume {shlex.quote(str(site.folder))}")
+
+
+def _compare(site: Site, terminal: Terminal) -> None:
+    try:
+        terminal.table(to_markdown(_comparison(site)))
+    except ResultsError as error:
+        terminal.line(f"no comparison: {error}")
+
+
+def _comparison(site: Site) -> Comparison:
+    """Of all records in the folder.
+
+    Raises:
+        ResultsError: There are none, or they do not compare.
+    """
+    found = collect([site.folder])
+    baseline = site.asked.baseline
+    is_there = any(record.variant.name == baseline for record in found.records)
+    return compare_records(found.records, baseline=baseline if is_there else None, problems=found.problems)
+
+
+def _say_failure(failure: Failure, terminal: Terminal) -> None:
+    terminal.line(f"failed: {failure.what}: {status_words(failure.fault.status)}: {failure.fault.reason}")
+    for line in failure.tail:
+        terminal.line(f"  | {line[:LINE_LENGTH]}")
+    terminal.line(f"  log: {failure.log}")
+    terminal.line(f"  alone: {failure.alone}")

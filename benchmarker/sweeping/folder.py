@@ -1,0 +1,186 @@
+"""Where a sweep keeps its records, and what of an earlier part of it may be used again.
+
+Nothing is ever deleted. A record of which nothing can be used is set aside under another ending, so that it stands in
+no table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmarker.errors import ResultsError
+from benchmarker.job import Job
+from benchmarker.plain import Plain, first_problem
+from benchmarker.record import RunRecord, read_record, write_atomically, write_record
+
+SWEEP_FILE = "sweep.json"
+SET_ASIDE = ".set-aside"
+
+CellId = tuple[int, str, int]
+"""Round, variant, and the cell's position in the grid."""
+
+
+class SweepFile(Plain):
+    """What a sweep was asked to do, for `--resume` and for readers."""
+
+    sweep_version: int = 1
+    config: str
+    arguments: tuple[str, ...]
+    """Names of variants, and options of every run."""
+    rounds: int
+    seed: int
+    """Of the order."""
+    started_at: str
+    """ISO 8601, UTC."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a folder holds of a sweep."""
+
+    done: frozenset[CellId]
+    profiled: frozenset[str]
+    """Variants with a profile."""
+    notes: tuple[str, ...]
+    """What a user should know: one line for each file that cannot be used, or only in part."""
+
+
+def read_sweep_file(folder: Path) -> SweepFile | None:
+    """The sweep in this folder; None if there is none.
+
+    Raises:
+        ResultsError: The file is there, and is not one.
+    """
+    path = folder / SWEEP_FILE
+    try:
+        return SweepFile.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ResultsError(f"{path}: {first_problem(error, SweepFile)}") from error
+
+
+def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
+    """Save what is asked for.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
+
+
+def latest_sweep(results: Path, config: Path) -> Path | None:
+    """The last sweep of this config in `results/<device>/<model>`; None if there is none."""
+    found = []
+    for path in results.glob(f"*/*/*/{SWEEP_FILE}"):
+        with contextlib.suppress(ResultsError):
+            sweep = read_sweep_file(path.parent)
+            if sweep and Path(sweep.config).resolve() == config.resolve():
+                found.append((sweep.started_at, path.parent))
+    return max(found)[1] if found else None
+
+
+def take_stock(
+    folder: Path, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, rounds: int, card: str | None
+) -> Stock:
+    """Find the finished cells that can be used, and set aside the records that cannot.
+
+    Args:
+        keys: Of each variant's cells, by position.
+        card: The device's UUID; None where it has none.
+
+    Raises:
+        ResultsError: A record cannot be renamed or rewritten.
+    """
+    _sweep_up(folder)
+    notes: list[str] = []
+    used: list[tuple[Path, RunRecord, list[int]]] = []
+    for path, record in _records(folder, notes):
+        # Other variants and later rounds are no business of this part of the sweep; they stay.
+        if record.variant.name in jobs and record.round < rounds:
+            used.append((path, record, _usable(record, jobs, keys)))
+    split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
+    done: set[CellId] = set()
+    profiled: set[str] = set()
+    for path, record, cells in used:
+        if record.round in split and record.environment.device.uuid != card:
+            notes.append(f"{path}: not used: measured on another card, and its round is not whole")
+        elif cells:
+            done |= {(record.round, record.variant.name, position) for position in cells}
+            if record.profile:
+                profiled.add(record.variant.name)
+            if record.status == "running":
+                # Its process died together with the sweep.
+                write_record(record.model_copy(update={"status": "interrupted"}), path)
+            continue
+        elif record.cells:
+            notes.append(f"{path}: not used: {_why_not(record)}")
+        path.rename(path.with_name(path.name + SET_ASIDE))
+    return Stock(frozenset(done), frozenset(profiled), tuple(notes))
+
+
+def _sweep_up(folder: Path) -> None:
+    """Remove what a killed process left half-written under a temporary name; the lock is ours, so nobody writes."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
+    for path in sorted(folder.glob("*.json")):
+        if path.name == SWEEP_FILE:
+            continue
+        try:
+            yield path, read_record(path)
+        except ResultsError as error:
+            notes.append(f"{error}; the rest is used")
+
+
+def _usable(record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]]) -> list[int]:
+    """Positions of its cells that are ok, whole, and what would be measured now."""
+    name = record.variant.name
+    runs = jobs[name].procedure.runs
+    positions = {key: position for position, key in enumerate(keys[name])}
+    return [
+        positions[cell.key]
+        for cell in record.cells
+        if cell.status == "ok" and cell.key in positions and len(cell.samples) == runs
+    ]
+
+
+def _rounds_split_by_card(
+    used: Sequence[tuple[Path, RunRecord, list[int]]],
+    keys: Mapping[str, Sequence[str]],
+    *,
+    rounds: int,
+    card: str | None,
+) -> set[int]:
+    """Rounds that another card of the same kind began and did not finish.
+
+    Two cards of a kind differ by more than many variants do. Variants are compared within a round, which cancels that
+    as long as a round is measured on one card.
+    """
+    cards: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
+    for _, record, cells in used:
+        cards[record.round][record.environment.device.uuid] |= {(record.variant.name, position) for position in cells}
+    whole = sum(map(len, keys.values()))
+    return {
+        number
+        for number in range(rounds)
+        if any(one != card and len(cells) < whole for one, cells in cards[number].items())
+    }
+
+
+def _why_not(record: RunRecord) -> str:
+    if not any(cell.status == "ok" for cell in record.cells):
+        return "it has no finished cell"
+    return "measured under other circumstances (model, options, procedure, device or versions)"

@@ -1,0 +1,36 @@
+"""What a sweep says, in words."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarker.record import Cell
+from benchmarker.report.words import status_words
+from benchmarker.spec import Point
+from benchmarker.units import seconds, significant
+
+
+def shape_words(point: Point) -> str:
+    """`26 x 100`, `26 x 100, batch 4`, or a text prompt's beginning."""
+    prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
+    batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+    return f"{prompt} x {point.new_tokens}{batch}"
+
+
+def cell_line(point: Point, cell: Cell) -> str:
+    """`26 x 50: 0.1525 s, 327.9 tok/s`, or why there is no number."""
+    if cell.status != "ok" or not cell.samples:
+        return f"{shape_words(point)}: {status_words(cell.status)}"
+    latency_s = statistics.median(sample.latency_s for sample in cell.samples)
+    rate = cell.batch_size * cell.new_tokens / latency_s
+    return f"{shape_words(point)}: {seconds(latency_s)}, {significant(rate)} tok/s"
+
+
+def duration_words(duration_s: float) -> str:
+    """`less than a minute`, `about 12 min`, `about 2 h 40 min`."""
+    minutes = round(duration_s / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 90:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,75 @@
+"""Fixtures for tests that need a model on disk: tiny, random, and real in every other way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarker.spec import ModelSpec, VariantSpec
+
+SHAPE: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 2048,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "rope_theta": 1000000,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "float16",
+}
+"""Two layers of Qwen3."""
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("BENCHMARKER_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder without weights: config and tokenizer."""
+    from benchmarker.loaders.shapes import shipped_shape
+
+    folder = tmp_path_factory.mktemp("shape")
+    tokenizer = shipped_shape("qwen3-tiny")
+    assert tokenizer is not None
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer / name, folder / name)
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder with weights, to be left as it is."""
+    from benchmarker.loaders.source import find_checkpoint
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))
+        dummy = ModelSpec(id=str(shape_folder), load_format="dummy")
+        made = find_checkpoint(dummy, VariantSpec(name="fp16", quant="fp16")).folder
+    (made / "benchmarker.json").unlink()
+    return made
+
+
+@pytest.fixture
+def model_folder(session_model: Path, tmp_path: Path) -> Path:
+    """A model's folder with weights, to be spoilt at will."""
+    return Path(shutil.copytree(session_model, tmp_path / "model"))

@@ -1,0 +1,22 @@
+"""A sweep onto a disk that is as good as full: `python -m tests.faults.full_disk FOLDER`, where FOLDER is that disk."""
+
+import sys
+from pathlib import Path
+
+from benchmarker.errors import ResultsError
+from tests.faults.stage import Stage
+
+
+def main() -> None:
+    disk = Path(sys.argv[1])
+    stage = Stage(disk.parent / "home", variants=["a"], rounds=40)
+    try:
+        stage.sweep(output=disk)
+    except ResultsError as error:
+        print(stage.printed)
+        print(f"error: {error}")
+        print(f"whole records: {len([path for path in disk.glob('a-*.json') if path.read_text().endswith('}')])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A sweep of fake children, quick enough to break it in every way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarker.collect import collect
+from benchmarker.job import blank_record
+from benchmarker.measure.monitor import Monitor, find_monitor
+from benchmarker.record import Environment, RunRecord
+from benchmarker.silence import Streams
+from benchmarker.sweep import Seams, Settings, run_sweep
+from benchmarker.sweeping.arguments import read_arguments
+from benchmarker.sweeping.site import Site
+from benchmarker.terminal import Terminal
+from tests import records
+
+CHILD = Path(__file__).with_name("child.py")
+QUICK = {"load_timeout_s": 20.0, "cell_timeout_s": 20.0, "seed": 1}
+
+
+@dataclass
+class Stage:
+    """A folder, a config in it, and what has been printed."""
+
+    home: Path
+    variants: Sequence[str] = ("a", "b")
+    new_tokens: Sequence[int] = (50, 100)
+    rounds: int = 1
+    faults: Sequence[dict[str, Any]] = ()
+    environment: Environment = field(default_factory=records.environment)
+    find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+    model: str = "Qwen/Qwen3-4B"
+    printed: str = ""
+    before: Callable[[], None] = lambda: None
+    """Called when all is prepared and the sweep is about to begin."""
+
+    @property
+    def config(self) -> Path:
+        return self.home / "config.yaml"
+
+    @property
+    def results(self) -> Path:
+        return self.home / "results"
+
+    def sweep(self, *arguments: str, **settings: Any) -> list[str]:
+        """Run the sweep in this process; what failed."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._write_config()
+        asked = Settings(**{"output": self.results, **QUICK, **settings})
+        self._write_script(asked, arguments)
+        out = io.StringIO()
+        seams = Seams(
+            run=(sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
+            look_around=lambda device: self.environment,
+            find_monitor=self.find_monitor,
+        )
+        self.before()
+        try:
+            return run_sweep(self.config, arguments, Terminal(streams=Streams(out, out)), asked, seams=seams)
+        finally:
+            self.printed = out.getvalue()
+
+    def sweep_apart(self, before: Callable[[], None], **settings: Any) -> int:
+        """Run it in a process of its own, in which something is changed before; how that ended."""
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(self._sweep_in_fork(before, settings))
+            finally:
+                # Whatever went wrong, a second pytest must not go on from here.
+                os._exit(99)
+        _, status = os.waitpid(child, 0)
+        if (self.home / "printed").exists():
+            self.printed = (self.home / "printed").read_text()
+        return os.waitstatus_to_exitcode(status)
+
+    def _sweep_in_fork(self, before: Callable[[], None], settings: dict[str, Any]) -> int:
+        said = ""
+        try:
+            self.before = before
+            self.sweep(**settings)
+        except BaseException:  # noqa: BLE001
+            said = traceback.format_exc()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        (self.home / "traceback").write_text(said)
+        (self.home / "printed").write_text(self.printed)
+        return 1 if said else 0
+
+    def records(self) -> list[RunRecord]:
+        """What is on disk, in the order of the names."""
+        return list(collect([self.results]).records)
+
+    def cells(self) -> list[tuple[int, str, int, str]]:
+        """Round, variant, new tokens and status of every cell on disk."""
+        return sorted(
+            (record.round, record.variant.name, cell.new_tokens, cell.status)
+            for record in self.records()
+            for cell in record.cells
+        )
+
+    def _write_config(self) -> None:
+        self.config.write_text(
+            yaml.safe_dump(
+                {
+                    "model": {"id": self.model},
+                    "grid": {"prompt_tokens": [26], "new_tokens": list(self.new_tokens)},
+                    "procedure": {"rounds": self.rounds, "runs": 2},
+                    "variants": [{"name": name, "quant": "fp16"} for name in self.variants],
+                }
+            )
+        )
+
+    def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
+        asked = read_arguments(self.config, arguments, settings)
+        site = Site(asked, settings, self.environment, self.results, monitor=None, deadline_s=None)
+        keys = site.keys()
+        variants = {
+            name: {
+                "record": json.loads(
+                    blank_record(job, self.environment, run_id="", started=datetime.now(UTC)).model_dump_json()
+                ),
+                "load": json.loads(records.load().model_dump_json()),
+                "cells": [
+                    json.loads(records.cell([1.0, 1.01], new_tokens=point.new_tokens, key=key).model_dump_json())
+                    for point, key in zip(job.grid.points(), keys[name], strict=True)
+                ],
+            }
+            for name, job in asked.jobs.items()
+        }
+        script = {"variants": variants, "faults": list(self.faults)}
+        (self.home / "script.json").write_text(json.dumps(script))
+
+
+def killed_at_write(number: int) -> Callable[[], None]:
+    """Makes the process kill itself before its n-th step of writing: a flush to the disk or a rename."""
+
+    def install() -> None:
+        left = [number]
+
+        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*arguments: Any) -> Any:
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left[0] -= 1
+                return real(*arguments)
+
+            return step
+
+        for name in ("fsync", "replace"):
+            setattr(os, name, dying(getattr(os, name)))
+
+    return install

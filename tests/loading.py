@@ -1,0 +1,69 @@
+"""Loading the two-layer model of the tests in any form, and looking at what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from benchmarker.checkpoints import prepare_checkpoint
+from benchmarker.device import CpuDevice
+from benchmarker.loaders.base import Checkpoint, Loaded, Silent, Target
+from benchmarker.loaders.facts import load_facts
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.record import LoadFacts
+from benchmarker.spec import ModelSpec, Scalar, VariantSpec
+
+EMBEDDING = 2048 * 128
+LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)
+NORMS = 2 * (2 * 128 + 2 * 64) + 128
+PARAMETERS = EMBEDDING + LINEARS + NORMS
+ROPE_BYTES = 2 * 32 * 4
+"""Frequencies, in 32 bits: a buffer and its copy."""
+
+
+class Log:
+    """Remembers what was reported."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int, int]] = []
+        self.notes: list[str] = []
+
+    def step(self, what: str, done: int, total: int) -> None:
+        self.steps.append((what, done, total))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def prepare(
+    model: Path | str,
+    quant: str,
+    log: Log | None = None,
+    *,
+    dummy: bool = False,
+    dtype: str = "float16",
+    **options: Scalar,
+) -> Checkpoint:
+    spec = ModelSpec(id=str(model), load_format="dummy" if dummy else "auto", dtype=dtype)
+    variant = VariantSpec(name=quant, quant=quant, options=options)
+    return prepare_checkpoint(spec, variant, CpuDevice(), log or Silent())
+
+
+def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "float16", **options: Scalar) -> Loaded:
+    checkpoint = prepare(model, quant, dummy=dummy, dtype=dtype, **options)
+    loader = LOADERS[quant]
+    return loader.load(checkpoint, loader.options(**options), Target("cpu", dtype), Silent())
+
+
+def facts_of(loaded: Loaded) -> LoadFacts:
+    return load_facts(loaded.model, load_s=1.0, peak_bytes=None, notes=loaded.notes)
+
+
+@torch.no_grad()
+def logits(loaded: Loaded) -> torch.Tensor:
+    return loaded.model(torch.arange(10, 30)[None]).logits.float()
+
+
+def distance(one: Loaded, other: Loaded) -> float:
+    return float((logits(one) - logits(other)).norm() / logits(other).norm())

@@ -1,0 +1,107 @@
+"""What may stand in one table, what is refused and how, and what --force does about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarker.compare import compare, to_rows
+from benchmarker.errors import ResultsError
+from tests.records import cell, environment, record, rounds, save
+
+
+def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
+    """Plain rows by variant, where there is one cell."""
+    return {row["variant"]: row for row in to_rows(compare([folder], **options))}
+
+
+def refusal(*paths: Path, **options: object) -> str:
+    with pytest.raises(ResultsError) as caught:
+        compare(paths, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_two_devices_are_refused_by_name_and_number(tmp_path):
+    other = environment(device={"name": "AMD Instinct MI300X", "driver": "6.4"})
+    save(tmp_path, record("fp16"), record("int8"), record("gptq", environment=other))
+    assert refusal(tmp_path) == (
+        "these records do not compare: device is NVIDIA H100 80GB HBM3 in 2 records and AMD Instinct MI300X in "
+        "1 record; driver is 580.159.04 in 2 records and 6.4 in 1 record. "
+        "Give fewer paths, or --force to compare them all the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model": {"id": "Qwen/Qwen3-8B"}}, "model is Qwen/Qwen3-4B in 1 record and Qwen/Qwen3-8B in 1 record"),
+        ({"model": {"revision": "1cfa9a72"}}, "model revision is unknown in 1 record and 1cfa9a72 in 1 record"),
+        ({"model": {"load_format": "dummy"}}, "load_format is auto in 1 record and dummy in 1 record"),
+        ({"model": {"config_sha256": "cd" * 32}}, "model shapes (config_sha256) is abababababab in 1 record and"),
+        ({"benchmarker": "0.2.0"}, "benchmarker is 0.1.0 in 1 record and 0.2.0 in 1 record"),
+        (
+            {"environment": environment(packages={"torch": "2.12.0", "transformers": "5.17.0"})},
+            "torch is 2.11.0+cu130 in 1 record and 2.12.0 in 1 record",
+        ),
+        (
+            {"environment": environment(packages={"torch": "2.11.0+cu130"})},
+            "transformers is 5.17.0 in 1 record and unknown in 1 record",
+        ),
+    ],
+)
+def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
+    save(tmp_path, record("fp16"), record("int8", **change))
+    assert field in refusal(tmp_path)
+
+
+def test_another_prompt_is_another_measurement(tmp_path):
+    save(tmp_path, record("fp16"), record("int8", cell(prompt_sha256="e" * 64)))
+    assert "prompt of 26 tokens (prompt_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee" in refusal(tmp_path)
+
+
+def test_one_name_for_two_forms_is_refused(tmp_path):
+    save(
+        tmp_path,
+        record("gptq", options={"group_size": 128}),
+        record("gptq", options={"group_size": 32}, round_number=1),
+    )
+    assert "options of variant 'gptq' is group_size=128 in 1 record and group_size=32 in 1 record" in refusal(tmp_path)
+
+
+def test_a_library_that_only_one_environment_has_is_no_difference(tmp_path):
+    with_torchao = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "torchao": "0.18.0"}
+    save(tmp_path, record("fp16"), record("int8", environment=environment(packages=with_torchao)))
+    assert len(compare([tmp_path]).rows) == 2
+
+
+def test_variants_of_different_types_compare(tmp_path):
+    save(tmp_path, record("fp16"), record("fp16", name="bf16", model={"dtype": "bfloat16"}))
+    assert rows_of(tmp_path)["bf16"]["verdict"] == "not tested"
+
+
+def test_force_keeps_what_differs_apart(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    save(tmp_path, record("fp16", cell([1.0])), record("fp16", cell([3.0]), environment=other, run_id="other"))
+    rows = rows_of(tmp_path, force=True)
+    assert {name: row["latency_s"] for name, row in rows.items()} == {
+        "fp16 (NVIDIA H100 80GB HBM3)": 1.0,
+        "fp16 (NVIDIA L4)": 3.0,
+    }
+
+
+def test_a_forced_name_says_no_more_than_tells_it_apart(tmp_path):
+    other = environment(device={"name": "NVIDIA L4", "driver": "570.1"}, cpu="EPYC")
+    save(tmp_path, record("fp16"), record("int8"), record("fp16", environment=other, run_id="other"))
+    assert list(rows_of(tmp_path, force=True)) == ["fp16 (NVIDIA H100 80GB HBM3)", "int8", "fp16 (NVIDIA L4)"]
+
+
+def test_rounds_on_two_devices_are_not_paired(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    trend = [1.0, 1.1, 1.2, 1.3, 1.4]
+    save(tmp_path, *rounds("fp16", trend), *rounds("int8", trend, environment=other))
+    assert rows_of(tmp_path, force=True)["int8"]["verdict"] == "inconclusive"
+    # In turns on one device, equal trends would cancel to the last digit.
+    save(tmp_path / "one", *rounds("fp16", trend), *rounds("int8", trend))
+    assert rows_of(tmp_path / "one")["int8"]["verdict"] == "same"

@@ -1,0 +1,286 @@
+"""Checkpoints of random weights, and the cache that keeps them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarker.errors import ModelError, SpecError
+from benchmarker.loaders import cache, dummy
+from benchmarker.loaders.base import Checkpoint
+from benchmarker.loaders.gptq import GPTQOptions
+from benchmarker.loaders.plan import empty_model, plan_tensors
+from benchmarker.loaders.shapes import shipped_shape
+from benchmarker.loaders.source import find_checkpoint, load_tokenizer
+from benchmarker.loaders.tensorfile import tensor_bytes
+from benchmarker.spec import ModelSpec, Scalar, VariantSpec
+
+
+class Steps:
+    """Remembers what was reported."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int, int]] = []
+
+    def step(self, what: str, done: int, total: int) -> None:
+        self.steps.append((what, done, total))
+
+    def note(self, text: str) -> None: ...
+
+
+def make(model: Path | str, quant: str = "fp16", progress: Steps | None = None, **options: Scalar) -> Checkpoint:
+    spec = ModelSpec(id=str(model), load_format="dummy")
+    return find_checkpoint(spec, VariantSpec(name=quant, quant=quant, options=options), progress=progress)
+
+
+def weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.folder / "model.safetensors")
+
+
+def test_a_dummy_has_the_models_tensors_with_the_shared_one_once(shape_folder):
+    tensors = weights(make(shape_folder))
+    model = empty_model(shape_folder)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == expected
+
+
+def test_its_weights_are_normal_and_its_norms_are_one(shape_folder):
+    tensors = weights(make(shape_folder))
+    weight = tensors["model.layers.0.mlp.up_proj.weight"]
+    assert weight.dtype == torch.float16
+    assert weight.float().std().item() == pytest.approx(0.02, rel=0.05)
+    assert weight.float().mean().item() == pytest.approx(0, abs=0.001)
+    assert torch.equal(tensors["model.norm.weight"], torch.ones(128, dtype=torch.float16))
+
+
+def test_it_is_made_once_and_found_again(shape_folder):
+    progress = Steps()
+    first = make(shape_folder, progress=progress)
+    assert progress.steps[0] == ("writing random weights", 1, 24)
+    assert progress.steps[-1] == ("writing random weights", 24, 24)
+    again = Steps()
+    assert make(shape_folder, progress=again) == first
+    assert again.steps == []
+
+
+def test_it_is_the_same_wherever_it_is_made(shape_folder, tmp_path, monkeypatch):
+    first = weights(make(shape_folder))
+    monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "elsewhere"))
+    second = weights(make(shape_folder))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_int8_and_bnb4_share_the_16_bit_dummy(shape_folder):
+    assert make(shape_folder, "int8").folder == make(shape_folder, "bnb4").folder == make(shape_folder).folder
+
+
+def test_the_tokenizer_comes_along(shape_folder):
+    tokenizer = load_tokenizer(make(shape_folder))
+    assert tokenizer is not None
+    assert len(tokenizer) == 2048
+
+
+def test_a_shape_without_a_tokenizer_makes_a_dummy_without_one(tmp_path, shape_folder):
+    (tmp_path / "bare").mkdir()
+    shutil.copyfile(shape_folder / "config.json", tmp_path / "bare" / "config.json")
+    assert load_tokenizer(make(tmp_path / "bare")) is None
+
+
+def test_a_dummy_of_a_quantized_checkpoint_is_of_the_form_that_was_asked_for(shape_folder, tmp_path):
+    folder = Path(shutil.copytree(shape_folder, tmp_path / "awq"))
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "awq"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert make(folder).quantization is None
+
+
+def test_large_dummies_are_cut_into_shards_with_an_index(shape_folder, monkeypatch):
+    monkeypatch.setattr(dummy, "SHARD_BYTES", 600_000)
+    folder = make(shape_folder).folder
+    shards = sorted(path.name for path in folder.glob("*.safetensors"))
+    assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    stored = {name: shard for shard in shards for name in load_file(folder / shard)}
+    assert index["weight_map"] == stored
+
+
+def test_a_gptq_dummy_is_packed(shape_folder):
+    checkpoint = make(shape_folder, "gptq")
+    tensors = weights(checkpoint)
+    layer = "model.layers.1.mlp.down_proj"
+    shapes = {name.removeprefix(f"{layer}."): (tuple(t.shape), t.dtype) for name, t in tensors.items() if layer in name}
+    assert shapes == {
+        "qweight": ((256 * 4 // 32, 128), torch.int32),
+        "qzeros": ((2, 128 * 4 // 32), torch.int32),
+        "scales": ((2, 128), torch.float16),
+        "g_idx": ((256,), torch.int32),
+    }
+    assert tensors[f"{layer}.qzeros"].unique().tolist() == [0x77777777]
+    assert tensors[f"{layer}.g_idx"].tolist() == [0] * 128 + [1] * 128
+    codes = torch.stack([tensors[f"{layer}.qweight"] >> (4 * position) & 15 for position in range(8)])
+    std = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float().std().item()
+    assert std == pytest.approx(0.02, rel=0.05)
+    assert checkpoint.quantization is not None
+    assert checkpoint.quantization["quant_method"] == "gptq"
+
+
+def test_three_bit_zero_points_run_across_words(shape_folder):
+    tensors = weights(make(shape_folder, "gptq", bits=3))
+    words = tensors["model.layers.0.mlp.down_proj.qzeros"][0, :3].tolist()
+    stream = sum((word & 0xFFFFFFFF) << (32 * place) for place, word in enumerate(words))
+    assert [(stream >> (3 * place)) & 7 for place in range(32)] == [3] * 32
+
+
+def test_activation_order_scatters_the_groups(shape_folder):
+    tensors = weights(make(shape_folder, "gptq", desc_act=True))
+    groups = tensors["model.layers.0.mlp.down_proj.g_idx"].tolist()
+    assert groups != sorted(groups)
+    assert sorted(groups) == [0] * 128 + [1] * 128
+
+
+def test_a_group_size_that_does_not_divide_the_inputs(shape_folder):
+    with pytest.raises(SpecError) as caught:
+        make(shape_folder, "gptq", group_size=512)
+    assert str(caught.value) == (
+        "gptq: options.group_size=512 does not divide the 128 inputs of model.layers.0.self_attn.q_proj; "
+        "choose one that does, or -1 for one group per row"
+    )
+
+
+def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
+    shape = shipped_shape("Qwen/Qwen3-4B")
+    assert shape is not None
+    config = json.loads((shape / "config.json").read_text())
+    tensors = plan_tensors(shape, config, packing=None, options=None, trusted=False)
+    assert sum(math.prod(tensor.shape) for tensor in tensors) == 4_022_468_096
+    assert sum(map(tensor_bytes, tensors)) == 2 * 4_022_468_096
+
+
+def test_the_shipped_tiny_model_divides_into_groups_of_128():
+    shape = shipped_shape("qwen3-tiny")
+    assert shape is not None
+    config = json.loads((shape / "config.json").read_text())
+    from benchmarker.loaders.gptq import LOADER
+
+    planned = plan_tensors(shape, config, packing=LOADER.packing, options=GPTQOptions(), trusted=False)
+    assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28
+
+
+def test_too_little_room_on_the_disk_is_said_before_anything_is_written(shape_folder, cache_folder, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1024))
+    with pytest.raises(ModelError) as caught:
+        make(shape_folder)
+    assert str(caught.value) == (
+        f"not enough room for the checkpoint: it needs 1.1 MiB, {cache_folder} has 0.0 MiB free; "
+        "make room, or set BENCHMARKER_CACHE to a folder on another disk"
+    )
+    assert list(cache_folder.iterdir()) == []
+
+
+class Interrupting(Steps):
+    """Ctrl-C in the middle."""
+
+    def step(self, what: str, done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_dummy_leaves_nothing_behind(shape_folder, cache_folder):
+    with pytest.raises(KeyboardInterrupt):
+        make(shape_folder, progress=Interrupting())
+    assert list(cache_folder.iterdir()) == []
+
+
+class Full(Steps):
+    """The disk fills up in the middle."""
+
+    def step(self, what: str, done: int, total: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+
+def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, cache_folder):
+    with pytest.raises(ModelError) as caught:
+        make(shape_folder, progress=Full())
+    assert str(caught.value) == (
+        f"{cache_folder}: the checkpoint (1.1 MiB) was not made: the disk is full; "
+        "set BENCHMARKER_CACHE to a folder with room for it"
+    )
+    assert list(cache_folder.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_cleared_away(shape_folder, cache_folder):
+    left = cache_folder / ".0123456789abcdef.99999999.tmp"
+    left.mkdir(parents=True)
+    make(shape_folder)
+    assert not left.exists()
+
+
+def test_a_cache_folder_that_is_a_file(shape_folder, cache_folder):
+    cache_folder.write_text("")
+    with pytest.raises(ModelError) as caught:
+        make(shape_folder)
+    assert str(caught.value) == (
+        f"{cache_folder}: the checkpoint (1.1 MiB) was not made: part of the path is a file, not a folder; "
+        "set BENCHMARKER_CACHE to a folder with room for it"
+    )
+
+
+def test_a_damaged_cached_checkpoint_says_how_to_be_rid_of_it(shape_folder):
+    folder = make(shape_folder).folder
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ModelError) as caught:
+        make(shape_folder)
+    assert str(caught.value).endswith(
+        f"copy or download it again: 'benchmarker checkpoint remove {folder.name}' makes room for a new one"
+    )
+
+
+def test_cached_checkpoints_are_listed_and_removed(shape_folder, cache_folder):
+    plain, packed = make(shape_folder), make(shape_folder, "gptq", group_size=64)
+    entries = {entry.key: entry for entry in cache.entries()}
+    assert entries.keys() == {plain.folder.name, packed.folder.name}
+    entry = entries[packed.folder.name]
+    assert (entry.description.kind, entry.description.model) == ("dummy", str(shape_folder))
+    assert entry.description.options["group_size"] == 64
+    assert entry.size_bytes == sum(path.stat().st_size for path in packed.folder.iterdir())
+    assert cache.remove(entry.key[:8]).key == entry.key
+    assert [left.key for left in cache.entries()] == [plain.folder.name]
+
+
+def test_removing_what_is_not_there(cache_folder):
+    with pytest.raises(ModelError) as caught:
+        cache.remove("3f9c")
+    assert str(caught.value) == (
+        f"no cached checkpoint '3f9c' in {cache_folder}; 'benchmarker checkpoint list' shows them"
+    )
+
+
+def test_a_folder_that_is_not_ours_is_neither_listed_nor_removed(cache_folder):
+    (cache_folder / "mine").mkdir(parents=True)
+    (cache_folder / "mine" / "benchmarker.json").write_text("{}")
+    assert cache.entries() == ()
+    with pytest.raises(ModelError):
+        cache.remove("mine")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"BENCHMARKER_CACHE": "/a"}, "/a"),
+        ({"BENCHMARKER_CACHE": "", "XDG_CACHE_HOME": "/b"}, "/b/benchmarker"),
+        ({"BENCHMARKER_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/benchmarker"),
+    ],
+)
+def test_where_the_cache_is(variables, expected, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cache.cache_folder() == Path(expected)

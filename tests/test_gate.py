@@ -1,0 +1,110 @@
+"""The gate fails on what is real and large, says why, and refuses to pass what it could not test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarker.compare import compare
+from benchmarker.errors import ResultsError
+from benchmarker.gate import Gate, check
+from benchmarker.report.gate import gate_to_markdown
+from tests.records import cell, environment, failed_cell, record, rounds, save
+
+STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
+
+
+def gate(tmp_path: Path, before: list, after: list, limit: str = "slower:5%", **options: object) -> Gate:
+    sides = [compare([save(tmp_path / name, *side)]) for name, side in (("before", before), ("after", after))]
+    return check(*sides, limit=limit, **options)
+
+
+def slower_by(percent: float) -> list[float]:
+    return [latency_s * (1 + percent / 100) for latency_s in STEADY]
+
+
+def test_a_change_that_is_real_and_larger_than_the_limit_fails(tmp_path):
+    assert gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(8))).is_failed
+
+
+def test_a_change_that_is_real_and_smaller_passes(tmp_path):
+    found = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(3)))
+    assert (found.is_failed, found.changes[0].verdict) == (False, "slower")
+
+
+def test_a_change_that_is_large_and_not_real_passes(tmp_path):
+    noisy = [1.0, 1.3, 0.9, 1.25, 1.1]
+    found = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", noisy))
+    assert (found.is_failed, found.changes[0].verdict) == (False, "inconclusive")
+
+
+def test_getting_faster_passes(tmp_path):
+    assert not gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(-20))).is_failed
+
+
+def test_a_cell_that_fails_now_fails_the_gate(tmp_path):
+    crashed = [record("fp16", failed_cell("oom_gpu", "no room"), round_number=number) for number in range(3)]
+    assert gate(tmp_path, rounds("fp16", STEADY), crashed).is_failed
+
+
+def test_a_variant_that_is_gone_is_shown_and_does_not_fail(tmp_path):
+    before = [*rounds("fp16", STEADY), *rounds("int8", STEADY)]
+    found = gate(tmp_path, before, rounds("fp16", STEADY))
+    assert not found.is_failed
+    assert "not measured" in gate_to_markdown(found)
+
+
+def test_a_gate_that_tested_nothing_does_not_pass(tmp_path):
+    with pytest.raises(ResultsError) as caught:
+        gate(tmp_path, rounds("fp16", STEADY[:2]), rounds("fp16", STEADY))
+    assert str(caught.value) == (
+        "--fail-if slower:5%: nothing can be tested; both sides need a cell in common with 3 rounds or more "
+        "(`benchmarker sweep --rounds 3`)"
+    )
+
+
+@pytest.mark.parametrize("limit", ["5%", "slower", "slower:5", "slower:-5%", "slower:0%", "faster:5%", "slower:5%%"])
+def test_a_limit_that_cannot_be_read_is_refused(tmp_path, limit):
+    with pytest.raises(ResultsError) as caught:
+        gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", STEADY), limit)
+    assert str(caught.value) == f"--fail-if {limit}: write it as slower:5%, with a percentage above 0"
+
+
+def test_another_device_is_no_change_to_gate(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    with pytest.raises(ResultsError, match="these records do not compare: device is NVIDIA H100 80GB HBM3 in 5"):
+        gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", STEADY, environment=other))
+
+
+def test_the_markdown_fits_a_pull_request(tmp_path):
+    def sweep(factor: float, **fields: object) -> list:
+        return [
+            record(
+                "fp16",
+                cell([latency_s], prompt_tokens=3),
+                cell([latency_s * factor], prompt_tokens=26),
+                round_number=number,
+                **fields,
+            )
+            for number, latency_s in enumerate(STEADY)
+        ]
+
+    newer = environment(packages={"torch": "2.12.0", "transformers": "5.17.0"}, commit="b" * 8)
+    found = gate(tmp_path, sweep(1.0, environment=environment(commit="a" * 8)), sweep(1.1, environment=newer))
+    assert gate_to_markdown(found) == (
+        """\
+**Failed (slower:5%): 1 of 2 cells**
+
+| prompt | variant |         before tok/s |          after tok/s |            after / before | gate       |
+| -----: | :------ | -------------------: | -------------------: | ------------------------: | :--------- |
+|      3 | fp16    | 50.00 [49.80, 50.20] | 50.00 [49.80, 50.20] |   1.00x [1.00, 1.00] same | passed     |
+|     26 | fp16    | 50.00 [49.80, 50.20] | 45.45 [45.28, 45.63] | 0.91x [0.90, 0.91] slower | **failed** |
+
+- torch: 2.11.0+cu130 before, 2.12.0 after
+- commit: aaaaaaaa before, bbbbbbbb after
+
+A cell fails where it takes more than 5.0 % longer and a ratio of 1 is excluded, after Holm's correction over the """
+        "table, or where it was measured before and fails now. [low, high] is the 95 % interval from one median per "
+        "process, unpaired (Welch); same: within ±2 %.\n"
+    )

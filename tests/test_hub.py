@@ -1,0 +1,164 @@
+"""The hub: downloading from it, doing without it, and saying why it did not work."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.hub_server import COMMIT, Hub, hub_of, serving
+
+FIND = """
+import json, sys
+from benchmarker.errors import BenchmarkerError
+from benchmarker.loaders.source import find_checkpoint
+from benchmarker.spec import ModelSpec, VariantSpec
+model = ModelSpec(**json.loads(sys.argv[1]))
+try:
+    found = find_checkpoint(model, VariantSpec(name="fp16", quant="fp16"))
+except BenchmarkerError as error:
+    print(error)
+else:
+    files = sorted(path.name for path in found.folder.iterdir())
+    print(json.dumps({"revision": found.revision, "files": files, "folder": str(found.folder)}))
+"""
+
+
+def ask(home: Path, model: dict[str, object], **variables: str) -> str:
+    """What a fresh process prints: the hub library reads its variables once, when it is imported."""
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret"} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", FIND, json.dumps({"id": "some/model"} | model)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "hf_secret" not in done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("hf")
+
+
+UNREACHABLE = (
+    "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
+    "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+)
+
+
+def test_a_model_is_downloaded_once_and_found_again_without_the_hub(session_model, home):
+    hub = hub_of(session_model)
+    hub.files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"code", "README.md": b"text"}
+    with serving(hub):
+        first = json.loads(ask(home, {}, HF_ENDPOINT=hub.url))
+    assert first["revision"] == COMMIT
+    assert first["files"] == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    again = json.loads(ask(home, {}, HF_HUB_OFFLINE="1"))
+    assert again == first
+    unplugged = json.loads(ask(home, {}, HF_ENDPOINT=hub.url))
+    assert unplugged == first
+
+
+def test_a_dummy_of_a_hub_model_downloads_no_weights(session_model, tmp_path):
+    with serving(hub_of(session_model)) as hub:
+        found = json.loads(ask(tmp_path, {"load_format": "dummy"}, HF_ENDPOINT=hub.url))
+    assert found["files"] == [
+        "benchmarker.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    assert not any("model.safetensors" in path for path in hub.asked)
+
+
+def test_code_comes_only_where_it_is_trusted(session_model, tmp_path):
+    hub = hub_of(session_model)
+    hub.files["modeling.py"] = b"code"
+    with serving(hub):
+        model = {"trust_remote_code": True, "revision": COMMIT}
+        found = json.loads(ask(tmp_path, model, HF_ENDPOINT=hub.url))
+    assert "modeling.py" in found["files"]
+
+
+def test_the_hub_cannot_be_reached(tmp_path):
+    assert ask(tmp_path, {}, HF_ENDPOINT="http://127.0.0.1:9") == UNREACHABLE
+
+
+def test_a_dummy_needs_the_shape_from_somewhere(tmp_path):
+    assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
+        "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
+        "give a folder with its config.json, or a shape that ships with benchmarker (qwen3-4b, qwen3-tiny)"
+    )
+
+
+def test_offline_and_not_in_the_cache(tmp_path):
+    assert ask(tmp_path, {}, HF_HUB_OFFLINE="1") == UNREACHABLE
+
+
+@pytest.mark.slow
+def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started = time.monotonic()
+        assert ask(tmp_path, {}, HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}") == UNREACHABLE
+        assert time.monotonic() - started < 25
+
+
+def test_the_hub_is_down(tmp_path):
+    with serving(Hub({}, refuse=(503, ""))) as hub:
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == UNREACHABLE
+
+
+@pytest.mark.parametrize("refusal", [(404, "RepoNotFound"), (401, "")])
+def test_no_such_model(refusal, tmp_path):
+    with serving(Hub({}, refuse=refusal)) as hub:
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
+            "some/model: no such model on the hub (a private one needs HF_TOKEN), and no folder of that name here"
+        )
+
+
+def test_no_such_revision(session_model, tmp_path):
+    with serving(hub_of(session_model)) as hub:
+        assert ask(tmp_path, {"revision": "v9"}, HF_ENDPOINT=hub.url) == (
+            "some/model: no revision 'v9' on the hub; check --revision"
+        )
+
+
+def test_a_gated_model(session_model, tmp_path):
+    hub = hub_of(session_model)
+    hub.gated = True
+    with serving(hub):
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
+            "some/model: gated; accept its licence on https://huggingface.co/some/model and set HF_TOKEN to your token"
+        )
+
+
+def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(tmp_path):
+    with serving(Hub({"config.json": b"{}", "pytorch_model.bin": b"pickle"})) as hub:
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url).startswith(
+            "some/model: its weights are pickle files (pytorch_model.bin), which can run code when opened; "
+        )
+    assert not any("resolve" in path for path in hub.asked)
+
+
+def test_a_model_on_the_hub_without_weights(tmp_path):
+    with serving(Hub({"config.json": b"{}", "model.gguf": b""})) as hub:
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
+            "some/model: has no safetensors weights on the hub; only safetensors are read"
+        )
+
+
+def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(session_model, tmp_path):
+    hub = hub_of(session_model)
+    hub.files["config.json"] = json.dumps({"quantization_config": {"quant_method": "awq"}}).encode()
+    with serving(hub):
+        assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
+            "some/model: quantized already (awq), which --quant fp16 cannot take; use an unquantized checkpoint"
+        )
+    assert not any("resolve" in path and "model.safetensors" in path for path in hub.asked)

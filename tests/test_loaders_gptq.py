@@ -1,0 +1,127 @@
+"""GPTQ with its real libraries, on a two-layer random Qwen3: the three ways in, and what each refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.errors import DeviceError, ModelError, SpecError
+from benchmarker.loaders.gptq_kernels import check_what_ran
+from benchmarker.spec import Scalar
+from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, facts_of, load, logits, prepare
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "linear"), [("auto", "TorchAtenLinear"), ("torch", "TorchLinear"), ("torch_aten", "TorchAtenLinear")]
+)
+def test_a_gptq_dummy_runs_on_the_kernel_that_was_asked_for(shape_folder, kernel, linear):
+    loaded = load(shape_folder, "gptq", dummy=True, kernel=kernel)
+    facts = facts_of(loaded)
+    assert facts.linear_classes == {"Linear": 1, linear: 14}
+    assert facts.notes == (f"kernel {kernel}: {linear}",)
+    assert facts.parameters == PARAMETERS
+    assert facts.quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
+    assert LINEARS // 2 < facts.weight_bytes - 2 * (EMBEDDING + NORMS) < LINEARS * 0.6
+    assert torch.isfinite(logits(loaded)).all()
+
+
+@pytest.mark.slow
+def test_another_kernel_than_the_one_asked_for_is_an_error(shape_folder):
+    loaded = load(shape_folder, "gptq", dummy=True, kernel="torch")
+    with pytest.raises(DeviceError) as caught:
+        check_what_ran("torch_aten", loaded.model)
+    assert str(caught.value) == (
+        "gptq: asked for the torch_aten kernel, gptqmodel gave 14 TorchLinear. "
+        "Set options.kernel to 'auto' to accept that, or see why with --verbose."
+    )
+
+
+@pytest.mark.slow
+def test_importing_gptqmodel_leaves_the_environment_as_it_was(shape_folder):
+    variables = dict(os.environ)
+    load(shape_folder, "gptq", dummy=True)
+    assert dict(os.environ) == variables
+
+
+@pytest.mark.slow
+def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("A measurement is a question put to the world. " * 40)
+    options: dict[str, Scalar] = {
+        "calibration": str(text),
+        "calibration_samples": 4,
+        "calibration_tokens": 64,
+        "bits": 8,
+    }
+    log = Log()
+    made = prepare(session_model, "gptq", log, **options)
+    assert log.steps == [("quantizing blocks", 1, 2), ("quantizing blocks", 2, 2)]
+    assert log.notes == ["quantizing with GPTQ: 4 pieces of 64 tokens to calibrate on"]
+    assert made.quantization is not None
+    assert (made.quantization["bits"], made.quantization["format"]) == (8, "gptq")
+    again = Log()
+    assert prepare(session_model, "gptq", again, **options) == made
+    assert (again.steps, again.notes) == ([], [])
+    loaded = load(session_model, "gptq", **options)
+    assert loaded.notes[1].startswith("quantized here: 4 pieces of 64 tokens, text sha256 ")
+    assert distance(loaded, load(session_model, "fp16")) < 0.05
+    text.write_text("Another text altogether, of about the same length. " * 40)
+    assert prepare(session_model, "gptq", **options).folder != made.folder
+
+    copied = Path(shutil.copytree(made.folder, tmp_path / "copied"))
+    (copied / "benchmarker.json").unlink()
+    config = json.loads((copied / "config.json").read_text())
+    del config["quantization_config"]["meta"]
+    (copied / "config.json").write_text(json.dumps(config))
+    assert load(copied, "gptq", bits=4, calibration_samples=9).notes[1] == (
+        "the checkpoint is GPTQ already; its own config (bits=8, group_size=128, sym=True, desc_act=False, "
+        "damp_percent=0.1) won over bits=4, calibration_samples=9"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [{"sym": False}, {"desc_act": True}, {"group_size": -1, "kernel": "torch"}])
+def test_every_form_of_gptq_can_be_quantized_here(session_model, form):
+    loaded = load(session_model, "gptq", calibration_samples=4, calibration_tokens=64, **form)
+    assert distance(loaded, load(session_model, "fp16")) < 0.5
+
+
+@pytest.mark.slow
+def test_a_calibration_text_that_is_too_short(session_model, tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("too short")
+    with pytest.raises(SpecError) as caught:
+        prepare(session_model, "gptq", calibration=str(text))
+    assert str(caught.value) == (
+        "gptq: the calibration text has 4 tokens, fewer than options.calibration_tokens=512; "
+        "give a longer text, or set a smaller number"
+    )
+
+
+@pytest.mark.slow
+def test_calibration_needs_a_tokenizer(model_folder):
+    (model_folder / "tokenizer.json").unlink()
+    (model_folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError) as caught:
+        prepare(model_folder, "gptq")
+    assert str(caught.value) == (
+        f"{model_folder}: no tokenizer in its folder, and GPTQ is calibrated on a text; "
+        "add the tokenizer's files, or use --load-format dummy"
+    )
+
+
+@pytest.mark.slow
+def test_quantizing_that_is_interrupted_leaves_nothing_behind(session_model, cache_folder):
+    class Interrupting(Log):
+        def step(self, what: str, done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(session_model, "gptq", Interrupting(), calibration_samples=2, calibration_tokens=64)
+    assert list(cache_folder.iterdir()) == []

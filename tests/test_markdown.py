@@ -1,0 +1,252 @@
+"""What a person reads: whole tables, in a terminal and on a forge, whatever the names in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarker.compare import compare, to_markdown
+from benchmarker.record import Cell, Conditions, RuntimeFacts
+from benchmarker.report.markdown import summary
+from tests.records import (
+    cell,
+    cpu_environment,
+    environment,
+    failed_cell,
+    failed_record,
+    load,
+    record,
+    rounds,
+    save,
+)
+
+FP16 = (1.3832, 1.3810, 1.3819, 1.3827, 1.3837)
+INT8 = (2.2790, 2.2805, 2.2781, 2.2799, 2.2812)
+
+
+def shown(folder: Path, *records: object, **options: object) -> str:
+    return to_markdown(compare([save(folder, *records)], **options))
+
+
+def test_single_runs_show_their_spread_and_no_verdict(tmp_path):
+    dummy = {"load_format": "dummy"}
+    text = shown(
+        tmp_path,
+        record("fp16", cell(FP16), model=dummy),
+        record("int8", cell(INT8), model=dummy, load=load(load_s=18.75, weight_bytes=4_413_843_456)),
+    )
+    assert text == (
+        """\
+- model: Qwen/Qwen3-4B (float16, dummy weights)
+- device: NVIDIA H100 80GB HBM3 (CUDA 13.0, driver 580.159.04)
+- versions: benchmarker 0.1.0; torch 2.11.0+cu130, transformers 5.17.0
+- measured: 1 process a variant, 5 timed runs a cell after at least 3 warm-ups, 2026-03-01
+
+**At prompt 26, 50 new tokens, batch 1**
+
+| variant | latency s |      TTFT ms |      TPOT ms |        tok/s | speed-up | peak GiB | weights GiB | bits/weight | load s |
+| :------ | --------: | -----------: | -----------: | -----------: | -------: | -------: | ----------: | ----------: | -----: |
+| fp16    |     1.383 | 27.65 ± 0.02 | 27.65 ± 0.02 | 36.16 ± 0.03 | baseline |     7.59 |        7.49 |       16.00 |   12.3 |
+| int8    |     2.280 | 45.60 ± 0.02 | 45.60 ± 0.02 | 21.93 ± 0.01 |    0.61x |     7.59 |        4.11 |        8.78 |   18.8 |
+
+Values are medians over the timed runs of one process, ± their sample standard deviation. Speed-up is in tok/s """  # noqa: E501
+        "against fp16. Not tested: one process a variant cannot tell a difference from chance; 3 rounds or more can "
+        "(`benchmarker sweep`). Peak is the live tensors as torch's allocator counts them.\n\n"
+        "- Random weights (load_format dummy): text and quality mean nothing; time and memory do not depend on the "
+        "weights' values.\n"
+    )
+
+
+def test_five_rounds_show_intervals_and_verdicts(tmp_path):
+    text = shown(
+        tmp_path,
+        *rounds("fp16", [1.380, 1.390, 1.385, 1.379, 1.380]),
+        *rounds("int8", [2.280, 2.290, 2.270, 2.310, 2.280]),
+        *rounds("fp16", [1.381, 1.390, 1.386, 1.380, 1.384], name="again"),
+        *rounds("bnb4", [1.300, 1.450, 1.386, 1.380, 1.384]),
+    )
+    assert _tables(text) == [
+        """\
+| variant | latency s |              TTFT ms |              TPOT ms |                tok/s |                        speed-up | peak GiB | weights GiB | bits/weight | load s |
+| :------ | --------: | -------------------: | -------------------: | -------------------: | ------------------------------: | -------: | ----------: | ----------: | -----: |
+| fp16    |     1.383 | 27.66 [27.54, 27.77] | 27.66 [27.54, 27.77] | 36.16 [36.01, 36.31] |                        baseline |     7.59 |        7.49 |       16.00 |   12.3 |
+| int8    |     2.286 | 45.72 [45.34, 46.10] | 45.72 [45.34, 46.10] | 21.87 [21.69, 22.05] |       0.60x [0.60, 0.61] slower |     7.59 |        7.49 |       16.00 |   12.3 |
+| again   |     1.384 | 27.68 [27.58, 27.78] | 27.68 [27.58, 27.78] | 36.12 [35.99, 36.25] |         1.00x [1.00, 1.00] same |     7.59 |        7.49 |       16.00 |   12.3 |
+| bnb4    |     1.379 | 27.58 [26.28, 28.95] | 27.58 [26.28, 28.95] | 36.25 [34.55, 38.05] | 1.00x [0.96, 1.05] inconclusive |     7.59 |        7.49 |       16.00 |   12.3 |"""  # noqa: E501
+    ]
+    assert (
+        "[low, high] is the 95 % interval over the rounds, one median from a fresh process each. Speed-up is in tok/s "
+        "against fp16. Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is "
+        "more than 2 % off; same: the whole interval is within ±2 %; inconclusive: more rounds would tell. A true "
+        "difference of 0.2 % in the steadiest row and 6.3 % in the least steady would have been detected 80 % of the "
+        "time." in text
+    )
+
+
+def test_several_cells_show_the_largest_first_and_then_every_one(tmp_path):
+    def grid(factor: float) -> list:
+        return [cell([new / 40 * factor], prompt_tokens=p, new_tokens=new) for p in (3, 26) for new in (50, 100)]
+
+    text = shown(tmp_path, record("fp16", *grid(1)), record("gptq", *grid(1.25), runtime="compile"))
+    assert "**At prompt 26, 100 new tokens, batch 1**" in text
+    assert _tables(text)[1] == (
+        """\
+| prompt | new | variant | runtime | latency s | TTFT ms | TPOT ms | tok/s | speed-up | peak GiB |
+| -----: | --: | :------ | :------ | --------: | ------: | ------: | ----: | -------: | -------: |
+|      3 |  50 | fp16    | eager   |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|      3 |  50 | gptq    | compile |     1.562 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
+|      3 | 100 | fp16    | eager   |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|      3 | 100 | gptq    | compile |     3.125 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
+|     26 |  50 | fp16    | eager   |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|     26 |  50 | gptq    | compile |     1.562 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
+|     26 | 100 | fp16    | eager   |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|     26 | 100 | gptq    | compile |     3.125 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |"""
+    )
+
+
+def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
+    one = record(
+        "gptq",
+        cell([0.5, 0.51], new_tokens=1, prompt_tokens=3),
+        cell([2.0, 2.1, 2.2], flags=("unstable_warmup",)),
+        failed_cell("oom_gpu", "Tried to allocate 60 GiB", prompt_tokens=4096),
+        runtime="compile",
+        load=load(weight_bytes=2_666_000_000, quantized_fraction=0.903, notes=("the checkpoint's own config won",)),
+    )
+    assert summary(one) == (
+        """\
+- variant: gptq, runtime compile
+- model: Qwen/Qwen3-4B (float16)
+- device: NVIDIA H100 80GB HBM3 (CUDA 13.0, driver 580.159.04)
+- versions: benchmarker 0.1.0; torch 2.11.0+cu130, transformers 5.17.0
+- measured: 1 process a variant, 5 timed runs a cell after at least 3 warm-ups, 2026-03-01
+- weights: 2.48 GiB, 5.30 bits a weight, 90 % of the parameters quantized, lm_head float16 tied to the embedding
+- load: 12.30 s
+
+| prompt | new | batch |         latency s |      TTFT ms |      TPOT ms |         tok/s | peak GiB |
+| -----: | --: | ----: | ----------------: | -----------: | -----------: | ------------: | -------: |
+|      3 |   1 |     1 |            0.5050 |  505.0 ± 7.1 |            – | 1.980 ± 0.028 |     7.59 |
+|     26 |  50 |     1 |             2.100 | 42.00 ± 2.00 | 42.00 ± 2.00 |  23.81 ± 1.14 |     7.59 |
+|   4096 |  50 |     1 | out of GPU memory |            – |            – |             – |        – |
+
+Values are medians over the timed runs of one process, ± their sample standard deviation. Peak is the live tensors """
+        "as torch's allocator counts them.\n\n"
+        "- gptq at prompt 4096, 50 new tokens, batch 1: out of GPU memory: Tried to allocate 60 GiB\n"
+        "- unstable_warmup: the last three warm-ups still differed by more than 2 % (gptq in 1 cell).\n"
+        "- gptq: the checkpoint's own config won\n"
+    )
+
+
+def test_a_run_that_failed_before_measuring_still_ends_in_words():
+    text = summary(failed_record("bnb4", "bitsandbytes is not installed"))
+    assert text.startswith("- variant: bnb4, runtime eager\n")
+    assert "bitsandbytes is not installed" in text
+    assert "|" not in text
+
+
+def test_a_failed_variant_has_words_in_the_table_and_its_reason_below(tmp_path):
+    text = shown(tmp_path, record("fp16"), failed_record("bnb4", "bitsandbytes is not installed"))
+    assert "| bnb4    |    failed |            – |" in text
+    assert "- bnb4 at prompt 26, 50 new tokens, batch 1: failed: bitsandbytes is not installed\n" in text
+
+
+def test_where_nothing_was_measured_the_table_says_why(tmp_path):
+    text = shown(tmp_path, failed_record("fp16", "no such folder"), failed_record("int8", "no such folder"))
+    assert _tables(text) == [
+        """\
+| variant | latency s | speed-up |
+| :------ | --------: | -------: |
+| fp16    |    failed | baseline |
+| int8    |    failed |        – |"""
+    ]
+
+
+def test_a_round_that_failed_is_named_below(tmp_path):
+    crash = record("int8", failed_cell("crash", "SIGSEGV (11)"), round_number=3)
+    text = shown(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
+    assert "- int8 at prompt 26, 50 new tokens, batch 1: round 3 is left out: crashed: SIGSEGV (11)\n" in text
+
+
+def test_a_round_that_was_measured_again_says_why(tmp_path):
+    throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
+    text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
+    assert "round 0 was measured again: invalid: throttled by hardware_thermal\n" in text
+
+
+def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_path):
+    def grid(large: Cell) -> list[Cell]:
+        return [cell(prompt_tokens=3), cell(prompt_tokens=26), large]
+
+    full = failed_cell("oom_gpu", "no room", prompt_tokens=4096)
+    text = shown(tmp_path, record("fp16", *grid(full)), record("int8", *grid(cell(prompt_tokens=4096))))
+    assert "**At prompt 26, 50 new tokens, batch 1**" in text
+
+
+def test_clocks_that_differ_are_shown_with_the_variants(tmp_path):
+    fast, slow = (cell(conditions=Conditions(samples=9, sm_clock_mhz=clock)) for clock in (1980, 1755))
+    text = shown(tmp_path, record("fp16", fast), record("int8", slow))
+    assert "- clocks differ at prompt 26, 50 new tokens, batch 1: fp16 1980 MHz, int8 1755 MHz.\n" in text
+    close = cell(conditions=Conditions(samples=9, sm_clock_mhz=1965))
+    assert "clocks differ" not in shown(tmp_path / "close", record("fp16", fast), record("int8", close))
+
+
+def test_unfinished_runs_are_said(tmp_path):
+    text = shown(
+        tmp_path, record("fp16", status="running"), record("int8", status="interrupted", round_number=2), record("gptq")
+    )
+    assert "- fp16, round 0: the run has not finished, or its process died: what it saved so far is used.\n" in text
+    assert "- int8, round 2: the run was interrupted: the cells it finished are used.\n" in text
+
+
+def test_a_forced_table_is_marked_with_what_differs(tmp_path):
+    text = shown(tmp_path, record("fp16"), record("int8", environment=environment(cpu="EPYC")), force=True)
+    assert text.startswith(
+        "- **not comparable, forced:** processor is Intel Xeon Platinum 8480 in 1 record and EPYC in 1 record\n"
+    )
+
+
+def test_dummy_weights_beside_real_ones_are_named(tmp_path):
+    text = shown(tmp_path, record("fp16"), record("int8", model={"load_format": "dummy"}), force=True)
+    assert "(float16, some dummy weights)" in text
+    assert "- Random weights (load_format dummy) in int8: text and quality mean nothing; " in text
+
+
+def test_variants_of_different_types_are_said(tmp_path):
+    text = shown(tmp_path, record("fp16"), record("int4", model={"dtype": "bfloat16"}))
+    assert "- Not all variants compute in the same type: float16: fp16; bfloat16: int4.\n" in text
+
+
+def test_files_that_were_left_out_are_said(tmp_path):
+    (tmp_path / "broken.json").write_text('{"schema_version": 9}')
+    assert "schema 9 is newer than this benchmarker's 1; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
+
+
+def test_small_models_are_in_mib_and_the_cpu_has_resident_memory(tmp_path):
+    small = cell().model_copy(
+        update={"memory": cell().memory.model_copy(update={"peak_allocated_bytes": None, "peak_resident_bytes": 2**30})}
+    )
+    text = shown(tmp_path, record("fp16", small, environment=cpu_environment(), load=load(weight_bytes=5_770_000)))
+    assert "weights MiB" in text
+    assert " 5.5 |" in text
+    assert "Peak is the resident memory of the process." in text
+    assert "- device: Intel Xeon (16 threads)\n" in text
+
+
+def test_setup_is_a_column_where_something_was_set_up(tmp_path):
+    proof = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
+    compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"runtime": proof})
+    [found] = _tables(shown(tmp_path, record("fp16"), compiled))
+    headings, _, plain, with_setup = found.splitlines()
+    assert (headings.split("|")[-2].strip(), plain.split("|")[-2].strip(), with_setup.split("|")[-2].strip()) == (
+        "setup s",
+        "–",
+        "37.2",
+    )
+
+
+def test_a_notebook_shows_the_tables(tmp_path):
+    comparison = compare([save(tmp_path, record("fp16"))])
+    assert comparison._repr_markdown_() == to_markdown(comparison)
+
+
+def _tables(text: str) -> list[str]:
+    return [part for part in text.split("\n\n") if part.startswith("| ")]

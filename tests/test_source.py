@@ -1,0 +1,222 @@
+"""From a model's name to a folder on disk, and every way in which that fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarker.errors import BenchmarkerError, ModelError
+from benchmarker.loaders.source import find_checkpoint, load_tokenizer, shapes_sha256
+from benchmarker.spec import ModelSpec, VariantSpec
+
+
+def find(model: Path | str, quant: str = "fp16", *, dummy: bool = False, revision: str | None = None):
+    spec = ModelSpec(id=str(model), load_format="dummy" if dummy else "auto", revision=revision)
+    return find_checkpoint(spec, VariantSpec(name=quant, quant=quant))
+
+
+def complaint(model: Path | str, quant: str = "fp16", *, dummy: bool = False, revision: str | None = None) -> str:
+    with pytest.raises(BenchmarkerError) as caught:
+        find(model, quant, dummy=dummy, revision=revision)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_is_used_where_it_is(model_folder):
+    checkpoint = find(model_folder)
+    assert checkpoint.folder == model_folder
+    assert checkpoint.model_id == str(model_folder)
+    assert checkpoint.revision is None
+    assert not checkpoint.dummy
+    assert checkpoint.config["num_hidden_layers"] == 2
+
+
+def test_a_folder_in_the_home_folder_may_be_written_with_a_tilde(model_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(model_folder.parent))
+    assert find("~/model").folder == model_folder
+
+
+def test_a_path_that_does_not_exist(tmp_path):
+    missing = tmp_path / "nowhere"
+    assert complaint(missing) == f"{missing}: no such folder (and not a hub id such as Qwen/Qwen3-4B)"
+
+
+def test_a_file_in_place_of_a_folder(model_folder):
+    file = model_folder / "config.json"
+    assert complaint(file) == f"{file}: a file; give the folder that holds the model's config and weights"
+
+
+def test_a_folder_has_no_revisions(model_folder):
+    assert complaint(model_folder, revision="main") == (
+        f"{model_folder}: a folder, which has no revisions; leave --revision out"
+    )
+
+
+def test_a_folder_without_a_config(model_folder):
+    (model_folder / "config.json").unlink()
+    assert complaint(model_folder) == (
+        f"{model_folder}: no config.json in it; give the folder that holds the model's config and weights"
+    )
+
+
+def test_a_config_that_is_not_json(model_folder):
+    path = model_folder / "config.json"
+    path.write_text('{"model_type": ')
+    assert complaint(model_folder) == f"{path}: not valid JSON (Expecting value: line 1 column 16 (char 15))"
+
+
+def test_a_folder_without_weights(model_folder):
+    (model_folder / "model.safetensors").unlink()
+    assert complaint(model_folder) == (
+        f"{model_folder}: no weights in it (model.safetensors, or model.safetensors.index.json with its shards); "
+        "use --load-format dummy to measure random weights of this shape"
+    )
+
+
+def test_pickled_weights_are_refused_with_the_way_to_convert_them(model_folder):
+    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
+    assert complaint(model_folder) == (
+        f"{model_folder}: its weights are pickle files (pytorch_model.bin), which can run code when opened; "
+        "only safetensors are read: load it once with transformers and write it again with "
+        "model.save_pretrained(FOLDER)"
+    )
+
+
+def test_a_truncated_file_of_weights(model_folder):
+    path = model_folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000])
+    assert complaint(model_folder) == (
+        f"{path}: {len(whole) - 1000:,} bytes long where its header says {len(whole):,}: "
+        "the file is incomplete; copy or download it again"
+    )
+
+
+def test_a_file_of_weights_cut_off_inside_its_header(model_folder):
+    path = model_folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    header_bytes = int.from_bytes(path.read_bytes()[:8], "little")
+    assert complaint(model_folder) == (
+        f"{path}: 100 bytes long where its header says {8 + header_bytes:,}: "
+        "the file is incomplete; copy or download it again"
+    )
+
+
+def test_an_empty_file_of_weights(model_folder):
+    path = model_folder / "model.safetensors"
+    path.write_bytes(b"")
+    assert complaint(model_folder) == (f"{path}: only 0 bytes long: the file was cut short; copy or download it again")
+
+
+def test_a_file_that_is_no_safetensors_file(model_folder):
+    path = model_folder / "model.safetensors"
+    path.write_bytes(b"PK\x03\x04 something else entirely")
+    assert complaint(model_folder).startswith(f"{path}: not a safetensors file (its header claims ")
+
+
+def test_a_damaged_header(model_folder):
+    path = model_folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[8] = ord("?")
+    path.write_bytes(content)
+    assert complaint(model_folder) == (
+        f"{path}: not a safetensors file: its header is damaged; copy or download it again"
+    )
+
+
+def test_a_git_lfs_pointer_in_place_of_the_weights(model_folder):
+    path = model_folder / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert complaint(model_folder) == (
+        f"{path}: a git-lfs pointer, not the weights themselves; run 'git lfs pull' in its folder"
+    )
+
+
+def test_a_shard_that_the_index_names_but_is_not_there(model_folder):
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (model_folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert complaint(model_folder) == (
+        f"{model_folder / 'model-00002-of-00002.safetensors'}: missing, though model.safetensors.index.json names it; "
+        "copy or download it again"
+    )
+
+
+def test_an_index_that_names_no_shards(model_folder):
+    path = model_folder / "model.safetensors.index.json"
+    path.write_text("{}")
+    assert complaint(model_folder) == f"{path}: names no shards (no weight_map); copy or download it again"
+
+
+def quantize_config(folder: Path, **quantization: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+
+
+def test_a_gptq_checkpoint_is_not_loaded_as_fp16(model_folder):
+    quantize_config(model_folder, quant_method="gptq", bits=4)
+    assert complaint(model_folder) == (
+        f"{model_folder}: quantized already (gptq), which --quant fp16 cannot take; "
+        "use --quant gptq, or an unquantized checkpoint"
+    )
+
+
+def test_a_quantization_that_no_loader_reads(model_folder):
+    quantize_config(model_folder, quant_method="awq", bits=4)
+    assert complaint(model_folder, "fp16") == (
+        f"{model_folder}: quantized already (awq), which --quant fp16 cannot take; use an unquantized checkpoint"
+    )
+
+
+def test_a_shipped_shape_has_no_weights():
+    assert complaint("qwen3-tiny") == (
+        "qwen3-tiny: ships with benchmarker as a shape without weights; use --load-format dummy"
+    )
+
+
+def test_a_shipped_shape_has_no_revisions():
+    assert complaint("qwen3-tiny", dummy=True, revision="main") == (
+        "qwen3-tiny: a shape that ships with benchmarker, which has no revisions; leave --revision out"
+    )
+
+
+def test_an_architecture_that_transformers_does_not_know(model_folder):
+    (model_folder / "config.json").write_text('{"model_type": "qwen99"}')
+    assert complaint(model_folder, dummy=True).startswith(
+        f"{model_folder}: transformers cannot build this model: The checkpoint you are trying to load has model type "
+        "`qwen99` but Transformers does not recognize this architecture."
+    )
+
+
+def test_the_tokenizer_is_the_checkpoints_own(model_folder):
+    tokenizer = load_tokenizer(find(model_folder))
+    assert tokenizer is not None
+    assert tokenizer.decode(tokenizer("what the reader needs")["input_ids"]) == "what the reader needs"
+
+
+def test_a_folder_without_a_tokenizer_has_none(model_folder):
+    (model_folder / "tokenizer.json").unlink()
+    (model_folder / "tokenizer_config.json").unlink()
+    assert load_tokenizer(find(model_folder)) is None
+
+
+def test_a_tokenizer_that_cannot_be_read(model_folder):
+    (model_folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="its tokenizer cannot be read: ") as caught:
+        load_tokenizer(find(model_folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_equal_shapes_have_equal_hashes_however_the_config_was_written(model_folder):
+    config = find(model_folder).config
+    rewritten = config | {"dtype": "float16", "transformers_version": "5.0", "quantization_config": {"bits": 4}}
+    assert shapes_sha256(config) == shapes_sha256(rewritten)
+    assert shapes_sha256(config) != shapes_sha256(config | {"hidden_size": 64})
+
+
+def test_a_local_folder_wins_over_a_shipped_shape_of_the_same_name(model_folder, monkeypatch):
+    shutil.copytree(model_folder, model_folder.parent / "qwen3-tiny")
+    monkeypatch.chdir(model_folder.parent)
+    assert find("qwen3-tiny").config["num_hidden_layers"] == 2

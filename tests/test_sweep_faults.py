@@ -1,0 +1,298 @@
+"""Every fault really made: what the user sees, that every finished cell survives, and that the rest goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarker.errors import ResultsError, SpecError
+from benchmarker.sweeping import child
+from tests.faults.stage import Stage, killed_at_write
+
+OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "GRACE_S", 0.3)
+    monkeypatch.setattr(child, "TICK_S", 0.05)
+
+
+def fault(do: str, at: str = "cell 1", **more: Any) -> dict[str, Any]:
+    return {"variant": "a", "at": at, "do": do} | more
+
+
+TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[int, str, int, str]], str]] = [
+    (
+        fault("hang"), {"cell_timeout_s": 0.5},
+        [(0, "a", 50, "ok"), (0, "a", 100, "timeout"), (0, "a", 100, "timeout")],
+        "failed: a, round 1, 26 x 100: timed out: the cell took more than 0.5 s",
+    ),
+    (
+        fault("hang deaf", "load"), {"load_timeout_s": 0.5}, [(0, "a", 50, "timeout"), (0, "a", 100, "timeout")],
+        "failed: a, round 1: timed out: while loading: loading took more than 0.5 s",
+    ),
+    (
+        fault("exit"), {}, [(0, "a", 50, "ok"), (0, "a", 100, "error")],
+        "failed: a, round 1, 26 x 100: error: exit 7: leaving without a word in the record",
+    ),
+    (
+        fault("exit", "start"), {}, [(0, "a", 50, "error"), (0, "a", 100, "error")],
+        "failed: a, round 1: error: exit 7: leaving without a word in the record",
+    ),
+    (
+        fault("SIGKILL"), {}, [(0, "a", 50, "ok"), (0, "a", 100, "crash"), (0, "a", 100, "crash")],
+        "failed: a, round 1, 26 x 100: crashed: the process died of SIGKILL",
+    ),
+    (
+        fault("SIGKILL", "start"), {}, [(0, "a", 50, "crash"), (0, "a", 100, "crash")],
+        "failed: a, round 1: crashed: while loading: the process died of SIGKILL",
+    ),
+    (
+        fault("segfault", "cell 0"), {},
+        [(0, "a", 50, "crash"), (0, "a", 50, "crash"), (0, "a", 100, "ok")],
+        "failed: a, round 1, 26 x 50: crashed: the process died of SIGSEGV",
+    ),
+    (
+        fault("out of memory", "load"), {}, [(0, "a", 50, "oom_gpu"), (0, "a", 100, "oom_gpu")],
+        "failed: a, round 1: out of GPU memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    ),
+    (
+        {"variant": "a", "at": "cell 0", "cell": {"status": "oom_gpu", "reason": "CUDA out of memory", "samples": []}},
+        {}, [(0, "a", 50, "oom_gpu"), (0, "a", 100, "oom_gpu")],
+        "failed: a, round 1, 26 x 100: out of GPU memory: not tried: the smaller 26 x 50 ran out of memory",
+    ),
+    (
+        fault("unsupported", "load"), {}, [(0, "a", 50, "unsupported"), (0, "a", 100, "unsupported")],
+        "failed: a, round 1: not supported: DeviceError: this GPU cannot",
+    ),
+    (
+        fault("error", "cell 0"), {}, [(0, "a", 50, "error"), (0, "a", 100, "ok")],
+        "failed: a, round 1, 26 x 50: error: RuntimeError: shapes do not match",
+    ),
+    (
+        fault("error", "end"), {}, [(0, "a", 50, "ok"), (0, "a", 100, "ok")],
+        "failed: a, round 1: error: after its cells: RuntimeError: shapes do not match",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "cells", "said"), TABLE, ids=[f"{row[0].get('do', 'oom')} at {row[0]['at']}" for row in TABLE]
+)
+def test_a_fault_is_a_row_and_the_rest_goes_on(
+    tmp_path: Path, made: dict[str, Any], settings: dict[str, Any], cells: list[Any], said: str
+) -> None:
+    stage = Stage(tmp_path, faults=[made])
+    assert stage.sweep(**settings)
+    assert stage.cells() == sorted([*cells, *OK_OF_B])
+    assert said in stage.printed
+    assert "alone: python -m benchmarker.run --config" in stage.printed
+    assert "| variant |" in stage.printed
+
+
+def test_half_a_record_is_said_and_put_aside(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, faults=[fault("half a record")])
+    assert stage.sweep()
+    assert (0, "a", 100, "error") in stage.cells()
+    assert stage.cells()[-2:] == OK_OF_B
+    assert "not valid JSON" in stage.printed
+    assert len(list(stage.results.glob("*.json.broken"))) == 1
+
+
+@pytest.mark.parametrize("do", ["hang", "SIGKILL", "segfault"])
+def test_a_fault_that_was_chance_costs_one_more_process(tmp_path: Path, do: str) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault(do, times=1)])
+    assert stage.sweep(cell_timeout_s=0.5) == []
+    assert "once more in a fresh process" in stage.printed
+    assert [cell for cell in stage.cells() if cell[3] == "ok"] == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+def test_what_is_given_up_is_not_tried_again_in_later_rounds(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("segfault", "load")])
+    stage.sweep()
+    assert (tmp_path / "script.0").read_text() == "xx"
+
+
+def test_an_invalid_cell_is_measured_again_at_most_twice_and_kept(tmp_path: Path) -> None:
+    invalid = {"variant": "a", "at": "cell 0", "cell": {"status": "invalid", "reason": "49 tokens came instead of 50"}}
+    stage = Stage(tmp_path / "once", variants=["a"], faults=[{**invalid, "times": 1}])
+    assert stage.sweep() == []
+    assert stage.cells() == [(0, "a", 50, "invalid"), (0, "a", 50, "ok"), (0, "a", 100, "ok")]
+    stage = Stage(tmp_path / "always", variants=["a"], faults=[invalid])
+    assert stage.sweep() == ["a, round 1, 26 x 50"]
+    assert [cell[3] for cell in stage.cells()] == ["invalid", "invalid", "invalid", "ok"]
+
+
+def test_100_mb_of_output_fill_neither_the_disk_nor_the_terminal(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("flood", "load"), fault("one long line", "cell 0")])
+    assert stage.sweep() == []
+    (log,) = stage.results.glob("*.log")
+    assert log.stat().st_size < 400_000
+    assert "bytes left out" in log.read_text()
+    assert len(stage.printed) < 100_000
+    assert f"... the rest is in {log}" in stage.printed
+
+
+def test_a_grandchild_that_holds_the_output_is_ended_with_its_parent(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("grandchild", "load")])
+    assert stage.sweep() == []
+
+
+def test_what_a_child_prints_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("control codes", "load")])
+    stage.sweep()
+    assert "cleared" in stage.printed
+    assert "\x1b" not in stage.printed
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in stage.printed
+
+
+def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, faults=[{"variant": name, "at": "cell 1", "do": "interrupt"} for name in "ab"])
+    with pytest.raises(KeyboardInterrupt):
+        stage.sweep()
+    ((_, _, new_tokens, status),) = stage.cells()
+    assert (new_tokens, status) == (50, "ok")
+    assert stage.records()[0].status == "interrupted"
+    assert "| variant |" in stage.printed
+    assert "go on with: benchmarker sweep" in stage.printed
+
+
+def test_the_time_of_the_whole_sweep_ends_it_and_resume_goes_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("hang", times=1)])
+    assert stage.sweep(timeout_s=0.6)
+    assert stage.cells() == [(0, "a", 50, "ok")]
+    assert "the time is up (--timeout 0.6)" in stage.printed
+    assert stage.sweep(resume=True) == []
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_a_parent_killed_between_two_writes_loses_nothing_that_was_finished(tmp_path: Path, number: int) -> None:
+    stage = Stage(tmp_path, faults=[fault("exit", times=1)])
+    ended = stage.sweep_apart(killed_at_write(number))
+    assert ended in (-signal.SIGKILL, 0)
+    before = {
+        (record.run_id, cell.new_tokens)
+        for record in (stage.records() if any(stage.results.glob("?-round*.json")) else [])
+        for cell in record.cells
+        if cell.status == "ok"
+    }
+    # Killed early, it leaves the fault for the first resumed sweep.
+    if stage.sweep(resume=True):
+        assert stage.sweep(resume=True) == []
+    ok = [
+        (record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells if cell.status == "ok"
+    ]
+    assert before <= set(ok)
+    assert len(ok) == 4
+    assert not list(stage.results.glob(".*"))
+
+
+@pytest.mark.parametrize("at", ["start", "load", "cell 0", "cell 1", "end"])
+def test_a_parent_and_child_killed_together_lose_the_running_cell_alone(tmp_path: Path, at: str) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("hang", at, times=1)])
+
+    def kill_soon() -> None:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, 0.6)
+
+    assert stage.sweep_apart(kill_soon) == -signal.SIGKILL
+    finished = {"start": 0, "load": 0, "cell 0": 0, "cell 1": 1, "end": 2}[at]
+    assert stage.sweep(resume=True) == []
+    assert f"{finished} of 2 cells are there already" in stage.printed
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+def test_a_full_disk_stops_the_sweep_with_one_line_and_what_is_there_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, rounds=2, faults=[fault("exit", "start", variant=name, round=1) for name in "ab"])
+    stage.sweep()
+
+    def full(*paths: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("benchmarker.record.os.replace", full)
+    with pytest.raises(ResultsError, match="the disk is full; make room or choose another folder with --output"):
+        stage.sweep(resume=True)
+    assert len(stage.cells()) == 4
+    assert "| variant |" in stage.printed
+
+
+def test_a_disk_that_really_fills_up_keeps_every_finished_record(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=64k none {disk}"
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    try:
+        subprocess.run([*namespace, mount], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system can be mounted here, not even in a namespace of its own")
+    python = f"{mount} && {sys.executable} -m tests.faults.full_disk {disk}"
+    done = subprocess.run([*namespace, python], capture_output=True, text=True, check=True)
+    rounds = int(done.stdout.rsplit("whole records: ", 1)[1])
+    assert rounds > 1
+    assert f"measured: {rounds} processes a variant" in done.stdout
+    assert "not saved: the disk is full; make room or choose another folder with --output" in done.stdout
+
+
+def test_a_limit_on_file_size_is_one_line_and_costs_no_finished_cell(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep()
+    stage.rounds = 2
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+
+    assert stage.sweep_apart(limit, resume=True, rounds=2) == 1
+    assert "the limit on file size (ulimit -f) is too low for a record" in (tmp_path / "traceback").read_text()
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    stage = Stage(tmp_path / "home")
+    with pytest.raises(ResultsError, match=r"results cannot be written there .* choose another folder with --output"):
+        stage.sweep(output=tmp_path / "file" / "results")
+    with pytest.raises(ResultsError, match="results cannot be written there"):
+        stage.sweep(output=tmp_path / "file")
+
+
+NAMES = ["../../escape", "a|b", "two\nlines", "\x1b[31mred\x1b[0m", "x" * 80, "a b;rm -rf /"]
+
+
+def test_no_name_leaves_the_folder_or_breaks_the_table(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=NAMES, new_tokens=[50])
+    assert stage.sweep() == []
+    assert {record.variant.name for record in stage.records()} == set(NAMES)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".json", ".yaml")) == ["results"]
+    rows = [line for line in stage.printed.splitlines() if line.startswith("|")]
+    # Escaped pipes apart, every line of the table has the same columns.
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+    assert "\x1b" not in stage.printed
+
+
+def test_a_name_of_300_characters_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"variants\[0\]\.name: String should have at most 80 characters"):
+        Stage(tmp_path, variants=["n" * 300]).sweep()
+
+
+@pytest.mark.parametrize("model", ["../../../etc", "m" * 300, "a|b\n\x1b[31m"])
+def test_no_model_id_leaves_the_results_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "down")
+    stage = Stage(tmp_path / "home", variants=["a"], new_tokens=[50], model=model)
+    assert stage.sweep(output=None) == []
+    (found,) = tmp_path.rglob("sweep.json")
+    inside = found.relative_to(tmp_path / "deep" / "down" / "results")
+    assert len(inside.parts) == 4
+    assert "\x1b" not in stage.printed

@@ -1,0 +1,133 @@
+"""The board beside a measurement: what its readings say of the cell."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarker.measure.monitor import Monitor, NvidiaGauge, Reading, conditions, find_monitor, why_invalid
+from benchmarker.record import Conditions
+from tests import records
+from tests.faults.stage import Stage
+
+
+class FakeGauge:
+    """A board that reads the same for ever; or one thing after another, and then the last."""
+
+    full_clock_mhz = 1980
+
+    def __init__(self, *readings: Reading) -> None:
+        self._readings = list(readings)
+
+    def read(self) -> Reading:
+        reading = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
+        return replace(reading, at_s=time.time())
+
+
+def reading(clock: int = 1980, temperature: float = 40.0, power: float = 300.0, *throttled_by: str) -> Reading:
+    return Reading(0.0, clock, temperature, power, frozenset(throttled_by))
+
+
+def test_many_readings_become_one() -> None:
+    taken = [reading(1980, 40, 300), reading(1950, 45, 400, "power_cap"), reading(1900, 44, 500)]
+    assert conditions(taken, full_clock_mhz=1980) == Conditions(
+        samples=3,
+        sm_clock_mhz=1950,
+        sm_clock_full_mhz=1980,
+        temperature_c=45.0,
+        power_w=400.0,
+        throttled_by=("power_cap",),
+    )
+    assert conditions([], full_clock_mhz=1980) is None
+    assert conditions([Reading(0.0)], full_clock_mhz=None) == Conditions(samples=1)
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (Conditions(samples=9), None),
+        (Conditions(samples=9, throttled_by=("power_cap",)), None),
+        (
+            Conditions(samples=9, throttled_by=("hardware_thermal", "power_cap")),
+            "the board was throttled meanwhile (hardware thermal)",
+        ),
+        (Conditions(samples=9, sm_clock_mhz=1490, sm_clock_full_mhz=1980), None),
+        (Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980), "the clock was 1400 MHz of 1980"),
+    ],
+)
+def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: str | None) -> None:
+    assert why_invalid(seen) == why
+
+
+def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
+    monitor = Monitor(FakeGauge(reading()))
+    started = time.time()
+    with monitor.running():
+        time.sleep(0.55)
+    seen = monitor.between(started, time.time())
+    assert seen
+    assert 3 <= seen.samples <= 6
+    assert monitor.between(started - 10, started - 5) is None
+
+
+def test_a_hot_board_is_left_to_cool() -> None:
+    monitor = Monitor(FakeGauge(reading(temperature=40), reading(temperature=80), reading(temperature=44)))
+    with monitor.running():
+        time.sleep(0.15)
+    monitor.cool_down(limit_s=5)
+    started = time.monotonic()
+    monitor.cool_down(limit_s=5)
+    assert time.monotonic() - started < 1
+
+
+def test_a_cpu_and_a_machine_without_the_driver_have_no_monitor() -> None:
+    assert find_monitor(records.cpu_environment()) is None
+    assert find_monitor(records.environment(device={"uuid": "GPU-0"})) is None
+
+
+class FakeNvml:
+    """As much of pynvml as is asked."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception): ...
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, handle: str, kind: int) -> int:
+        raise self.NVMLError
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 350_500
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x1 | 0x4 | 0x40
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        return 1755
+
+    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
+        return 61
+
+
+def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
+    gauge = NvidiaGauge(FakeNvml(), "card")  # type: ignore[arg-type]
+    assert gauge.full_clock_mhz is None
+    assert replace(gauge.read(), at_s=0.0) == reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
+
+
+def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path: Path) -> None:
+    hot = [reading(1980, 40, 300.0, "hardware_thermal")] * 3
+    work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
+    gauge = FakeGauge(*hot, reading(1980, 40, 300.0, "power_cap"))
+    stage = Stage(
+        tmp_path, variants=["a"], new_tokens=[50], faults=[work], find_monitor=lambda surroundings: Monitor(gauge)
+    )
+    assert stage.sweep() == []
+    throttled, again = (record.cells[0] for record in stage.records())
+    assert (throttled.status, throttled.reason) == ("invalid", "the board was throttled meanwhile (hardware thermal)")
+    assert (again.status, again.flags) == ("ok", ("power_limited",))
+    assert again.conditions
+    assert again.conditions.throttled_by == ("power_cap",)

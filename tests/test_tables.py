@@ -1,0 +1,105 @@
+"""Numbers with their spread, and names that try to break out of a table."""
+
+from __future__ import annotations
+
+import pytest
+from markdown_it import MarkdownIt
+
+from benchmarker.compare import compare, to_markdown
+from benchmarker.report.numbers import times, with_spread
+from benchmarker.report.tables import Column, escaped, plain_line, table
+from benchmarker.stats import Estimate, Ratio
+from tests.records import environment, failed_cell, failed_record, record, save
+
+
+@pytest.mark.parametrize(
+    ("measured", "text"),
+    [
+        (Estimate(36.1523, deviation=0.0312), "36.15 ± 0.03"),
+        (Estimate(36.1523, deviation=0.0041), "36.152 ± 0.004"),
+        (Estimate(36.1523, deviation=0.0), "36.15 ± 0.00"),
+        (Estimate(36.1523), "36.15"),
+        (Estimate(36.15, low=36.02, high=36.28, deviation=0.1), "36.15 [36.02, 36.28]"),
+        (Estimate(1204.4, deviation=12.3), "1204 ± 12"),
+        (None, "–"),
+    ],
+)
+def test_a_value_has_four_digits_and_its_spread_beside_it(measured, text):
+    assert with_spread(measured) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (Ratio(1.834, rounds=5, low=1.791, high=1.872), "1.83x [1.79, 1.87]"),
+        (Ratio(0.612, rounds=1), "0.61x"),
+        (Ratio(0.0213, rounds=1), "0.021x"),
+        (Ratio(21.34, rounds=1), "21.3x"),
+    ],
+)
+def test_a_ratio_is_so_many_times(ratio, text):
+    assert times(ratio) == text
+
+
+HOSTILE = [
+    "a|b",
+    "line\nbreak\r\nand more",
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=y>",
+    "`code` **bold** _em_ ~~gone~~",
+    "[click](https://example.org) ![x](y)",
+    "&lt;b&gt; &amp;",
+    "\u202egnihtemos\u2066\u200b",
+    "back\\slash\\|pipe",
+    "../../etc/passwd",
+    "$x$",
+    "x" * 300,
+    "量化 🚀",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_one_inert_cell_of_the_table(name):
+    columns = [Column[str]("variant", escaped, "left"), Column[str]("tok/s", lambda _: "1")]
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(table(columns, [name]))
+    cells = [token for token in tokens if token.type == "inline"]
+    assert len(cells) == 4  # two headings, two cells
+    assert {child.type for child in cells[2].children} <= {"text", "text_special"}
+    assert "".join(child.content for child in cells[2].children) == plain_line(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gptq exllama_v2", "gptq exllama_v2"),  # nothing to escape inside a word
+        ("a|b", "a\\|b"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("two\nlines", "two lines"),
+        ("\u202eright to left", "right to left"),
+        ("x" * 81, "x" * 79 + "…"),
+    ],
+)
+def test_names_are_escaped_and_no_more_than_needed(name, text):
+    assert escaped(name) == text
+
+
+def test_columns_line_up_under_wide_letters():
+    lines = table([Column[str]("name", lambda name: name, "left")], ["量化", "int8"]).splitlines()
+    assert lines == ["| name |", "| :--- |", "| 量化 |", "| int8 |"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_record_makes_a_table_of_the_right_shape(tmp_path, name):
+    hostile = record(
+        "int8",
+        failed_cell("error", name),
+        name=name[:80],
+        model={"id": name},
+        environment=environment(device={"name": name}, packages={"torch": name}),
+    )
+    text = to_markdown(compare([save(tmp_path, hostile, failed_record("fp16", name))], force=True))
+    assert len({line.count(" | ") for line in text.splitlines() if line.startswith("| ")}) == 1
+    assert not any(letter in text for letter in "\x1b\x07\r\u202e\u2066\u200b")
+    html = MarkdownIt("gfm-like", {"linkify": False}).render(text)
+    assert not any(tag in html for tag in ("<script", "<img", "<a ", "<em>", "<s>", "<del>"))

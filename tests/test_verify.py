@@ -1,0 +1,130 @@
+"""A record whose numbers follow from its samples passes; one changed number is found and named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarker import compare as comparing
+from benchmarker import stats
+from benchmarker.verify import verify
+from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
+
+
+def mismatches(folder: Path) -> list[str]:
+    return [str(mismatch).removeprefix(f"{folder}/") for mismatch in verify([folder]).mismatches]
+
+
+def edit(path: Path, *place: str | int, to: object) -> None:
+    content = json.loads(path.read_text())
+    part = content
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = to
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(tmp_path, record("fp16", cell([1.4, 1.5, 1.6]), profile=profile()))
+
+
+def test_records_as_they_were_written_pass(tmp_path):
+    save(
+        tmp_path,
+        *rounds("fp16", [1.38, 1.39, 1.37, 1.40, 1.38]),
+        *rounds("int8", [0.76, 0.77, 0.75, 0.77, 0.76]),
+        *rounds("gptq", [1.39, 1.38, 1.37, 1.41]),
+        record("bnb4", failed_cell("oom_gpu", "no room"), cell([0.5, 0.6], new_tokens=1, batch_size=4)),
+    )
+    found = verify([tmp_path])
+    assert found.is_right
+    assert found.mismatches == ()
+    assert (found.records, found.numbers > 200) == (15, True)
+
+
+def test_sweeps_on_two_devices_pass_too(tmp_path):
+    other = environment(device={"name": "NVIDIA L4"})
+    save(tmp_path, *rounds("fp16", [1.0, 1.1, 1.05]), *rounds("int8", [2.0, 2.2, 2.1], environment=other))
+    assert mismatches(tmp_path) == []
+
+
+def test_a_measurement_on_the_cpu_passes(tmp_path):
+    samples = tuple(one.model_copy(update={"peak_allocated_bytes": None}) for one in cell().samples)
+    memory = {"peak_resident_bytes": 3_000_000_000}
+    on_cpu = cell(samples=samples).model_copy(update={"memory": cell().memory.model_copy(update=memory)})
+    on_cpu = on_cpu.model_copy(
+        update={"memory": on_cpu.memory.model_copy(update={"peak_allocated_bytes": None, "peak_reserved_bytes": None})}
+    )
+    save(tmp_path, record("fp16", on_cpu, environment=cpu_environment()))
+    assert mismatches(tmp_path) == []
+
+
+def test_a_latency_that_its_tokens_do_not_fill_is_found(folder):
+    edit(folder / "000.json", "cells", 0, "samples", 1, "latency_s", to=1.1)
+    [first, *_] = mismatches(folder)
+    assert first == (
+        "000.json: cell 26 x 50 x 1, run 2: latency_s is 1.1, but the samples give 1.5 for first token and steps"
+    )
+
+
+def test_a_wrong_count_of_tokens_is_found(folder):
+    edit(folder / "000.json", "cells", 0, "samples", 0, "new_tokens", to=49)
+    assert "000.json: cell 26 x 50 x 1, run 1: new_tokens is 49, but the samples give 50" in mismatches(folder)
+
+
+def test_a_memory_peak_that_no_run_had_is_found_in_the_record_and_in_the_table(folder):
+    edit(folder / "000.json", "cells", 0, "memory", "peak_allocated_bytes", to=4_000_000_000)
+    assert mismatches(folder) == [
+        "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 4000000000, but the samples give 8150000000",
+        "table, fp16: prompt 26, 50 new tokens, batch 1: peak_memory_bytes is 4000000000, "
+        "but the samples give 8150000000",
+    ]
+
+
+def test_a_kernel_sum_that_does_not_add_up_is_found(folder):
+    edit(folder / "000.json", "profile", "kernel_s", to=0.4)
+    assert mismatches(folder) == [
+        "000.json: profile: kernel_s is 0.4, but the samples give 0.5",
+        "000.json: profile: sum of percentages is 125.0, but the samples give 100.0",
+    ]
+
+
+def test_a_device_that_is_busier_than_the_time_it_had_is_found(folder):
+    edit(folder / "000.json", "profile", "busy_s", to=0.8)
+    assert mismatches(folder) == [
+        "000.json: profile: busy_s is 0.8, but the samples give at most 0.5, the sum of the kernels and their span"
+    ]
+
+
+def test_bits_per_weight_are_computed_again(folder):
+    edit(folder / "000.json", "load", "bits_per_weight", to=4.0)
+    assert "000.json: load: bits_per_weight is 4.0, but the samples give 16.0" in mismatches(folder)
+
+
+def test_a_recompilation_while_timing_does_not_pass_as_ok(tmp_path):
+    one = record("fp16", runtime="compile")
+    proof = one.runtime.model_copy(update={"recompilations": 2})
+    save(tmp_path, one.model_copy(update={"runtime": proof}))
+    assert mismatches(tmp_path) == [
+        "000.json: runtime: recompilations is 2, but the samples give none in a cell that is ok"
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_not_right(folder):
+    (folder / "001.json").write_text('{"schema_version": 1')
+    assert not verify([folder]).is_right
+
+
+def test_a_mistake_in_our_own_statistics_is_found(tmp_path, monkeypatch):
+    """The second computation shares no code with the first: here the first forgets to pair."""
+    save(tmp_path, *rounds("fp16", [1.0, 1.1, 1.2, 1.3]), *rounds("int8", [0.9, 1.0, 1.1, 1.25]))
+
+    def unpaired(baseline, variant):
+        return stats.unpaired_ratio(list(baseline.values()), list(variant.values()))
+
+    monkeypatch.setattr(comparing, "paired_ratio", unpaired)
+    fields = [mismatch.field for mismatch in verify([tmp_path]).mismatches]
+    assert fields == ["ratio_low", "ratio_high", "detectable", "verdict"]
