@@ -121,7 +121,6 @@ def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedMod
 @pytest.mark.slow
 def test_a_runtime_that_compiled_nothing_is_an_error(model: PreTrainedModel) -> None:
     runtime = CompiledRuntime(model, CpuDevice())
-    torch._dynamo.utils.counters.clear()
     with torch.compiler.set_stance("force_eager"):
         runtime.generate(prompt(), 4)
     with pytest.raises(UnsupportedError, match="compiled nothing"):
