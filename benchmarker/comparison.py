@@ -60,6 +60,7 @@ def compare_records(
     known = sorted({key for record in records for key in keys_of(record)})
     keys: list[CellKey | None] = [*known] or [None]
     rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
+    rows = _with_tokens_in_common(rows, chosen)
     return Comparison(
         rows=_with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()}),
         records=tuple(records),
@@ -102,6 +103,23 @@ def _with_ratios(rows: Sequence[Row], baseline: str, identities: dict[str, Ident
         else replace(row, ratio=ratios.get(index), verdict=words.get(index))
         for index, row in enumerate(rows)
     )
+
+
+def _with_tokens_in_common(rows: Sequence[Row], baseline: str) -> list[Row]:
+    """Each row with how far its text goes along with the baseline's."""
+    texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
+    return [
+        replace(row, tokens_in_common=tokens_in_common(row.first_tokens, texts[row.cell]))
+        if row.first_tokens and texts.get(row.cell)
+        else row
+        for row in rows
+    ]
+
+
+def tokens_in_common(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many stand before the first difference."""
+    pairs = zip(tokens, others, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(tokens), len(others)))
 
 
 def _ratio(base: Row, row: Row, identities: dict[str, Identity]) -> Ratio:

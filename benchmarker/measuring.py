@@ -8,7 +8,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.device import find_device
 from benchmarker.environment import environment
@@ -24,14 +24,20 @@ from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
 from benchmarker.profiling.capture import profile_generation
 from benchmarker.profiling.table import profile_table
+from benchmarker.quality.judge import judge
+from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.recordfile import write_record
 from benchmarker.report.markdown import summary
+from benchmarker.report.quality import quality_line
 from benchmarker.spec import Point
 from benchmarker.terminal import Terminal
 from benchmarker.units import gib, seconds
 from benchmarker.workloads.generation import ModelBenchmarker
 from benchmarker.workloads.prompts import check_fits, make_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Run:
@@ -82,6 +88,7 @@ class Run:
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
+        plan = self._plan_quality(checkpoint, tokenizer)
         benchmarker = self._load(checkpoint, tokenizer)
         for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
@@ -97,6 +104,11 @@ class Run:
                 break
         if self.job.procedure.profile:
             self._profile(benchmarker)
+        if plan:
+            # Handed over whole, so that the model can make room for the baseline.
+            models = [benchmarker.model]
+            del benchmarker
+            self._judge(plan, models)
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""
@@ -207,6 +219,28 @@ class Run:
         self._keep(profile=profile)
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
+
+    def _plan_quality(self, checkpoint: Checkpoint, tokenizer: Any | None) -> Plan | None:
+        """Refuse what cannot be judged before any weight is read; None where nothing is to be judged."""
+        job = self.job
+        if job.quality.size == "off":
+            return None
+        return make_plan(
+            job.quality, job.model, job.variant, checkpoint=checkpoint, tokenizer=tokenizer, progress=self.terminal
+        )
+
+    def _judge(self, plan: Plan, models: list[PreTrainedModel]) -> None:
+        """Perplexity and divergence, after everything that is timed."""
+        try:
+            quality = judge(plan, models, self.device, self.terminal)
+        except BenchmarkerError as error:
+            # As with the profile: what was timed stays.
+            self._keep(no_quality=str(error))
+            self.terminal.line(f"no quality: {error}")
+            return
+        self._keep(quality=quality)
+        if not self.job.part:
+            self.terminal.line(quality_line(quality))
 
     def _keep(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""

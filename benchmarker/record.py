@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.plain import Plain
+from benchmarker.qualityfacts import Quality
 
 SCHEMA_VERSION = 1
 """1: the first one."""
@@ -265,6 +266,9 @@ class RunRecord(Plain):
     profile: Profile | None = None
     no_profile: str | None = None
     """Why there is none although one was asked for."""
+    quality: Quality | None = None
+    no_quality: str | None = None
+    """Why there is none although it was asked for."""
     imported: Imported | None = None
     """None where this program measured."""
     reproduce: str

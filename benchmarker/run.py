@@ -23,6 +23,7 @@ MODEL = "Model"
 FORM = "Variant"
 GRID = "Grid"
 PROCEDURE = "Procedure"
+QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
 SWEEP_OPTIONS = ("--record", "--round", "--cells")
 """What a sweep adds to the arguments; each takes a value."""
@@ -90,6 +91,25 @@ def asked_job(
     profile_tokens: Annotated[
         int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
     ] = None,
+    quality: Annotated[
+        str | None,
+        typer.Option(
+            help="Perplexity, and divergence from the unquantized model: quick, full or off.  [default: off]",
+            rich_help_panel=QUALITY,
+        ),
+    ] = None,
+    quality_topk: Annotated[
+        int | None, typer.Option(help="Keep only so many of the likeliest tokens.", rich_help_panel=QUALITY)
+    ] = None,
+    quality_baseline: Annotated[
+        str | None, typer.Option(help="The unquantized model, for a quantized checkpoint.", rich_help_panel=QUALITY)
+    ] = None,
+    eval_text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text file, or data set as NAME:CONFIG:SPLIT.  [default: the shipped text]", rich_help_panel=QUALITY
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
@@ -133,6 +153,7 @@ def asked_job(
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
         },
+        quality={"size": quality, "text": eval_text, "top_k": quality_topk, "baseline": quality_baseline},
         device=device,
         output=output,
         part=part_of(record, round_, whole_numbers("--cells", cells)),
@@ -151,7 +172,7 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
 
         with quiet_libraries(verbose=verbose) as streams:
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
-    if any(cell.status != "ok" for cell in made.cells):
+    if made.no_quality or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
 
 

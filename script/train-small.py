@@ -43,7 +43,9 @@ def main() -> None:
 
     def keep(step: int, loss: float) -> None:
         nonlocal best
-        print(f"step {step}, {time.monotonic() - started:.0f} s, validation perplexity {math.exp(loss):.3f}", flush=True)
+        print(
+            f"step {step}, {time.monotonic() - started:.0f} s, validation perplexity {math.exp(loss):.3f}", flush=True
+        )
         if loss < best:
             best = loss
             save(model, options.output)

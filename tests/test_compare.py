@@ -70,6 +70,7 @@ def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
         "perplexity": None,
         "kl_divergence": None,
         "top1_agreement": None,
+        "tokens_in_common": 3,
         "energy_per_token_j": None,
         "rounds": 1,
         "runs": 3,

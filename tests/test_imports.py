@@ -14,6 +14,7 @@ PACKAGE = ROOT / "benchmarker"
 LAYERS = (
     "errors units names host stats recompute sweeping.orphan",
     "plain silence logtext",
+    "qualityfacts",
     "record device terminal",
     "recordfile",
     "loaders",
@@ -40,8 +41,8 @@ the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
-    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline "
-    "profiling.explain profiling.kernels profiling.names profiling.table profiling.trace"
+    "qualityfacts names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext "
+    "importing roofline profiling.explain profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

@@ -14,6 +14,7 @@ CONFIG = Path("configs/quickstart.yaml")
 def job(**given: Any) -> Job:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
+        "quality": {},
         "device": "auto", "output": None, "part": None, "reproduce": "",
     }  # fmt: skip
     return make_job(**nothing | given)
@@ -44,7 +45,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
     ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: input should be greater than 0, not 0"),
     ({"procedure": {"runs": 0}}, "command line: runs: input should be greater than 0, not 0"),
-    ({"model": {"load_format": "random"}}, "command line: load_format: input should be 'auto' or 'dummy', not 'random'"),
+    (
+        {"model": {"load_format": "random"}},
+        "command line: load_format: input should be 'auto' or 'dummy', not 'random'",
+    ),
 ]
 
 

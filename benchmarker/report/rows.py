@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from benchmarker.qualityfacts import Quality
 from benchmarker.record import RunRecord
 from benchmarker.stats import Estimate, Ratio
 
@@ -67,6 +68,12 @@ class Row:
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
+    quality: Quality | None = None
+    """Where the three above are from, and more."""
+    first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
+    tokens_in_common: int | None = None
+    """How many of them came before the first that differs from the baseline's."""
     energy_per_token_j: float | None = None
     rounds: int = 0
     runs: int = 0
@@ -76,6 +83,11 @@ class Row:
     dummy_weights: bool = False
     flags: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def tokens_compared(self) -> int:
+        """Of how many `tokens_in_common` are."""
+        return len(self.first_tokens)
 
     @property
     def is_baseline(self) -> bool:
@@ -129,6 +141,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
+        "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": row.energy_per_token_j,
         "rounds": row.rounds,
         "runs": row.runs,

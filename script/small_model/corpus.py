@@ -15,7 +15,6 @@ import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
 from pydoc_data.topics import topics
 
 BUCKETS = 24

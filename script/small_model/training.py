@@ -1,7 +1,7 @@
 """Training a few million parameters: Muon for the matrices inside the layers, AdamW for the rest.
 
-Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal; at this size it takes about half of AdamW's steps to
-the same loss. Tokens are drawn from the prose and from the code by turns, because the prose alone is soon known by heart.
+Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees prose and code, because the prose
+alone is soon known by heart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Plan:
 
 
 def new_model(vocabulary: int) -> Qwen3ForCausalLM:
-    """2.5 million parameters, 4.99 MB in 16 bit. Every matrix's sides are multiples of 128, as groups and kernels want."""
+    """2.5 million parameters, 4.99 MB in 16 bit. All sides are multiples of 128, as groups and kernels want."""
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=256,
