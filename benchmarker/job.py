@@ -43,6 +43,8 @@ class Part:
     round: int
     cells: tuple[int, ...]
     """Positions in the grid's points."""
+    only: str
+    """`timing` or `quality`: a sweep has a process for each."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Job:
     """None for a run by itself, which measures the whole grid."""
     reproduce: str
     """The command line, for the record."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether quality is measured in this process."""
+        return self.quality.size != "off" and (self.part is None or self.part.only == "quality")
 
     def points(self) -> list[Point]:
         """The cells to measure, smallest first."""
@@ -181,9 +188,9 @@ def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> Var
     return validated(VariantSpec, data, where="command line")
 
 
-def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None) -> Part | None:
+def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None, *, only: str) -> Part | None:
     """The share of a sweep; None where there is no sweep."""
-    return Part(record, round_number, tuple(cells or ())) if record else None
+    return Part(record, round_number, tuple(cells or ()), only) if record else None
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:

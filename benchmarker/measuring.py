@@ -223,7 +223,7 @@ class Run:
     def _plan_quality(self, checkpoint: Checkpoint, tokenizer: Any | None) -> Plan | None:
         """Refuse what cannot be judged before any weight is read; None where nothing is to be judged."""
         job = self.job
-        if job.quality.size == "off":
+        if not job.is_judged:
             return None
         return make_plan(
             job.quality, job.model, job.variant, checkpoint=checkpoint, tokenizer=tokenizer, progress=self.terminal

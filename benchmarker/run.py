@@ -25,7 +25,7 @@ GRID = "Grid"
 PROCEDURE = "Procedure"
 QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
-SWEEP_OPTIONS = ("--record", "--round", "--cells")
+SWEEP_OPTIONS = ("--record", "--round", "--cells", "--only")
 """What a sweep adds to the arguments; each takes a value."""
 
 
@@ -117,6 +117,7 @@ def asked_job(
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
     cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
+    only: Annotated[str, typer.Option(hidden=True, help="Of a sweep's part: timing or quality.")] = "timing",
     # The last two are for run_command, whose options these are too.
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
@@ -156,7 +157,7 @@ def asked_job(
         quality={"size": quality, "text": eval_text, "top_k": quality_topk, "baseline": quality_baseline},
         device=device,
         output=output,
-        part=part_of(record, round_, whole_numbers("--cells", cells)),
+        part=part_of(record, round_, whole_numbers("--cells", cells), only=only),
         reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
     )
 

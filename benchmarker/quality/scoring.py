@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from benchmarker.quality.windows import SCORED, Windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+PATIENCE_S = 5.0
+"""Before it is said how far the scoring is."""
 
 
 def keep(model: PreTrainedModel, windows: Windows, kept: Kept, progress: Progress, *, name: str) -> None:
@@ -66,6 +70,7 @@ def _predictions(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Window by window: its number, logits of its scored positions, and the tokens that came there."""
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
+    started = time.monotonic()
     for window in range(len(ids)):
         with torch.inference_mode():
             logits = _logits(model, ids[window : window + 1])
@@ -75,7 +80,8 @@ def _predictions(
                     "there is no perplexity; try --dtype bfloat16, whose range is wider"
                 )
         yield window, logits, targets[window]
-        progress.step(f"scoring {name}", window + 1, len(ids))
+        if time.monotonic() - started > PATIENCE_S:
+            progress.step(f"scoring {name}", window + 1, len(ids))
 
 
 def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
