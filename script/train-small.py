@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from small_model.corpus import Corpus, library_corpus
+from small_model.corpus import Corpus, library_corpus, package_versions
 from small_model.tokenizer import train_tokenizer, write_tokenizer
 from small_model.training import Plan, mean_loss, new_model, train
 from tokenizers import Tokenizer
@@ -32,7 +32,8 @@ def main() -> None:
     torch.manual_seed(options.seed)
     corpus = library_corpus()
     tokenizer = train_tokenizer([corpus.prose, corpus.code[:CODE_FOR_MERGES]], vocabulary=VOCABULARY)
-    ids = {name: encode(tokenizer, corpus, name) for name in ("prose", "code", "validation")}
+    ids = {name: encode(tokenizer, corpus, name) for name in ("prose", "packages", "code", "validation")}
+    print(package_versions())
     print(f"Python {platform.python_version()}, text {corpus.sha256}, tokens", {k: len(v) for k, v in ids.items()})
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "evaluation.txt").write_text(corpus.evaluation + "\n", encoding="utf-8")
@@ -51,7 +52,7 @@ def main() -> None:
             save(model, options.output)
 
     plan = Plan(steps=options.steps, minutes=options.minutes)
-    train(model, **ids, plan=plan, keep=keep)
+    train(model, texts=ids, validation=ids["validation"], plan=plan, keep=keep)
     shipped = Qwen3ForCausalLM.from_pretrained(options.output, dtype=torch.float32)
     print(f"as saved, in bfloat16: validation perplexity {math.exp(mean_loss(shipped, ids['validation'])):.3f}")
 

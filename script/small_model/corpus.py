@@ -1,19 +1,25 @@
-"""Text that any machine with Python has: the language's help topics, and the standard library's sources.
+"""Text that any machine with benchmarker has: Python's help topics and library, and docstrings of what it depends on.
 
 Prose is what a model is judged on: the help topics (`pydoc_data.topics`) and the docstrings of the library's modules.
 A quarter of the modules and of the topics is held out, chosen by a hash of the name, so that the choice is the same for
 every version of Python. Paragraphs of the held-out text are dropped wherever else they occur. The topics that
 `calibration.txt` was cut from are never held out: what GPTQ is calibrated on must not be what it is judged on.
+
+Two megabytes of prose are soon known by heart, so there is more to learn from: the modules' whole sources, and the
+docstrings of numpy, scipy and torch.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import re
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -25,6 +31,8 @@ LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "encodings", "pydoc_d
 """Folders: tests (some systems leave them out), other people's packages, tables, and the topics' own source."""
 PRIVATE = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 """Beginnings of names of what belongs to the machine, not to Python."""
+PACKAGES = ("numpy", "scipy", "torch")
+"""All under the BSD licence with three clauses."""
 SHORT_PARAGRAPH = 40
 """Characters below which a paragraph may stand in both halves ("Return self.")."""
 
@@ -37,6 +45,8 @@ class Corpus:
     """To learn from: topics and docstrings."""
     code: str
     """To learn from too: whole sources of the same modules, comments and docstrings included."""
+    packages: str
+    """And docstrings of packages."""
     validation: str
     """Prose that the learning rate and the checkpoint are chosen by."""
     evaluation: str
@@ -45,7 +55,7 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """Of everything that is learned from."""
-        return hashlib.sha256((self.prose + "\0" + self.code).encode()).hexdigest()
+        return hashlib.sha256("\0".join((self.prose, self.code, self.packages)).encode()).hexdigest()
 
 
 def library_corpus() -> Corpus:
@@ -62,9 +72,15 @@ def library_corpus() -> Corpus:
     return Corpus(
         prose=without(_joined(prose[name] for name in learned), unseen),
         code=without(_joined(clean(sources[name]) for name in learned if name in sources), unseen),
+        packages=without(_joined(map(clean, _package_docstrings())), unseen),
         validation=validation,
         evaluation=evaluation,
     )
+
+
+def package_versions() -> dict[str, str]:
+    """Which versions the docstrings are from."""
+    return {name: version(name) for name in PACKAGES}
 
 
 def docstrings(source: str) -> list[str]:
@@ -94,6 +110,17 @@ def _sources(library: Path) -> Iterable[tuple[str, str]]:
         if any(part in LEFT_OUT or part.startswith(PRIVATE) for part in parts):
             continue
         yield "/".join(parts), path.read_text(encoding="utf-8")
+
+
+def _package_docstrings() -> Iterable[str]:
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        for _, source in _sources(Path(spec.origin).parent):
+            # torch has templates among its modules, which are not Python yet.
+            with contextlib.suppress(SyntaxError):
+                yield "\n\n".join(docstrings(source))
 
 
 def _free_topics() -> list[str]:

@@ -1,14 +1,14 @@
 """Training a few million parameters: Muon for the matrices inside the layers, AdamW for the rest.
 
-Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees prose and code, because the prose
-alone is soon known by heart.
+Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees
+some of each kind of text, and a tenth of what the layers add is dropped at random: the text is seen several times.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +26,13 @@ class Plan:
     steps: int
     minutes: float
     """The learning rate falls to zero by `steps` or by then, whichever comes first."""
-    batch: int = 8
-    """Windows a step."""
-    prose_share: float = 0.65
+    rows: tuple[tuple[str, int], ...] = (("prose", 3), ("packages", 4), ("code", 1))
+    """Windows of each kind of text in a step."""
+    dropout: float = 0.1
     learning_rate: float = 6e-3
     warmup: float = 0.02
     """Share of the training in which the learning rate rises."""
-    decay: float = 0.6
+    decay: float = 0.8
     """Share of the training, at its end, in which it falls to zero."""
     weight_decay: float = 0.1
     report_every: int = 200
@@ -60,8 +60,7 @@ def new_model(vocabulary: int) -> Qwen3ForCausalLM:
 def train(
     model: Qwen3ForCausalLM,
     *,
-    prose: Tensor,
-    code: Tensor,
+    texts: Mapping[str, Tensor],
     validation: Tensor,
     plan: Plan,
     keep: Callable[[int, float], None],
@@ -69,7 +68,8 @@ def train(
     """Train in place.
 
     Args:
-        prose, code, validation: Token ids, [tokens].
+        texts: Token ids by the names in `plan.rows`, each [tokens].
+        validation: Token ids, [tokens].
         keep: Called with the step and the validation loss in nats, where a report is due.
     """
     device = next(model.parameters()).device
@@ -81,8 +81,9 @@ def train(
         ),
         torch.optim.AdamW(rest, lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
+    model.train()
     started = time.monotonic()
-    prose_rows = round(plan.batch * plan.prose_share)
+    _drop_in_training(model, plan.dropout)
     for step in range(plan.steps + 1):
         progress = max(step / plan.steps, (time.monotonic() - started) / (60 * plan.minutes))
         if step % plan.report_every == 0 or progress >= 1:
@@ -91,7 +92,7 @@ def train(
             return
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = plan.learning_rate * schedule(progress, plan)
-        rows = torch.cat([_windows(prose, prose_rows), _windows(code, plan.batch - prose_rows)]).to(device)
+        rows = torch.cat([_windows(texts[name], count) for name, count in plan.rows]).to(device)
         _loss(model, rows).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -104,11 +105,21 @@ def schedule(progress: float, plan: Plan) -> float:
     return max(0.0, min(progress / plan.warmup + 1e-3, 1.0, (1 - progress) / plan.decay))
 
 
+def _drop_in_training(model: Qwen3ForCausalLM, share: float) -> None:
+    """Drop some of what each layer adds to the stream, where the model is in training mode."""
+    for layer in model.model.layers:
+        for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            linear.register_forward_hook(lambda module, _, out: nn.functional.dropout(out, share, module.training))
+
+
 @torch.no_grad()
 def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor) -> float:
     """Nats per token over windows that do not overlap, every token scored: harsher than the quality measure's."""
+    was_training = model.training
+    model.eval()
     rows = tokens[: len(tokens) // WINDOW * WINDOW].view(-1, WINDOW).to(next(model.parameters()).device)
     losses = [_loss(model, part).item() * len(part) for part in rows.split(16)]
+    model.train(was_training)
     return math.fsum(losses) / len(rows)
 
 
