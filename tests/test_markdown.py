@@ -194,7 +194,7 @@ def test_unfinished_runs_are_said(tmp_path):
         tmp_path, record("fp16", status="running"), record("int8", status="interrupted", round_number=2), record("gptq")
     )
     assert "- fp16, round 1: the run has not finished, or its process died: what it saved so far is used.\n" in text
-    assert "- int8, round 2: the run was interrupted: the cells it finished are used.\n" in text
+    assert "- int8, round 3: the run was interrupted: the cells it finished are used.\n" in text
 
 
 def test_a_forced_table_is_marked_with_what_differs(tmp_path):
