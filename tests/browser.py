@@ -6,11 +6,13 @@ Needs nothing but the browser: messages are JSON with a zero byte after each, on
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +33,12 @@ OPTIONS = (
     "--remote-debugging-pipe",
 )
 PATIENCE_S = 60.0
+BECOME = """\
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser() -> str | None:
@@ -112,17 +120,24 @@ class Page:
             self.complaints.append(details["entry"]["text"])
 
 
+def _high(descriptor: int) -> int:
+    """The same under a number that is out of the way of 3 and 4."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return moved
+
+
 @contextmanager
 def open_browser(profile: Path) -> Iterator[Page]:
     """A browser with a profile of its own, ended afterwards."""
     program = find_browser()
     assert program
-    theirs_in, ours_out = os.pipe()
-    ours_in, theirs_out = os.pipe()
-    # The browser expects descriptors 3 and 4, which only a shell can be asked for without touching our own.
+    theirs_in, ours_out = map(_high, os.pipe())
+    ours_in, theirs_out = map(_high, os.pipe())
+    # The browser expects descriptors 3 and 4: a process of its own puts them there and becomes the browser.
     words = [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(
-        ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *words],
+        [sys.executable, "-S", "-c", BECOME, str(theirs_in), str(theirs_out), *words],
         pass_fds=(theirs_in, theirs_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

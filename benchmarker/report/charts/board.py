@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -17,7 +17,7 @@ QUANTITIES: tuple[Quantity, ...] = (
 )
 
 
-def board_chart(members: dict[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
+def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
     """A strip for each quantity that any cell knows, over the time since the first cell.
 
     Args:
@@ -44,11 +44,11 @@ def board_chart(members: dict[str, Sequence[RunRecord]], looks: dict[str, Series
         drawn, all_axes = figure(0.6 + 1.05 * len(shown) + 0.17 * ((len(variants) + 1) // 2), rows=len(shown))
         for axes, (words, of) in zip(all_axes, shown, strict=True):
             for name in variants:
-                points = [_point(cell, of, start_s) for owner, cell in cells if owner == name]
-                places, values = zip(*[point for point in points if point] or [((), ())], strict=True)
+                all_points = [_point(cell, of, start_s) for owner, cell in cells if owner == name]
+                points = [point for point in all_points if point]
                 axes.plot(
-                    places,
-                    values,
+                    [minutes for minutes, _ in points],
+                    [value for _, value in points],
                     linestyle="none",
                     color=looks[name].colour(ink),
                     marker=looks[name].marker,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -25,7 +25,7 @@ def seconds_by_category(profile: Profile) -> dict[Category, float]:
     return {category: totals[category] for category in CATEGORIES if totals.get(category)}
 
 
-def kernels_chart(members: dict[str, Sequence[RunRecord]]) -> Chart | None:
+def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
     """Stacked bars, one a variant.
 
     Args:

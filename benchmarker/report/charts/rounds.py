@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -18,7 +18,7 @@ LEAST_SPAN = 2.5
 
 
 def rounds_chart(
-    members: dict[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
+    members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
 ) -> Chart | None:
     """Deviation of every run from its variant's median, one strip a variant.
 

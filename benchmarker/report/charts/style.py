@@ -126,11 +126,11 @@ def to_svg(chart: Chart) -> str:
     return _for_page(buffer.getvalue(), chart.name)
 
 
-def to_png(chart: Chart, path: Path) -> None:
-    """The drawing on white paper, with its title."""
+def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
+    """The drawing on white paper, with its title and a remark beside that."""
     with _drawing(LIGHT, salt=chart.name):
         drawn = chart.draw(LIGHT)
-        drawn.suptitle(chart.title, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)
+        drawn.suptitle(chart.title + remark, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)
         drawn.savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper, metadata={"Software": None})
 
 
@@ -138,7 +138,8 @@ def to_png(chart: Chart, path: Path) -> None:
 def _drawing(ink: Ink, *, salt: str) -> Iterator[None]:
     colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), ink.text)
     colours |= dict.fromkeys(("grid.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink.faint)
-    with matplotlib.rc_context({**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt}):
+    settings: Any = {**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
         yield
 
 
