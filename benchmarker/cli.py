@@ -10,6 +10,7 @@ from benchmarker import __version__
 from benchmarker.run import run_command
 from benchmarker.verbs.checkpoint import checkpoints
 from benchmarker.verbs.compare import compare
+from benchmarker.verbs.doctor import doctor
 from benchmarker.verbs.import_log import import_logs
 from benchmarker.verbs.report import report
 from benchmarker.verbs.sweep import sweep
@@ -27,6 +28,7 @@ app.command()(compare)
 app.command()(report)
 app.command()(verify)
 app.command("import")(import_logs)
+app.command()(doctor)
 app.add_typer(checkpoints, name="checkpoint")
 
 

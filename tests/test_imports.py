@@ -29,7 +29,7 @@ LAYERS = (
     "job checkpoints verify",
     "measuring loading",
     "run",
-    "sweeping",
+    "sweeping doctor",
     "sweep",
     "verbs",
     "cli",
