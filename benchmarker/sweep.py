@@ -17,6 +17,7 @@ from benchmarker.errors import ResultsError
 from benchmarker.measure.monitor import Monitor, find_monitor
 from benchmarker.names import slug
 from benchmarker.record import Environment
+from benchmarker.report.words import duration_words
 from benchmarker.sweeping.arguments import RESULTS, Asked, Settings, read_arguments
 from benchmarker.sweeping.attempts import measure
 from benchmarker.sweeping.child import SweepTimeoutError
@@ -25,9 +26,8 @@ from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_swee
 from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
 from benchmarker.sweeping.quality import judge_variants
-from benchmarker.sweeping.site import RUN, Ledger, Site, now_id
+from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
-from benchmarker.sweeping.words import duration_words
 from benchmarker.terminal import Terminal
 
 __all__ = ["Seams", "Settings", "run_sweep"]
@@ -39,6 +39,8 @@ class Seams:
 
     run: tuple[str, ...] = RUN
     """What a child is started with, before its arguments."""
+    report: tuple[str, ...] = REPORT
+    """What draws the report, before its arguments."""
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
 
@@ -83,6 +85,7 @@ def run_sweep(
         monitor=seams.find_monitor(surroundings),
         deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
         run=seams.run,
+        report=seams.report,
     )
     with locked(site.folder):
         return _run(site, forecast, terminal)

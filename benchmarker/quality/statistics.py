@@ -34,7 +34,8 @@ class Scores:
     @property
     def probability_change(self) -> Floats:
         """Of the text's own token, from the baseline to the model."""
-        return np.exp(-self.nats) - np.exp(-self.baseline_nats)
+        change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
+        return change
 
 
 def perplexity(nats: Floats) -> tuple[float, float | None]:

@@ -14,7 +14,7 @@ from benchmarker.report.caveats import caveats
 from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
-from benchmarker.report.quality import quality_caption, quality_table, text_line
+from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import escaped, table
 from benchmarker.report.words import cell_words
@@ -31,8 +31,8 @@ def to_markdown(results: Results) -> str:
     parts.append(table([*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)], chosen))
     if len({row.cell for row in rows}) > 1:
         parts += ["**Every cell**", _grid(results)]
-    if quality := quality_table(chosen):
-        parts += ["**Quality**", quality]
+    if quality := quality_columns(chosen):
+        parts += ["**Quality**", table(quality, chosen)]
     parts += [caption(results), quality_caption(chosen)]
     lines = [*caveats(results.records, rows), *text_line(chosen, results.baseline), *map(_left_out, results.problems)]
     parts.append(_bullets(lines))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from benchmarker.qualityfacts import Quality
 from benchmarker.report.numbers import decimal, percent
 from benchmarker.report.rows import Row
-from benchmarker.report.tables import Column, escaped, table
+from benchmarker.report.tables import Column, escaped
 from benchmarker.units import MISSING, significant
 
 INDISTINGUISHABLE = "indistinguishable"
@@ -49,11 +49,11 @@ def kl_text(quality: Quality) -> str:
     return f"{significant(against.kl_mean, 3)} ± {error}"
 
 
-def quality_table(rows: Sequence[Row]) -> str:
-    """The detail, of the rows of one cell; empty where no quality is known."""
+def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """The detail; none where no quality is known."""
     if not any(row.quality for row in rows):
-        return ""
-    columns = [
+        return []
+    return [
         Column[Row]("variant", lambda row: escaped(row.variant), "left"),
         Column[Row]("perplexity", _of(lambda one: decimal(one.perplexity))),
         Column[Row]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
@@ -63,7 +63,6 @@ def quality_table(rows: Sequence[Row]) -> str:
         Column[Row]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
         Column[Row]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
     ]
-    return table(columns, rows)
 
 
 def quality_caption(rows: Sequence[Row]) -> str:
