@@ -90,6 +90,12 @@ def asked_job(
     profile_tokens: Annotated[
         int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
     ] = None,
+    energy: Annotated[
+        bool,
+        typer.Option(
+            "--energy", help="Count joules per token too; a good minute, on a GPU.", rich_help_panel=PROCEDURE
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
@@ -132,6 +138,7 @@ def asked_job(
             "warmup": warmup,
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
+            "energy": True if energy else None,
         },
         device=device,
         output=output,

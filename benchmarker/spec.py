@@ -158,6 +158,8 @@ class Procedure(Plain):
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
     """Length of that generation at most: a trace grows by megabytes a token."""
+    energy: bool = False
+    """Count the energy of the largest cell, after the timing: a good minute on a GPU whose driver has a counter."""
 
 
 class Experiment(Plain):
