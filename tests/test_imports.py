@@ -13,7 +13,7 @@ PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
-    "plain silence logtext",
+    "plain silence logtext folding",
     "record device terminal",
     "recordfile",
     "loaders",
