@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 
 from benchmarker.errors import ResultsError
 from benchmarker.plain import Plain, first_problem
+from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
 """1: the first one."""
@@ -75,11 +76,14 @@ class Cell(Plain):
     prompt_tokens: int
     new_tokens: int
     batch_size: int
+    depth: int = 0
+    """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     status: CellStatus
     reason: str | None = None
     """Why it is not ok, in one sentence."""
     prompt_sha256: str | None = None
-    """Of the prompt's token ids, comma-separated decimals: the same for every variant of a comparison."""
+    """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
+    of a comparison."""
     prompt_source: str | None = None
     """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
     warmup: tuple[Sample, ...] = ()
@@ -95,6 +99,8 @@ class Cell(Plain):
     """Unix times between which the repeats were timed."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
+    demand: Demand | None = None
+    """What the cell's work cannot do without. None in records from before this was counted."""
 
 
 class ModelFacts(Plain):
@@ -161,10 +167,22 @@ class RuntimeFacts(Plain):
     setup_s: float | None = None
     """Time of the first generation at a new shape, with compilation or capture in it; the longest where there were
     several. None where nothing is set up."""
+    setup_cache: Literal["cold", "warm"] | None = None
+    """Whether the compiler's cache on disk was empty when setting up began. None where nothing is compiled."""
     frames_compiled: int | None = None
+    """Graphs that the compiler made, over all shapes."""
     graph_breaks: int | None = None
     recompilations: int | None = None
     """While timing: anything but 0 makes the cell invalid."""
+    graphs_captured: int | None = None
+    """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
+    graph_replays: int | None = None
+    """Decode steps in timed runs that were a replay of such a graph."""
+    graph_bytes: int | None = None
+    """Growth of the memory that torch's allocator holds while the last graph was captured: the graph's own pool."""
+    kernels_per_token: float | None = None
+    """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
+    without a profile."""
 
 
 class Kernel(Plain):
@@ -268,6 +286,8 @@ class RunRecord(Plain):
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     load: LoadFacts | None = None
     runtime: RuntimeFacts | None = None
+    limits: Limits | None = None
+    """What the device does at best. None in records from before this was measured."""
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None
     no_profile: str | None = None

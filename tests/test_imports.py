@@ -14,11 +14,12 @@ PACKAGE = ROOT / "benchmarker"
 LAYERS = (
     "errors units names host stats recompute sweeping.orphan",
     "plain silence logtext",
+    "roofline",
     "record device terminal",
     "loaders",
     "spec",
     "keys loaders.dummy loaders.source",
-    "workloads.base runtimes profiling roofline",
+    "workloads.base runtimes profiling",
     "measure",
     "environment workloads quality",
     "report",
