@@ -24,7 +24,7 @@ def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> 
     """One number a round: the median of each process's samples, and their geometric mean where a round has several.
 
     Args:
-        shape: Batch size, prompt tokens, new tokens, and which of the cells of that shape.
+        shape: Batch size, prompt tokens, new tokens, which of the cells of that shape, and its depth.
     """
     found: dict[int, list[float]] = defaultdict(list)
     for record in records:
@@ -36,7 +36,7 @@ def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     """What a row says apart from its speed-up."""
-    batch_size, _, new_tokens, _ = shape
+    batch_size, _, new_tokens, *_ = shape
     times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
     latency_s, ttft_s, tpot_s = map(_centre, times.values())
     loads = [record["load"] for record in records if record["load"]]
@@ -161,11 +161,12 @@ def _centre(by_round: dict[int, float]) -> float | None:
 
 def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
     """The measured cell of that shape."""
-    batch_size, prompt_tokens, new_tokens, which = shape
+    batch_size, prompt_tokens, new_tokens, which, depth = shape
     same = [
         cell
         for cell in record["cells"]
         if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
+        and cell.get("depth", 0) == depth
     ]
     return same[which] if which < len(same) and same[which]["status"] == "ok" else None
 

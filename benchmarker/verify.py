@@ -101,7 +101,8 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
 
 
 def _cell_checks(cell: Cell) -> Iterator[_Check]:
-    place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}"
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}{depth}"
     yield _Check(place, "samples", len(cell.samples), "at least one for a cell that is ok", holds=bool(cell.samples))
     for number, one in enumerate(cell.samples, start=1):
         where = f"{place}, run {number}"
@@ -195,8 +196,8 @@ def _stated(row: Row) -> dict[str, Any]:
     return {**to_row(row), **spreads, "detectable": row.ratio.detectable if row.ratio else None}
 
 
-def _shape(key: CellKey) -> tuple[int, int, int, int]:
-    return key.batch_size, key.prompt_tokens, key.new_tokens, key.text
+def _shape(key: CellKey) -> tuple[int, int, int, int, int]:
+    return key.batch_size, key.prompt_tokens, key.new_tokens, key.text, key.depth
 
 
 def _equal(place: str, field: str, stated: Any, recomputed: Any) -> _Check:

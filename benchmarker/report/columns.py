@@ -39,6 +39,8 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     }
     keys = [row.cell for row in rows if row.cell]
     shown = {name: of for name, of in parts.items() if always or len(set(map(of, keys))) > 1}
+    if any(key.depth for key in keys):
+        shown["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         shown["text"] = lambda key: key.text + 1
     return [Column(name, _of_cell(of)) for name, of in shown.items()]

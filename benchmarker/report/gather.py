@@ -46,11 +46,11 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
 
 def keys_of(record: RunRecord) -> list[CellKey]:
     """The record's cells in their order."""
-    seen: dict[tuple[int, int, int], int] = defaultdict(int)
+    seen: dict[tuple[int, int, int, int], int] = defaultdict(int)
     keys = []
     for cell in record.cells:
-        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens
-        keys.append(CellKey(*shape, text=seen[shape]))
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        keys.append(CellKey(*shape[:3], text=seen[shape], depth=cell.depth))
         seen[shape] += 1
     return keys
 

@@ -64,7 +64,9 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
         if row.cell:
             able[row.cell] = able.get(row.cell, 0) + (row.status == "ok")
     return max(
-        able, key=lambda key: (able[key], key.batch_size * (key.prompt_tokens + key.new_tokens), key), default=None
+        able,
+        key=lambda key: (able[key], key.batch_size * (key.depth + key.prompt_tokens + key.new_tokens), key),
+        default=None,
     )
 
 

@@ -18,6 +18,8 @@ class CellKey:
     new_tokens: int
     text: int = 0
     """Prompt texts may be equally long: the second of a shape is 1."""
+    depth: int = 0
+    """Tokens in the cache before the prompt."""
 
 
 class Failure(NamedTuple):
@@ -109,6 +111,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "prompt_tokens": cell.prompt_tokens if cell else None,
         "new_tokens": cell.new_tokens if cell else None,
         "batch_size": cell.batch_size if cell else None,
+        "depth": cell.depth if cell else None,
         "status": row.status,
         "latency_s": _value(row.latency),
         "ttft_s": _value(row.ttft),
