@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarker.record import RunRecord
+from benchmarker.report.limits import impossible
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import escaped
 from benchmarker.report.words import cell_words, plural, status_words
@@ -26,6 +27,7 @@ CLOCKS_WITHIN = 1.03
 def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader should know before believing the table, most important first."""
     return (
+        *impossible(rows),
         *_dummy(rows),
         *_types(records),
         *_failed(rows),

@@ -25,7 +25,7 @@ NAME = "benchmarker_one_query"
 @contextmanager
 def one_query_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let the model attend in this way, for decode steps alone: a prefill keeps the model's own."""
-    config = model.config
+    config: Any = model.config
     own = config._attn_implementation
     config._attn_implementation = NAME
     try:
@@ -43,7 +43,7 @@ def attend(
     *,
     scaling: float,
     filled: Filled,
-    **_: Any,
+    **unused: Any,
 ) -> tuple[Tensor, None]:
     """One decode step of one layer.
 

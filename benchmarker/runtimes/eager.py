@@ -81,7 +81,8 @@ class EagerRuntime:
             with torch.no_grad():
                 for chunk in context.split(CHUNK, dim=1):
                     self._model(input_ids=chunk, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
-        for layer in self._cache.layers:
+        parts: list[Any] = self._cache.layers
+        for layer in parts:
             if type(layer).__name__ != "DynamicLayer":
                 raise UnsupportedError(f"a depth in a cache of {type(layer).__name__} is not written yet")
             layer.keys = layer.keys[:, :, : context.shape[1]]
@@ -103,8 +104,11 @@ class EagerRuntime:
         if self._last is None:
             return None
         prompt, context = self._last
-        few, more = (count(lambda tokens=tokens: self.generate(prompt, tokens, context=context)) for tokens in (2, 4))
-        return (more - few) / 2
+
+        def kernels(tokens: int) -> int:
+            return count(lambda: self.generate(prompt, tokens, context=context))
+
+        return (kernels(4) - kernels(2)) / 2
 
     def facts(self) -> RuntimeFacts:
         """Nothing is set up, and every token is read as it is made."""

@@ -42,6 +42,9 @@ class Filled(NamedTuple):
 class FixedLayer(StaticLayer):
     """One layer's keys and values."""
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, length: int, place: Place) -> None:
         super().__init__(max_cache_len=length)
         self.place = place
@@ -75,7 +78,7 @@ class FixedCache:
 
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
         config = model.config.get_text_config(decoder=True)
-        weight = model.get_input_embeddings().weight
+        weight: Any = model.get_input_embeddings().weight
         device = weight.device
         self.length = length
         self.place = Place(torch.zeros((), dtype=torch.int64, device=device), known=0)
@@ -83,10 +86,13 @@ class FixedCache:
         other = next((type(layer).__name__ for layer in self.layers.layers if type(layer) is not StaticLayer), None)
         if other:
             raise UnsupportedError(f"a static cache of {other} is not written yet; use --runtime eager")
-        self.layers.layers = [FixedLayer(length, self.place) for _ in self.layers.layers]
+        parts = [FixedLayer(length, self.place) for _ in self.layers.layers]
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        for layer in self.layers.layers:
-            layer.allocate((batch, config.num_key_value_heads, head_dim), dtype=weight.dtype, device=device)
+        for part in parts:
+            part.allocate((batch, config.num_key_value_heads, head_dim), dtype=weight.dtype, device=device)
+        self.keys: Tensor = parts[0].keys
+        """The first layer's, which are like all others'."""
+        self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.filled = Filled(
             lengths=torch.ones(batch, dtype=torch.int32, device=device),

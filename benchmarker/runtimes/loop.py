@@ -173,5 +173,5 @@ class FixedRuntime:
             setup_s=self._setup_s,
             graphs_captured=self._captured if self._capture else None,
             graph_replays=self._replays if self._capture else None,
-            attention=description(self._shape.cache.layers.layers[0].keys) if self._shape else None,
+            attention=description(self._shape.cache.keys) if self._shape else None,
         )

@@ -45,7 +45,12 @@ def fill(model: PreTrainedModel, context: Tensor, cache: FixedCache) -> None:
 def decode_step(model: PreTrainedModel, token: Tensor, cache: FixedCache) -> Tensor:
     """One more token: [batch, 1] in, [batch, 1] out, and the cache is one token longer."""
     with one_query_attention(model):
-        logits = model(input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled).logits
+        return attending_step(model, token, cache)
+
+
+def attending_step(model: PreTrainedModel, token: Tensor, cache: FixedCache) -> Tensor:
+    """The step without the switch of attention, which is none of the device's business."""
+    logits = model(input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled).logits
     cache.advance()
     return greedy(logits)
 
