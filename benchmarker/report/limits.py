@@ -138,7 +138,8 @@ def _stops(variant: str, other: str, ratios: dict[int, float]) -> str:
         best = max(sizes, key=ratios.__getitem__)
         return f"{name} is at no batch size faster than {than}: at best {_at(best, ratios)}"
     if wins == sizes:
-        return f"{name} is faster than {than} at every batch size, from {_at(sizes[0], ratios)} to {_at(sizes[-1], ratios)}"
+        ends = f"from {_at(sizes[0], ratios)} to {_at(sizes[-1], ratios)}"
+        return f"{name} is faster than {than} at every batch size, {ends}"
     if wins == sizes[: len(wins)]:
         after = sizes[len(wins)]
         return f"{name} stops being faster than {than} between {_at(wins[-1], ratios)} and {_at(after, ratios)}"

@@ -115,13 +115,17 @@ class CompiledRuntime(FixedRuntime):
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn the compiler's errors into one sentence that names the operation."""
-        from torch._dynamo import config
-        from torch._dynamo.exc import TorchDynamoException
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
         from torch._inductor.exc import InductorError
 
         try:
-            with config.patch(fail_on_recompile_limit_hit=True):
-                yield
+            yield
+        except FailOnRecompileLimitHit as error:
+            # With fullgraph it is an error; without, torch would run the rest uncompiled.
+            raise UnsupportedError(
+                "torch.compile: the decoder layers differ in what they are compiled for, so that torch hit its limit of "
+                f"recompilations: {_reason(error.__cause__ or error)}"
+            ) from error
         except (TorchDynamoException, InductorError) as error:
             raise UnsupportedError(f"torch.compile: {_reason(error)}") from error
         except RuntimeError as error:
@@ -200,7 +204,7 @@ def _route(layer: nn.Module, index: int, run: Function) -> None:
     layer.forward = forward
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The error beneath the wrapping, and the first line that it says."""
     inner = getattr(error, "inner_exception", None) or error
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()] or ["no reason given"]
