@@ -123,8 +123,8 @@ class CompiledRuntime(FixedRuntime):
         except FailOnRecompileLimitHit as error:
             # With fullgraph it is an error; without, torch would run the rest uncompiled.
             raise UnsupportedError(
-                "torch.compile: the decoder layers differ in what they are compiled for, so that torch hit its limit of "
-                f"recompilations: {_reason(error.__cause__ or error)}"
+                "torch.compile: the decoder layers differ in what they are compiled for, and torch hit its limit of "
+                f"compilations: {_reason(error.__cause__ or error)}"
             ) from error
         except (TorchDynamoException, InductorError) as error:
             raise UnsupportedError(f"torch.compile: {_reason(error)}") from error
