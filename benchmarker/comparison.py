@@ -20,6 +20,7 @@ from benchmarker.comparable import Identity, check_comparable, named_variants
 from benchmarker.errors import ResultsError, did_you_mean
 from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of, make_row
+from benchmarker.report.limits import with_best
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.rows import CellKey, Results, Row, to_row
 from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
@@ -61,7 +62,9 @@ def compare_records(
     keys: list[CellKey | None] = [*known] or [None]
     rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
     return Comparison(
-        rows=_with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()}),
+        rows=with_best(
+            _with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()}), chosen
+        ),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
