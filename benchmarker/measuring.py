@@ -197,6 +197,7 @@ class Run:
                 prompt_tokens=len(benchmarker.prompt(point).ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
+                first_token_ns=lambda: step.first_token_ns,
             )
         except BenchmarkerError as error:
             # The cells are measured and saved: a profiler that does not work here must not undo that.

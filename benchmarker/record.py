@@ -174,6 +174,10 @@ class Kernel(Plain):
     calls: int
     total_s: float
     """Summed device time; on CPU the operator's self time."""
+    decode_calls: int | None = None
+    """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
+    decode_s: float | None = None
+    """Time of those."""
 
 
 class Profile(Plain):
@@ -193,6 +197,13 @@ class Profile(Plain):
     """From the first kernel's start to the last one's end."""
     kernels: tuple[Kernel, ...]
     """Every kernel, longest total first."""
+    decode_busy_s: float | None = None
+    """Union of the kernels' intervals after the first token. None where prefill and decode are not told apart."""
+    decode_span_s: float | None = None
+    """From the first of those kernels' start to the last one's end."""
+    decode_launches: int | None = None
+    """Times that the host gave the device work after the first token: a replayed graph is one, with all its kernels.
+    None on CPU, and where the tracer does not say which launch a kernel is from."""
     peak_allocated_bytes: int | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""
