@@ -1,3 +1,44 @@
-"""benchmarker: which quantization should I run on my GPU, and why is it fast or slow?"""
+"""benchmarker: which quantization should I run on my GPU, and why is it fast or slow?
+
+The public names are loaded when they are first used: `import benchmarker` brings neither torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarker.comparison import compare as compare
+    from benchmarker.device import find_device as find_device
+    from benchmarker.errors import BenchmarkerError as BenchmarkerError
+    from benchmarker.loading import load_model as load_model
+    from benchmarker.recordfile import read_record as read_record
+    from benchmarker.spec import Grid as Grid
+    from benchmarker.spec import Procedure as Procedure
+    from benchmarker.workloads.generation import ModelBenchmarker as ModelBenchmarker
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "BenchmarkerError": "errors",
+    "Grid": "spec",
+    "ModelBenchmarker": "workloads.generation",
+    "Procedure": "spec",
+    "compare": "comparison",
+    "find_device": "device",
+    "load_model": "loading",
+    "read_record": "recordfile",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'benchmarker' has no attribute '{name}'")
+    return getattr(import_module(f"benchmarker.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

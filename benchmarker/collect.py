@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchmarker.errors import ResultsError
-from benchmarker.record import SCHEMA_VERSION, RunRecord, read_record
+from benchmarker.record import SCHEMA_VERSION, RunRecord
+from benchmarker.recordfile import read_record
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from benchmarker.comparable import Circumstance, between_prompts, between_records, circumstances, refusal
 from benchmarker.errors import ResultsError
 from benchmarker.record import RunRecord
-from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown
+from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown, gate_to_rows
 from benchmarker.report.rows import Results, Row
 from benchmarker.stats import MIN_ROUNDS, unpaired_ratio, verdicts
 
-__all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "parse_limit"]
+__all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "gate_to_rows", "parse_limit"]
 
 MUST_BE_EQUAL = ("device", "device kind", "model", "model shapes (config_sha256)", "load_format")
 """Anything else may be the very change that is looked at, and is named beside the table."""

@@ -24,7 +24,8 @@ from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
 from benchmarker.profiling.capture import profile_generation
 from benchmarker.profiling.table import profile_table
-from benchmarker.record import Cell, LoadFacts, RunRecord, Sample, write_record
+from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
+from benchmarker.recordfile import write_record
 from benchmarker.report.markdown import summary
 from benchmarker.spec import Point
 from benchmarker.terminal import Terminal

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,15 +28,7 @@ SWEEP_OPTIONS = ("--record", "--round", "--cells")
 """What a sweep adds to the arguments; each takes a value."""
 
 
-@dataclass
-class Question:
-    """Arguments whose job is wanted without being done."""
-
-    arguments: list[str]
-    job: Job | None = None
-
-
-def run_command(
+def asked_job(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
     variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
@@ -106,51 +97,54 @@ def run_command(
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
     cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,
-) -> None:
+    # The last two are for run_command, whose options these are too.
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
+    verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
+) -> Job:
     """Measure one variant, and print and save what came out.
 
     Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
     """
-    question: Question | None = context.obj
-    with one_line_errors() if question is None else nullcontext():
-        options = list(option or [])
-        if calibration is not None:
-            options.append(f"calibration={calibration}")
-        job = make_job(
-            config=config,
-            variant=variant,
-            model={
-                "id": model,
-                "revision": revision,
-                "load_format": load_format,
-                "dtype": dtype,
-                "trust_remote_code": trust_remote_code,
-                "chat_template": chat_template,
-            },
-            form={"quant": quant, "runtime": "compile" if compile_ else runtime, "name": name},
-            options=options,
-            grid={
-                "prompt_tokens": whole_numbers("--prompt-tokens", prompt_tokens),
-                "prompts": prompt or None,
-                "new_tokens": whole_numbers("--new-tokens", new_tokens),
-                "batch_size": whole_numbers("--batch-size", batch_size),
-            },
-            procedure={
-                "runs": runs,
-                "warmup": warmup,
-                "profile": False if no_profile else None,
-                "profile_tokens": profile_tokens,
-            },
-            device=device,
-            output=output,
-            part=part_of(record, round_, whole_numbers("--cells", cells)),
-            reproduce=f"{PROGRAM} {shlex.join(question.arguments if question else _arguments())}".strip(),
-        )
-        if question:
-            question.job = job
-            return
+    options = list(option or [])
+    if calibration is not None:
+        options.append(f"calibration={calibration}")
+    return make_job(
+        config=config,
+        variant=variant,
+        model={
+            "id": model,
+            "revision": revision,
+            "load_format": load_format,
+            "dtype": dtype,
+            "trust_remote_code": trust_remote_code,
+            "chat_template": chat_template,
+        },
+        form={"quant": quant, "runtime": "compile" if compile_ else runtime, "name": name},
+        options=options,
+        grid={
+            "prompt_tokens": whole_numbers("--prompt-tokens", prompt_tokens),
+            "prompts": prompt or None,
+            "new_tokens": whole_numbers("--new-tokens", new_tokens),
+            "batch_size": whole_numbers("--batch-size", batch_size),
+        },
+        procedure={
+            "runs": runs,
+            "warmup": warmup,
+            "profile": False if no_profile else None,
+            "profile_tokens": profile_tokens,
+        },
+        device=device,
+        output=output,
+        part=part_of(record, round_, whole_numbers("--cells", cells)),
+        reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
+    )
+
+
+@wraps(asked_job)
+def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
+    """Do the job that the arguments ask for."""
+    with one_line_errors():
+        job = asked_job(quiet=quiet, verbose=verbose, **asked)
         if job.part:
             end_with_parent()
         from benchmarker.measuring import Run
@@ -179,26 +173,26 @@ def read_job(arguments: Sequence[str]) -> Job | None:
     Raises:
         BenchmarkerError: As running it would.
     """
-    question = Question(list(arguments))
-    typer.main.get_command(_app()).main(question.arguments, prog_name=PROGRAM, standalone_mode=False, obj=question)
-    return question.job
+    words = list(arguments)
+    answer = _command(asked_job).main(words, prog_name=PROGRAM, standalone_mode=False, obj=words)
+    return answer if isinstance(answer, Job) else None
 
 
 def known_options() -> dict[str, bool]:
     """The options of a run, and whether each takes a value."""
-    parameters = typer.main.get_command(_app()).params
-    return {name: not getattr(one, "is_flag", False) for one in parameters for name in one.opts}
+    return {name: not getattr(one, "is_flag", False) for one in _command(asked_job).params for name in one.opts}
 
 
-def _app() -> typer.Typer:
+def _command(function: Callable[..., object]) -> Any:
+    """A click command; typer brings its own copy of click, whose types have no public name."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(run_command)
-    return app
+    app.command()(function)
+    return typer.main.get_command(app)
 
 
 def main() -> None:
     """Entry of `python -m benchmarker.run`."""
-    _app()(prog_name=PROGRAM)
+    _command(run_command)(prog_name=PROGRAM)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarker.collect import Collected, collect
 from benchmarker.comparable import check_comparable, named_variants
-from benchmarker.compare import Comparison, compare_records
+from benchmarker.comparison import Comparison, compare_records
 from benchmarker.recompute import Numbers, Raw, numbers_of, ratio, spreads_of, times_by_round, verdict
 from benchmarker.record import Cell, Profile, RunRecord
 from benchmarker.report.rows import CellKey, Row, to_row

@@ -19,8 +19,8 @@ from benchmarker.record import (
     RuntimeFacts,
     Sample,
     VariantFacts,
-    write_record,
 )
+from benchmarker.recordfile import write_record
 
 PARAMETERS = 4_022_468_096
 PROMPT = "6f3c" * 16

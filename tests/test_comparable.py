@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.compare import compare, to_rows
+from benchmarker.comparison import compare, to_rows
 from benchmarker.errors import ResultsError
 from tests.records import cell, environment, record, rounds, save
 

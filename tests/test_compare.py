@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.compare import compare, to_rows
+from benchmarker.comparison import compare, to_rows
 from benchmarker.errors import ResultsError
 from tests.records import (
     cell,
@@ -204,7 +204,7 @@ def test_comparing_needs_no_torch(tmp_path):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        assert name.partition('.')[0] not in ('torch', 'transformers'), name + ' is imported'\n"
         "sys.meta_path.insert(0, Blocked())\n"
-        "import json; from benchmarker.compare import compare, to_markdown, to_rows\n"
+        "import json; from benchmarker.comparison import compare, to_markdown, to_rows\n"
         "import benchmarker.report.gate\n"
         "from benchmarker.verify import verify\n"
         f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"

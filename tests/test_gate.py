@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.compare import compare
+from benchmarker.comparison import compare
 from benchmarker.errors import ResultsError
 from benchmarker.gate import Gate, check
 from benchmarker.report.gate import gate_to_markdown

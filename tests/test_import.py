@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.compare import compare, to_rows
+from benchmarker.comparison import compare, to_rows
 from benchmarker.errors import BenchmarkerError, ResultsError, SpecError
 from benchmarker.importing.log import import_log, write_imports
 from benchmarker.profiling.table_reader import read_tables
-from benchmarker.record import DeviceFacts, Memory, RunRecord, Sample, read_record
+from benchmarker.record import DeviceFacts, Memory, RunRecord, Sample
+from benchmarker.recordfile import read_record
 from tests.records import record, save
 
 REFERENCE = Path(__file__).parent / "data" / "reference-log.md"

@@ -15,6 +15,7 @@ LAYERS = (
     "errors units names host stats recompute sweeping.orphan",
     "plain silence logtext",
     "record device terminal",
+    "recordfile",
     "loaders",
     "spec",
     "keys loaders.dummy loaders.source",
@@ -24,12 +25,13 @@ LAYERS = (
     "report",
     "collect comparable importing profiling.explain",
     "gate",
-    "compare",
+    "comparison",
     "job checkpoints verify",
     "measuring loading",
     "run",
     "sweeping",
     "sweep",
+    "verbs",
     "cli",
     "__main__",
 )
@@ -37,9 +39,9 @@ LAYERS = (
 the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
-    "cli spec record compare collect comparable report sweep sweeping job stats errors units plain names host silence "
-    "terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline profiling.explain "
-    "profiling.kernels profiling.names profiling.table profiling.trace"
+    "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
+    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline "
+    "profiling.explain profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarker.compare import compare, to_markdown
+from benchmarker.comparison import compare, to_markdown
 from benchmarker.record import Cell, Conditions, RuntimeFacts
 from benchmarker.report.markdown import summary
 from tests.records import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.errors import ResultsError
-from benchmarker.record import read_record, write_record
+from benchmarker.recordfile import read_record, write_record
 from tests.records import cell, failed_cell, profile, record, sample
 
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from benchmarker.errors import ResultsError, SpecError
-from benchmarker.record import DeviceFacts, read_record, write_record
+from benchmarker.record import DeviceFacts
+from benchmarker.recordfile import read_record, write_record
 from benchmarker.spec import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
 from benchmarker.sweeping.lock import LOCK, Owner, locked

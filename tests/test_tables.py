@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from benchmarker.compare import compare, to_markdown
+from benchmarker.comparison import compare, to_markdown
 from benchmarker.report.numbers import times, with_spread
 from benchmarker.report.tables import Column, escaped, plain_line, table
 from benchmarker.stats import Estimate, Ratio

@@ -21,7 +21,8 @@ from benchmarker.loaders.registry import LOADERS
 from benchmarker.logtext import lines_of, read_log
 from benchmarker.names import slug
 from benchmarker.profiling.table_reader import read_tables
-from benchmarker.record import RunRecord, write_record
+from benchmarker.record import RunRecord
+from benchmarker.recordfile import write_record
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
 

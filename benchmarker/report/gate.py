@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from benchmarker.report.columns import cell_columns
 from benchmarker.report.numbers import percent, times, with_spread
@@ -64,6 +65,24 @@ def gate_to_markdown(gate: Gate) -> str:
         parts.append("\n".join(f"- {escaped(line, longest=300)}" for line in gate.changed))
     parts.append(_caption(gate))
     return "\n\n".join(parts) + "\n"
+
+
+def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
+    """One object a cell, for a program: null for what is not known."""
+    return [
+        {
+            "variant": change.variant,
+            **(asdict(change.cell) if change.cell else {}),
+            "before_latency_s": change.before.latency.value if change.before.latency else None,
+            "after_latency_s": change.after.latency.value if change.after and change.after.latency else None,
+            "ratio": change.ratio.value if change.ratio else None,
+            "ratio_low": change.ratio.low if change.ratio else None,
+            "ratio_high": change.ratio.high if change.ratio else None,
+            "verdict": change.verdict,
+            "failed": change.is_failed,
+        }
+        for change in gate.changes
+    ]
 
 
 def _headline(gate: Gate) -> str:

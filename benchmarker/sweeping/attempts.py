@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from benchmarker.errors import ResultsError
 from benchmarker.job import blank_record
 from benchmarker.measure.monitor import why_invalid
-from benchmarker.record import Cell, RunRecord, read_record, write_record
+from benchmarker.record import Cell, RunRecord
+from benchmarker.recordfile import read_record, write_record
 from benchmarker.report.words import status_words
 from benchmarker.spec import Point
 from benchmarker.sweeping.child import Ended, Phase, SweepTimeoutError, Watch, run_child

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.errors import ResultsError
-from benchmarker.record import RunRecord, read_record
+from benchmarker.record import RunRecord
+from benchmarker.recordfile import read_record
 from benchmarker.sweeping.hostmemory import out_of_memory_kills
 from benchmarker.sweeping.log import CappedLog
 

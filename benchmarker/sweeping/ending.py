@@ -7,7 +7,7 @@ import shlex
 from tabulate import tabulate
 
 from benchmarker.collect import collect
-from benchmarker.compare import Comparison, compare_records
+from benchmarker.comparison import Comparison, compare_records
 from benchmarker.errors import ResultsError
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.tables import plain_line

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from benchmarker.errors import ResultsError
 from benchmarker.job import Job
 from benchmarker.plain import Plain, first_problem
-from benchmarker.record import RunRecord, read_record, write_atomically, write_record
+from benchmarker.record import RunRecord
+from benchmarker.recordfile import read_record, write_atomically, write_record
 
 SWEEP_FILE = "sweep.json"
 SET_ASIDE = ".set-aside"

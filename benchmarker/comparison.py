@@ -1,6 +1,6 @@
 """Compare records: which variant is how fast, how sure that is, and whether the records may be compared at all.
 
-    from benchmarker.compare import compare
+    from benchmarker.comparison import compare
     compare(["results/nvidia-h100"])          # a notebook shows the tables
 
 A record stands for one process. Several of one variant are repeated processes, and those of one round are a pair with
