@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.plain import Plain
+from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
 """1: the first one."""
@@ -44,6 +45,9 @@ class Memory(Plain):
     """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
     peak_resident_bytes: int | None = None
     """Most resident memory of the process. Given on CPU, where it is the memory needed."""
+    graph_pool_bytes: int | None = None
+    """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
+    None where nothing is captured."""
 
 
 class Conditions(Plain):
@@ -68,11 +72,14 @@ class Cell(Plain):
     prompt_tokens: int
     new_tokens: int
     batch_size: int
+    depth: int = 0
+    """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     status: CellStatus
     reason: str | None = None
     """Why it is not ok, in one sentence."""
     prompt_sha256: str | None = None
-    """Of the prompt's token ids, comma-separated decimals: the same for every variant of a comparison."""
+    """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
+    of a comparison."""
     prompt_source: str | None = None
     """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
     warmup: tuple[Sample, ...] = ()
@@ -88,6 +95,8 @@ class Cell(Plain):
     """Unix times between which the repeats were timed."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
+    demand: Demand | None = None
+    """What the cell's work cannot do without. None in records from before this was counted."""
 
 
 class ModelFacts(Plain):
@@ -154,10 +163,22 @@ class RuntimeFacts(Plain):
     setup_s: float | None = None
     """Time of the first generation at a new shape, with compilation or capture in it; the longest where there were
     several. None where nothing is set up."""
+    setup_cache: Literal["cold", "warm"] | None = None
+    """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
     frames_compiled: int | None = None
+    """Graphs that the compiler made, over all shapes."""
     graph_breaks: int | None = None
     recompilations: int | None = None
     """While timing: anything but 0 makes the cell invalid."""
+    graphs_captured: int | None = None
+    """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
+    graph_replays: int | None = None
+    """Decode steps in timed runs that were a replay of such a graph."""
+    attention: str | None = None
+    """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
+    kernels_per_token: float | None = None
+    """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
+    without a profile."""
 
 
 class Kernel(Plain):
@@ -272,6 +293,8 @@ class RunRecord(Plain):
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     load: LoadFacts | None = None
     runtime: RuntimeFacts | None = None
+    limits: Limits | None = None
+    """What the device does at best. None in records from before this was measured."""
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None
     no_profile: str | None = None
