@@ -57,7 +57,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "quantized matmul",
     ),
     (
-        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|int8_scaled_mm|torch_aten_linear",
+        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
         "quantized matmul",
     ),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
