@@ -35,8 +35,9 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
     if problem["type"] == "extra_forbidden":
         key = str(place.pop())
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
-    elif problem["type"].endswith("_type"):
-        text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
+    elif problem["type"] not in ("value_error", "missing"):
+        given = f", not {problem['input']!r}" if isinstance(problem["input"], int | float | str) else ""
+        text = f"{text[0].lower()}{text[1:]}{given}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)

@@ -63,7 +63,9 @@ class Conditions(Plain):
     power_w: float | None = None
     """Mean of the board's own readings, which it averages over up to a second."""
     throttled_by: tuple[str, ...] = ()
-    """What held the clocks down in any sample, such as `power_cap` or `hardware_thermal`."""
+    """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`."""
+    processes: int | None = None
+    """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
 class Cell(Plain):

@@ -17,6 +17,7 @@ from benchmarker.errors import ResultsError
 from benchmarker.measure.monitor import Monitor, find_monitor
 from benchmarker.names import slug
 from benchmarker.record import Environment
+from benchmarker.report.words import duration_words
 from benchmarker.sweeping.arguments import RESULTS, Asked, Settings, read_arguments
 from benchmarker.sweeping.attempts import measure
 from benchmarker.sweeping.child import SweepTimeoutError
@@ -26,7 +27,6 @@ from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
 from benchmarker.sweeping.site import RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
-from benchmarker.sweeping.words import duration_words
 from benchmarker.terminal import Terminal
 
 __all__ = ["Seams", "Settings", "run_sweep"]

@@ -42,9 +42,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"config": CONFIG}, "has several variants; choose one with --variant"),
     ({"form": {"quant": "awq"}}, "command line: quant: no loader 'awq'"),
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
-    ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: Input should be greater than 0"),
-    ({"procedure": {"runs": 0}}, "command line: runs: Input should be greater than 0"),
-    ({"model": {"load_format": "random"}}, "command line: load_format: Input should be 'auto' or 'dummy'"),
+    ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: input should be greater than 0, not 0"),
+    ({"procedure": {"runs": 0}}, "command line: runs: input should be greater than 0, not 0"),
+    (
+        {"model": {"load_format": "random"}},
+        "command line: load_format: input should be 'auto' or 'dummy', not 'random'",
+    ),
 ]
 
 

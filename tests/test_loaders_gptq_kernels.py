@@ -112,9 +112,9 @@ def test_a_calibration_text_that_is_not_text(tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"bits": 5}, "bits: Input should be 2, 3, 4 or 8"),
+        ({"bits": 5}, "bits: input should be 2, 3, 4 or 8, not 5"),
         ({"group_size": 100}, "group_size: 100 is not one of -1, 16, 32, 64, 128, 256, 512, 1024"),
-        ({"damp_percent": 1.5}, "damp_percent: Input should be less than 1"),
+        ({"damp_percent": 1.5}, "damp_percent: input should be less than 1, not 1.5"),
         ({"groupsize": 64}, "no key 'groupsize'; did you mean 'group_size'?"),
     ],
 )  # fmt: skip

@@ -163,13 +163,13 @@ def test_where_nothing_was_measured_the_table_says_why(tmp_path):
 def test_a_round_that_failed_is_named_below(tmp_path):
     crash = record("int8", failed_cell("crash", "SIGSEGV (11)"), round_number=3)
     text = shown(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
-    assert "- int8 at prompt 26, 50 new tokens, batch 1: round 3 is left out: crashed: SIGSEGV (11)\n" in text
+    assert "- int8 at prompt 26, 50 new tokens, batch 1: round 4 is left out: crashed: SIGSEGV (11)\n" in text
 
 
 def test_a_round_that_was_measured_again_says_why(tmp_path):
     throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
     text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
-    assert "round 0 was measured again: invalid: throttled by hardware_thermal\n" in text
+    assert "round 1 was measured again: invalid: throttled by hardware_thermal\n" in text
 
 
 def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_path):
@@ -193,8 +193,8 @@ def test_unfinished_runs_are_said(tmp_path):
     text = shown(
         tmp_path, record("fp16", status="running"), record("int8", status="interrupted", round_number=2), record("gptq")
     )
-    assert "- fp16, round 0: the run has not finished, or its process died: what it saved so far is used.\n" in text
-    assert "- int8, round 2: the run was interrupted: the cells it finished are used.\n" in text
+    assert "- fp16, round 1: the run has not finished, or its process died: what it saved so far is used.\n" in text
+    assert "- int8, round 3: the run was interrupted: the cells it finished are used.\n" in text
 
 
 def test_a_forced_table_is_marked_with_what_differs(tmp_path):

@@ -47,8 +47,8 @@ MISTAKES = {
         "variants[0].runtime: no runtime 'compiled'; did you mean 'compile'?"
     ),
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
-    MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: Input should be greater than 0",
-    MINIMAL + "grid: {new_tokens: [-5]}\n": "grid.new_tokens[0]: Input should be greater than 0",
+    MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: input should be greater than 0, not 0",
+    MINIMAL + "grid: {new_tokens: [-5]}\n": "grid.new_tokens[0]: input should be greater than 0, not -5",
     MINIMAL + "grid: {new_tokens: ['50']}\n": "grid.new_tokens[0]: input should be a valid integer, not '50'",
     MINIMAL + "model: {revision: 1234567}\n": "model.revision: input should be a valid string, not 1234567",
     MINIMAL + "model: {id: a, id: b}\n": "line 3: the key 'id' is given twice",
@@ -59,7 +59,7 @@ MISTAKES = {
     "variants:\n  - {quant: gptq, options: {group_size: x}}\n": (
         "variants[0]: options: group_size: input should be a valid integer, not 'x'"
     ),
-    "variants: []\n": "variants: Tuple should have at least 1 item after validation, not 0",
+    "variants: []\n": "variants: tuple should have at least 1 item after validation, not 0",
     "- fp16\n": "a config is a mapping with the keys model, grid, procedure and variants",
     MINIMAL + "model: {trust_remote_code: true}\n": (
         "model: trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"

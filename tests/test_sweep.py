@@ -15,11 +15,11 @@ import pytest
 from benchmarker.errors import ResultsError, SpecError
 from benchmarker.record import DeviceFacts
 from benchmarker.recordfile import read_record, write_record
+from benchmarker.report.words import duration_words
 from benchmarker.spec import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
 from benchmarker.sweeping.lock import LOCK, Owner, locked
 from benchmarker.sweeping.plan import order
-from benchmarker.sweeping.words import duration_words
 from tests.faults.stage import Stage
 
 CONFIG = Path("configs/qwen3-4b.yaml")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarker.measure.monitor import Monitor, NvidiaGauge, Reading, conditions, find_monitor, why_invalid
+from benchmarker.measure.gauge import NvidiaGauge, Reading
+from benchmarker.measure.monitor import Monitor, conditions, find_monitor, why_invalid
 from benchmarker.record import Conditions
 from tests import records
 from tests.faults.stage import Stage
@@ -53,6 +55,11 @@ def test_many_readings_become_one() -> None:
         (
             Conditions(samples=9, throttled_by=("hardware_thermal", "power_cap")),
             "the board was throttled meanwhile (hardware thermal)",
+        ),
+        (Conditions(samples=9, processes=1), None),
+        (
+            Conditions(samples=9, processes=2),
+            "2 processes were on the device; end the others, or accept them with --allow-shared",
         ),
         (Conditions(samples=9, sm_clock_mhz=1490, sm_clock_full_mhz=1980), None),
         (Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980), "the clock was 1400 MHz of 1980"),
@@ -111,11 +118,29 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
         return 61
 
+    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:
+        if policy == 5:
+            raise self.NVMLError
+        return SimpleNamespace(violationTime=1000 * policy)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:
+        return [object()]
+
 
 def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
     gauge = NvidiaGauge(FakeNvml(), "card")  # type: ignore[arg-type]
     assert gauge.full_clock_mhz is None
-    assert replace(gauge.read(), at_s=0.0) == reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
+    expected = reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
+    assert replace(gauge.read(), at_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
+
+
+def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:
+    taken = [replace(reading(), held_ns={"thermal": 5_000, "power_cap": 7})] + 3 * [
+        replace(reading(), held_ns={"thermal": 9_000, "power_cap": 7})
+    ]
+    assert conditions(taken, full_clock_mhz=None) == Conditions(
+        samples=4, sm_clock_mhz=1980, temperature_c=40.0, power_w=300.0, throttled_by=("thermal",)
+    )
 
 
 def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker import compare as comparing
+from benchmarker import comparison as comparing
 from benchmarker import stats
 from benchmarker.verify import verify
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save

@@ -12,12 +12,10 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Protocol
 
+from benchmarker.measure.gauge import Gauge, Reading, find_gauge
 from benchmarker.record import Conditions, Environment
 
 PERIOD_S = 0.1
@@ -28,92 +26,10 @@ COOL_DOWN_S = 120.0
 COOL_STEP_S = 1.0
 COOL_WITHIN_C = 5.0
 
-NVIDIA_REASONS = {
-    0x4: "power_cap",
-    0x8: "hardware_slowdown",
-    0x20: "thermal",
-    0x40: "hardware_thermal",
-    0x80: "power_brake",
-}
-"""nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display are no one's slowdown."""
-HELD_BACK = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"})
+HELD_BACK = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """What makes a measurement invalid. A power cap does not: it is how the board is built."""
 LOW_CLOCK = 0.75
 """Below this part of the default clock a measurement is invalid, as NVBench has it."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The board at one moment. None for what it does not say."""
-
-    at_s: float
-    """Unix time."""
-    sm_clock_mhz: int | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    throttled_by: frozenset[str] = frozenset()
-
-
-class Gauge(Protocol):
-    """A board that can be read."""
-
-    @property
-    def full_clock_mhz(self) -> int | None:
-        """The clock that it runs at by default."""
-
-    def read(self) -> Reading: ...
-
-
-class NvidiaGauge:
-    """A card through NVML."""
-
-    def __init__(self, nvml: ModuleType, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self.full_clock_mhz: int | None = self._ask("nvmlDeviceGetDefaultApplicationsClock", nvml.NVML_CLOCK_SM)
-
-    def read(self) -> Reading:
-        nvml = self._nvml
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        return Reading(
-            at_s=time.time(),
-            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            power_w=None if milliwatts is None else milliwatts / 1000,
-            throttled_by=frozenset(word for bit, word in NVIDIA_REASONS.items() if reasons & bit),
-        )
-
-    def _ask(self, function: str, *arguments: Any) -> Any | None:
-        try:
-            return getattr(self._nvml, function)(self._handle, *arguments)
-        except self._nvml.NVMLError:
-            return None
-
-
-class AmdGauge:
-    """A card through amdsmi, all from its one table of metrics."""
-
-    full_clock_mhz = None
-
-    def __init__(self, amdsmi: ModuleType, handle: Any) -> None:
-        self._amdsmi = amdsmi
-        self._handle = handle
-
-    def read(self) -> Reading:
-        now = time.time()
-        try:
-            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle)
-        except self._amdsmi.AmdSmiException:
-            return Reading(now)
-        return Reading(
-            at_s=now,
-            sm_clock_mhz=_number(metrics, "current_gfxclk"),
-            temperature_c=_number(metrics, "temperature_hotspot"),
-            power_w=_number(metrics, "current_socket_power", "average_socket_power"),
-            # Which bit means what differs between generations of cards.
-            throttled_by=frozenset({"unspecified"} if _number(metrics, "throttle_status") else ()),
-        )
 
 
 class Monitor:
@@ -172,12 +88,25 @@ def conditions(readings: Iterable[Reading], *, full_clock_mhz: int | None) -> Co
         sm_clock_full_mhz=full_clock_mhz,
         temperature_c=float(max(temperatures)) if temperatures else None,
         power_w=statistics.fmean(powers) if powers else None,
-        throttled_by=tuple(sorted(frozenset().union(*(one.throttled_by for one in taken)))),
+        throttled_by=tuple(sorted(frozenset().union(*(one.throttled_by for one in taken), _held_between(taken)))),
+        processes=max((one.processes for one in taken if one.processes is not None), default=None),
     )
 
 
-def why_invalid(seen: Conditions) -> str | None:
-    """Why a measurement under these conditions says nothing of its variant; None if it does."""
+def _held_between(taken: Sequence[Reading]) -> frozenset[str]:
+    """What held the clocks down at any time from the first reading to the last: a reading each 0.1 s misses some."""
+    first, last = taken[0].held_ns, taken[-1].held_ns
+    return frozenset(word for word, held_ns in last.items() if held_ns > first.get(word, held_ns))
+
+
+def why_invalid(seen: Conditions, *, allow_shared: bool = False) -> str | None:
+    """Why a measurement under these conditions says nothing of its variant; None if it does.
+
+    Args:
+        allow_shared: Accept that other processes compute on the board.
+    """
+    if is_shared(seen) and not allow_shared:
+        return f"{seen.processes} processes were on the device; end the others, or accept them with --allow-shared"
     held = [reason for reason in seen.throttled_by if reason in HELD_BACK]
     if held:
         return f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
@@ -186,44 +115,12 @@ def why_invalid(seen: Conditions) -> str | None:
     return None
 
 
+def is_shared(seen: Conditions) -> bool:
+    """Whether others computed on the board besides the one process that was measured."""
+    return seen.processes is not None and seen.processes > 1
+
+
 def find_monitor(environment: Environment) -> Monitor | None:
     """A monitor of the device; None on CPU, and where no library answers."""
-    device = environment.device
-    if device.kind == "cuda" and device.uuid:
-        return _nvidia_monitor(device.uuid)
-    if device.kind == "rocm" and device.uuid:
-        return _amd_monitor(device.uuid)
-    return None
-
-
-def _nvidia_monitor(uuid: str) -> Monitor | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        return Monitor(NvidiaGauge(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)))
-    except pynvml.NVMLError:
-        return None
-
-
-def _amd_monitor(uuid: str) -> Monitor | None:
-    try:
-        import amdsmi
-    except (ImportError, OSError, KeyError, AttributeError):
-        # Importing it loads a library of ROCm, and fails in these ways where that is missing or does not match.
-        return None
-    try:
-        amdsmi.amdsmi_init()
-        for handle in amdsmi.amdsmi_get_processor_handles():
-            if str(amdsmi.amdsmi_get_gpu_device_uuid(handle)) == uuid:
-                return Monitor(AmdGauge(amdsmi, handle))
-    except amdsmi.AmdSmiException:
-        return None
-    return None
-
-
-def _number(metrics: dict[str, Any], *names: str) -> Any | None:
-    """The first of these that the card gives; amdsmi writes `N/A` for the others."""
-    return next((metrics[name] for name in names if isinstance(metrics.get(name), int | float)), None)
+    gauge = find_gauge(environment.device)
+    return Monitor(gauge) if gauge else None

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarker.record import RunRecord
+from benchmarker.report.drift import find_drift
+from benchmarker.report.numbers import percent
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import escaped
-from benchmarker.report.words import cell_words, plural, status_words
+from benchmarker.report.words import cell_words, duration_words, plural, status_words
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
     "power_limited": "the power limit held the clocks down",
-    "drift": "times drifted by more than 1 % over the session",
+    "shared_device": "other processes computed on the device meanwhile",
     "imported": "read from a log, which holds less than a record",
 }
 
@@ -31,6 +33,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_failed(rows),
         *_unfinished(records),
         *_clocks(rows),
+        *_drifted(records),
         *_flagged(rows),
         *_notes(records),
     )
@@ -77,7 +80,7 @@ def _failed(rows: Sequence[Row]) -> list[str]:
     ]
     lost = [(row, failure) for row in rows for failure in row.failures]
     return lines + [
-        f"{escaped(row.variant)}{_where([row])}: round {failure.round} "
+        f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} "
         f"{'was measured again' if failure.is_repeated else 'is left out'}: "
         f"{_why(failure.status, failure.reason or '')}"
         for row, failure in lost
@@ -101,8 +104,10 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
         "running": "has not finished, or its process died: what it saved so far is used",
         "interrupted": "was interrupted: the cells it finished are used",
     }
+    has_rounds = any(record.round for record in records)
     return [
-        f"{escaped(record.variant.name)}, round {record.round}: the run {words[record.status]}."
+        f"{escaped(record.variant.name)}{f', round {record.round + 1}' if has_rounds else ''}: "
+        f"the run {words[record.status]}."
         for record in records
         if record.status in words
     ]
@@ -120,6 +125,17 @@ def _clocks(rows: Sequence[Row]) -> list[str]:
         + "."
         for cell, clocks in cells.items()
         if max(clocks.values()) > CLOCKS_WITHIN * min(clocks.values())
+    ]
+
+
+def _drifted(records: Sequence[RunRecord]) -> list[str]:
+    drift = find_drift(records)
+    if drift is None:
+        return []
+    return [
+        f"drift: from the first cell to the last, {duration_words(drift.span_s)}, everything became "
+        f"{percent(abs(drift.change), places=1)} {'slower' if drift.change > 0 else 'faster'} (p = {drift.p:.1g}); "
+        "rounds in turns share that among the variants."
     ]
 
 

@@ -38,6 +38,8 @@ class Settings:
     seed: int | None = None
     """Of the order; None for a new one."""
     dry_run: bool = False
+    allow_shared: bool = False
+    """Whether cells count that were measured while other processes computed on the device."""
 
 
 @dataclass(frozen=True)

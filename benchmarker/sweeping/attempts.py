@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from benchmarker.errors import ResultsError
 from benchmarker.job import blank_record
-from benchmarker.measure.monitor import why_invalid
+from benchmarker.measure.monitor import is_shared, why_invalid
 from benchmarker.record import Cell, RunRecord
 from benchmarker.recordfile import read_record, write_record
 from benchmarker.report.words import status_words
@@ -119,10 +119,10 @@ class Attempt:
         seen = self.site.monitor.between(*cell.timed_at)
         if seen is None:
             return cell
-        changes: dict[str, object] = {"conditions": seen}
-        if "power_cap" in seen.throttled_by:
-            changes["flags"] = (*cell.flags, "power_limited")
-        if cell.status == "ok" and (reason := why_invalid(seen)):
+        flags = ["power_limited"] * ("power_cap" in seen.throttled_by) + ["shared_device"] * is_shared(seen)
+        changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
+        reason = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
+        if cell.status == "ok" and reason:
             changes |= {"status": "invalid", "reason": reason}
         return cell.model_copy(update=changes)
 

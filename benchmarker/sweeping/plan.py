@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.job import Job
-from benchmarker.report.words import plural
+from benchmarker.report.words import duration_words, plural
 from benchmarker.sweeping.arguments import Asked
 from benchmarker.sweeping.folder import CellId
-from benchmarker.sweeping.words import duration_words, shape_words
+from benchmarker.sweeping.words import shape_words
 
 START_S = 20.0
 """First guess of what a process takes before its first cell."""

@@ -24,13 +24,3 @@ def cell_line(point: Point, cell: Cell) -> str:
     latency_s = statistics.median(sample.latency_s for sample in cell.samples)
     rate = cell.batch_size * cell.new_tokens / latency_s
     return f"{shape_words(point)}: {seconds(latency_s)}, {significant(rate)} tok/s"
-
-
-def duration_words(duration_s: float) -> str:
-    """`less than a minute`, `about 12 min`, `about 2 h 40 min`."""
-    minutes = round(duration_s / 60)
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 90:
-        return f"about {minutes} min"
-    return f"about {minutes // 60} h {minutes % 60:02} min"

@@ -30,6 +30,9 @@ def sweep(
         float | None, typer.Option(min=0, help="Seconds for a cell.  [default: ten times what it took before]")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the order of the variants.  [default: a new one]")] = None,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Keep, and flag, what was measured beside others on the device.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop there.")] = False,
 ) -> None:
     """Run the variants of a config in rounds, each time in a fresh process, then compare them.
@@ -51,6 +54,7 @@ def sweep(
             cell_timeout_s=cell_timeout,
             seed=seed,
             dry_run=dry_run,
+            allow_shared=allow_shared,
         )
         failed = run_sweep(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
     if failed:
