@@ -16,6 +16,7 @@ from benchmarker.errors import BenchmarkerError, ResultsError
 from benchmarker.job import Job, blank_record
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
+from benchmarker.loaders.cache import quantize_s
 from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
@@ -138,6 +139,7 @@ class Run:
         facts = load_facts(
             loaded.model,
             load_s=load_s,
+            quantize_s=quantize_s(prepared.folder),
             peak_bytes=peak.allocated_bytes or peak.resident_bytes,
             notes=loaded.notes,
         )

@@ -134,6 +134,9 @@ class LoadFacts(Plain):
 
     load_s: float
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    quantize_s: float | None = None
+    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
+    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: int | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
     weight_bytes: int

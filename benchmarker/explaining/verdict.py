@@ -19,6 +19,7 @@ from benchmarker.explaining.advice import advice_for
 from benchmarker.explaining.case import Case
 from benchmarker.explaining.values import Bound, Conversion, Phase, Verdict, Waterfall
 from benchmarker.explaining.words import ms, percent
+from benchmarker.profiling.kernels import category
 from benchmarker.profiling.table import shortened
 
 HOST_BELOW = 0.70
@@ -84,7 +85,11 @@ def _reason(bound: Bound, case: Case) -> str:
 def _dequantizing(case: Case) -> str:
     phase, conversion = case.phase, case.conversion
     if conversion is None:
-        return f"dequantizing takes {percent(phase.share('dequantize'))} of the kernel time"
+        kernel = next(one for one in phase.kernels if category(one.name) == "dequantize")
+        return (
+            f"dequantizing takes {percent(phase.share('dequantize'))} of the kernel time, most of it in "
+            f"`{shortened(kernel.name, 44)}`"
+        )
     return (
         f"each weight is converted before it is multiplied: {percent(conversion.share)} of the kernel time is one copy "
         f"kernel, `{shortened(conversion.kernel.name, 44)}`, launched as often as there are matrix products"

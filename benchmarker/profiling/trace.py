@@ -134,7 +134,8 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, mark_ns
     """
     for event in _complete(events):
         if event["name"] == CLOCK_MARK and event.get("cat") == "user_annotation":
-            return round((event["ts"] + event["dur"] / 2) * 1000) + moment_ns - mark_ns
+            middle_us: float = event["ts"] + event["dur"] / 2
+            return round(middle_us * 1000) + moment_ns - mark_ns
     return None
 
 
