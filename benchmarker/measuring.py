@@ -13,6 +13,8 @@ from typing import Any
 from benchmarker.device import find_device
 from benchmarker.environment import environment
 from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
@@ -74,6 +76,8 @@ class Run:
         self._keep(status="complete")
         if not self.job.part:
             self.terminal.table(summary(self.record))
+            for reason in reasons([explain(self.record.variant.name, [self.record])]):
+                self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
         return self.record
 

@@ -19,7 +19,7 @@ def advice_for(bound: Bound, case: Case) -> str:
     """One or two sentences."""
     return {
         "host": _host,
-        "dequantize": _dequantize,
+        "dequantizing": _dequantize,
         "copies": lambda case: f"Fewer or fused copies help, not fewer bits: {_static(case)}",
         "mixed": lambda case: f"No single change helps much: {_static(case)}",
     }.get(bound, lambda _: _ALWAYS[bound])(case)

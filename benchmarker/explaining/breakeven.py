@@ -15,6 +15,7 @@ from typing import Literal
 
 from benchmarker.record import RunRecord
 from benchmarker.report.rows import Row
+from benchmarker.report.tables import escaped
 from benchmarker.units import seconds
 
 State = Literal["cold", "warm"]
@@ -44,9 +45,10 @@ class BreakEven:
 
     def sentence(self, baseline: str) -> str:
         """One line for a reader."""
+        variant = escaped(self.variant)
         if self.verdict in ("same", "inconclusive") or self.saved_s <= 0:
             why = "is not faster" if self.saved_s <= 0 else f"is not told to be faster ({self.verdict})"
-            return f"{self.variant} {why} than {baseline}, and never pays for its loading"
+            return f"{variant} {why} than {escaped(baseline)}, and never pays for its loading"
         times = [
             f"{state} {_tokens(tokens)} ({seconds(cost)} before the first token)"
             for state, tokens, cost in (
@@ -56,7 +58,7 @@ class BreakEven:
             if tokens is not None
         ]
         untested = ", if the difference is real (not tested)" if self.verdict == "not tested" else ""
-        return f"{self.variant} has paid for itself against {baseline} after: {'; '.join(times)}{untested}"
+        return f"{variant} has paid for itself against {escaped(baseline)} after: {'; '.join(times)}{untested}"
 
 
 def cost_of(records: Sequence[RunRecord]) -> Cost:

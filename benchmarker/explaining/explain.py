@@ -10,9 +10,8 @@ from benchmarker.explaining.proof import proof_of
 from benchmarker.explaining.values import Conversion, Explanation, NotExplained, Phase
 from benchmarker.explaining.verdict import COMPUTE_FROM, DEQUANTIZE_FROM, HOST_BELOW, verdict_of
 from benchmarker.explaining.waterfall import waterfall
-from benchmarker.explaining.words import ms, percent
+from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import UNKNOWN_LIMIT, category
-from benchmarker.profiling.table import shortened
 from benchmarker.profiling.table_reader import read_tables
 from benchmarker.record import Cell, Profile, RunRecord
 from benchmarker.report.gather import cell_of, keys_of, make_row
@@ -152,7 +151,7 @@ def _notes(case: Case) -> tuple[str, ...]:
         unknown = next(one.name for one in phase.kernels if category(one.name) == "other")
         said.append(
             f"{percent(phase.share('other'))} of the kernel time has no category: the table in profiling/kernels.py "
-            f"needs names such as `{shortened(unknown)}`"
+            f"needs names such as {code(unknown)}"
         )
     if phase.not_listed_s:
         said.append(f"{percent(phase.not_listed_s / phase.kernel_s)} of the kernel time is not in the table")

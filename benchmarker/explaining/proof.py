@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from benchmarker.explaining.values import Conversion, Phase, Proof
 from benchmarker.explaining.verdict import DEQUANTIZE_FROM
-from benchmarker.explaining.words import ms, percent
+from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import UNKNOWN_LIMIT, category
-from benchmarker.profiling.table import shortened
 from benchmarker.record import LoadFacts
+from benchmarker.report.tables import escaped
 
 FALLBACKS = {
-    "TorchLinear": "gptqmodel's torch fallback: it unpacks with torch operators, then multiplies in 16 bits",
-    "TorchFusedLinear": "gptqmodel's fused torch fallback",
+    "TorchLinear": "gptqmodel's for where no better one runs: it unpacks by torch operators and multiplies in 16 bits",
+    "TorchFusedLinear": "gptqmodel's for where no better one runs",
 }
 """Linear classes that run everywhere and are meant for where nothing better does."""
 SHOWN_KERNELS = 3
-NAME_COLUMNS = 48
 FEW = 0.5
 """Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way."""
 
@@ -26,17 +25,19 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
     if load is not None:
         lines.append(
             f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
-            f"with scales and what is not quantized; lm_head {load.lm_head_dtype}"
+            f"with scales and what is not quantized; lm_head {escaped(load.lm_head_dtype)}"
         )
         lines.append(f"linear layers: {_counted(load.linear_classes)}; weights: {_counted(load.weight_classes)}")
     products = [one for one in phase.kernels if category(one.name) in ("matmul", "quantized matmul")][:SHOWN_KERNELS]
     if products:
-        lines.append(f"matrix products by {', '.join(_named(one.name) for one in products)}")
+        lines.append(f"matrix products by {', '.join(code(one.name) for one in products)}")
     return Proof(tuple(lines), _warnings(phase, load, conversion) if load and load.quantized_fraction else ())
 
 
 def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> tuple[str, ...]:
-    said = [f"torch fallback: {name} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS]
+    said = [
+        f"torch fallback: {escaped(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
+    ]
     if _multiplies_in_full(phase, load, conversion):
         converting_s = phase.categories.get("dequantize", 0.0)
         if conversion:
@@ -71,8 +72,4 @@ def _is_in_full(weight_class: str) -> bool:
 
 
 def _counted(classes: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(classes.items(), key=lambda item: -item[1]))
-
-
-def _named(name: str) -> str:
-    return f"`{shortened(name, NAME_COLUMNS)}`"
+    return ", ".join(f"{count} {escaped(name)}" for name, count in sorted(classes.items(), key=lambda item: -item[1]))

@@ -13,7 +13,9 @@ from benchmarker.profiling.kernels import Category
 from benchmarker.record import Kernel
 from benchmarker.report.rows import CellKey
 
-Bound = Literal["host", "bandwidth", "compute", "bandwidth or compute", "dequantize", "copies", "attention/KV", "mixed"]
+Bound = Literal[
+    "host", "bandwidth", "compute", "bandwidth or compute", "dequantizing", "copies", "attention/KV", "mixed"
+]
 """What a token waits for. `bandwidth or compute` is matrix products whose bandwidth was not measured."""
 
 PartName = Literal[

@@ -3,7 +3,7 @@
     1. busy < 70 % of the token                         host: the device waits for launches and Python
     2. MBU >= 60 % of the measured bandwidth            bandwidth: only fewer bytes would help
     3. arithmetic >= 40 % of the measured matmul rate   compute
-    4. dequantizing >= 15 % of the kernel time          dequantize (copies that convert each weight included)
+    4. dequantizing >= 15 % of the kernel time          dequantizing (copies that convert each weight included)
     5. copies and casts >= 15 %                         copies
     6. attention and KV cache >= 40 %                   attention/KV
     7. matrix products >= 50 %, nothing measured        bandwidth or compute, which is not known
@@ -18,9 +18,8 @@ from __future__ import annotations
 from benchmarker.explaining.advice import advice_for
 from benchmarker.explaining.case import Case
 from benchmarker.explaining.values import Bound, Conversion, Phase, Verdict, Waterfall
-from benchmarker.explaining.words import ms, percent
+from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import category
-from benchmarker.profiling.table import shortened
 
 HOST_BELOW = 0.70
 BANDWIDTH_FROM = 0.60
@@ -49,7 +48,7 @@ def bound_of(phase: Phase, conversion: Conversion | None, case: Case | None = No
         (case is not None and case.waterfall.busy_share < HOST_BELOW, "host"),
         (case is not None and (case.mbu or 0.0) >= BANDWIDTH_FROM, "bandwidth"),
         (case is not None and (case.compute_share or 0.0) >= COMPUTE_FROM, "compute"),
-        (phase.share("dequantize") + converting >= DEQUANTIZE_FROM, "dequantize"),
+        (phase.share("dequantize") + converting >= DEQUANTIZE_FROM, "dequantizing"),
         (phase.share("copy/cast") >= COPIES_FROM, "copies"),
         (phase.share("attention", "KV update") >= ATTENTION_FROM, "attention/KV"),
         (is_unmeasured and phase.share("matmul", "quantized matmul") >= PRODUCTS_FROM, "bandwidth or compute"),
@@ -69,7 +68,7 @@ def _reason(bound: Bound, case: Case) -> str:
         "host": f"{percent(1 - fall.busy_share)} of each token {waits} for the host",
         "bandwidth": f"it uses {percent(case.mbu or 0)} of the measured memory bandwidth",
         "compute": f"it uses {percent(case.compute_share or 0)} of the measured matmul rate",
-        "dequantize": _dequantizing(case),
+        "dequantizing": _dequantizing(case) if bound == "dequantizing" else "",
         "copies": f"copies and casts take {copies} of the kernel time",
         "attention/KV": f"attention and the KV cache take {attention} of the kernel time",
         "bandwidth or compute": f"matrix products take {products} of the kernel time; which of the two is not known "
@@ -88,11 +87,11 @@ def _dequantizing(case: Case) -> str:
         kernel = next(one for one in phase.kernels if category(one.name) == "dequantize")
         return (
             f"dequantizing takes {percent(phase.share('dequantize'))} of the kernel time, most of it in "
-            f"`{shortened(kernel.name, 44)}`"
+            f"{code(kernel.name)}"
         )
     return (
         f"each weight is converted before it is multiplied: {percent(conversion.share)} of the kernel time is one copy "
-        f"kernel, `{shortened(conversion.kernel.name, 44)}`, launched as often as there are matrix products"
+        f"kernel, {code(conversion.kernel.name)}, launched as often as there are matrix products"
     )
 
 

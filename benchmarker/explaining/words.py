@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarker.profiling.table import NAME_COLUMNS, shortened
+
 
 def ms(seconds: float) -> str:
     """`27.8 ms`, with three digits."""
@@ -24,3 +26,8 @@ def percent(share: float) -> str:
 def rate(per_s: float) -> str:
     """`120 tok/s`."""
     return f"{per_s:.0f} tok/s" if per_s >= 100 else f"{per_s:.1f} tok/s"
+
+
+def code(name: str, columns: int = NAME_COLUMNS) -> str:
+    """A kernel's name as code, which nothing in it can end."""
+    return f"`{shortened(name, columns).replace('`', chr(39))}`"

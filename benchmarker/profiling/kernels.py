@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 from typing import Literal, get_args
 
 Category = Literal[
@@ -130,13 +132,15 @@ _OPERATOR = re.compile(
 )
 
 
+@cache
 def category(name: str) -> Category:
     """What most of the kernel is for."""
     parts = shares(name)
     return max(parts, key=lambda one: (parts[one], -CATEGORIES.index(one)))
 
 
-def shares(name: str) -> dict[Category, float]:
+@cache
+def shares(name: str) -> Mapping[Category, float]:
     """What the kernel is for, in parts that add up to 1.
 
     Only an inductor kernel has more than one part: each operator in its name counts the same, except that beside a

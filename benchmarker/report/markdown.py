@@ -31,6 +31,8 @@ def to_markdown(results: Results) -> str:
     if len({row.cell for row in rows}) > 1:
         parts += ["**Every cell**", _grid(results)]
     parts.append(caption(results))
+    if results.reasons:
+        parts += ["**Why**", _bullets(results.reasons)]
     parts.append(_bullets([*caveats(results.records, rows), *map(_left_out, results.problems)]))
     return "\n\n".join(filter(None, parts)) + "\n"
 

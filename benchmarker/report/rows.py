@@ -95,6 +95,8 @@ class Results:
     """What differs between records that --force compared all the same."""
     problems: tuple[str, ...] = ()
     """Files that were left out."""
+    reasons: tuple[str, ...] = ()
+    """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
 
 
 def to_row(row: Row) -> dict[str, Any]:
