@@ -83,6 +83,7 @@ def compare_records(
         reasons=reasons(explained, contrasts),
         explained=explained,
         contrasts=contrasts,
+        members={name: tuple(members) for name, (_, members) in variants.items()},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarker.comparable import named_variants
 from benchmarker.comparison import Comparison
 from benchmarker.explaining.breakeven import break_even, cost_of
 from benchmarker.explaining.markdown import explanations_to_markdown
@@ -28,7 +27,7 @@ def _break_evens(comparison: Comparison) -> list[str]:
     cells = [one.cell for one in comparison.explained if isinstance(one, Explanation)]
     if baseline is None or not cells or comparison.differences:
         return []
-    records = {name: members for name, (_, members) in named_variants(comparison.records, ()).items()}
+    records = comparison.members
     rows = {row.variant: row for row in comparison.rows if row.cell == cells[0]}
     base = rows.get(baseline)
     if base is None:

@@ -97,6 +97,8 @@ class Results:
     """Files that were left out."""
     reasons: tuple[str, ...] = ()
     """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
+    members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
+    """The records of each variant, under the name that the rows give it."""
 
 
 def to_row(row: Row) -> dict[str, Any]:
