@@ -13,9 +13,12 @@ from typing import Any
 from benchmarker.device import find_device
 from benchmarker.environment import environment
 from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
+from benchmarker.loaders.cache import quantize_s
 from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
@@ -76,6 +79,8 @@ class Run:
         self._keep(status="complete")
         if not self.job.part:
             self.terminal.table(summary(self.record))
+            for reason in reasons([explain(self.record.variant.name, [self.record])]):
+                self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
         return self.record
 
@@ -154,6 +159,7 @@ class Run:
         facts = load_facts(
             loaded.model,
             load_s=load_s,
+            quantize_s=quantize_s(prepared.folder),
             peak_bytes=peak.allocated_bytes or peak.resident_bytes,
             notes=loaded.notes,
         )
@@ -214,6 +220,7 @@ class Run:
                 prompt_tokens=len(benchmarker.prompt(point).ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
+                first_token_ns=lambda: step.first_token_ns,
             )
         except BenchmarkerError as error:
             # The cells are measured and saved: a profiler that does not work here must not undo that.

@@ -158,6 +158,9 @@ class LoadFacts(Plain):
 
     load_s: float
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    quantize_s: float | None = None
+    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
+    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: int | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
     weight_bytes: int
@@ -216,6 +219,10 @@ class Kernel(Plain):
     calls: int
     total_s: float
     """Summed device time; on CPU the operator's self time."""
+    decode_calls: int | None = None
+    """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
+    decode_s: float | None = None
+    """Time of those."""
 
 
 class Profile(Plain):
@@ -235,6 +242,13 @@ class Profile(Plain):
     """From the first kernel's start to the last one's end."""
     kernels: tuple[Kernel, ...]
     """Every kernel, longest total first."""
+    decode_busy_s: float | None = None
+    """Union of the kernels' intervals after the first token. None where prefill and decode are not told apart."""
+    decode_span_s: float | None = None
+    """From the first of those kernels' start to the last one's end."""
+    decode_launches: int | None = None
+    """Times that the host gave the device work after the first token: a replayed graph is one, with all its kernels.
+    None on CPU, and where the tracer does not say which launch a kernel is from."""
     peak_allocated_bytes: int | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""

@@ -35,6 +35,8 @@ def to_markdown(results: Results) -> str:
         parts += ["**Every cell**", _grid(results)]
     parts += [caption(results), limit_caption(chosen)]
     parts.append(_bullets(batch_words(rows, results.baseline)))
+    if results.reasons:
+        parts += ["**Why**", _bullets(results.reasons)]
     parts.append(_bullets([*caveats(results.records, rows), *map(_left_out, results.problems)]))
     return "\n\n".join(filter(None, parts)) + "\n"
 

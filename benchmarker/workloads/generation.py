@@ -60,9 +60,12 @@ class GenerationStep:
         self._new_tokens = new_tokens
         self._tokens: Any = None
         self.flags: set[str] = set()
+        self.first_token_ns: int | None = None
+        """When the newest repeat had its first token, on `time.perf_counter_ns`."""
 
     def __call__(self) -> Sample:
         generation = self._generate()
+        self.first_token_ns = generation.first_ns
         made = int(generation.tokens.shape[1])
         if made != self._new_tokens:
             raise WrongTokenCountError(f"{made} tokens came instead of {self._new_tokens}")
