@@ -29,8 +29,8 @@ def report(
     """
     with one_line_errors():
         from benchmarker.comparison import compare
+        from benchmarker.page.writing import write_plots, write_report
         from benchmarker.report.words import plural
-        from benchmarker.report.writing import write_plots, write_report
 
         comparison = compare(paths, baseline=baseline, force=force)
         page = output or _beside(paths)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.numbers import decimal
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.words import cell_words
