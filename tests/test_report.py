@@ -137,11 +137,13 @@ def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
     assert "<svg" in to_svg(charts["depth"]) + to_svg(charts["batch"])
 
 
-def test_a_crossing_is_where_two_lines_meet_on_logarithms():
-    ((place, rate),) = crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 20.0})
+def test_a_crossing_is_where_the_drawn_lines_meet():
+    ((place, rate),) = crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 20.0}, is_logarithmic=True)
     assert (place, rate) == pytest.approx((2.0, 20.0))
-    assert crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 80.0}) == []
-    assert crossings({1: 10.0}, {4: 20.0}) == []
+    ((place, rate),) = crossings({0: 10.0, 100: 50.0}, {0: 30.0, 100: 30.0}, is_logarithmic=False)
+    assert (place, rate) == pytest.approx((50.0, 30.0))
+    assert crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 80.0}, is_logarithmic=True) == []
+    assert crossings({1: 10.0}, {4: 20.0}, is_logarithmic=True) == []
 
 
 def test_what_was_not_measured_has_no_chart(tmp_path):

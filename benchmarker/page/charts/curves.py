@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.rows import CellKey, Row
@@ -72,7 +73,12 @@ def _chart(
         return None
     baseline = next((row.variant for row in rows if row.is_baseline), None)
     base = series.get(baseline or "", {})
-    crossed = [point for other in series if other != baseline for point in crossings(base, series[other])]
+    crossed = [
+        point
+        for other in series
+        if other != baseline
+        for point in crossings(base, series[other], is_logarithmic=is_logarithmic)
+    ]
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(2.9 + 0.17 * ((len(series) + 1) // 2))
@@ -99,6 +105,9 @@ def _chart(
         if is_logarithmic:
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
             axes.minorticks_off()
         else:
             axes.set_ylim(bottom=0)
@@ -127,19 +136,21 @@ def _series(
     return kept, shapes[kept]
 
 
-def crossings(base: Points, other: Points) -> list[tuple[float, float]]:
-    """Where the line through the other's points crosses the baseline's, between places that both know.
+def crossings(base: Points, other: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
+    """Where the line drawn through the other's points crosses the baseline's, between places that both know.
 
-    On logarithms, in which a rate over the batch is nearly straight; a place of 0 is counted as it is.
+    Args:
+        is_logarithmic: Whether both scales are, on which the lines are drawn straight.
     """
+    scale, back = (math.log, math.exp) if is_logarithmic else (float, float)
     common = sorted(base.keys() & other.keys())
     found = []
     for left, right in pairwise(common):
-        before, after = (math.log(other[place] / base[place]) for place in (left, right))
+        before, after = (scale(other[place]) - scale(base[place]) for place in (left, right))
         if before * after < 0:
             share = before / (before - after)
-            rate = math.exp((1 - share) * math.log(base[left]) + share * math.log(base[right]))
-            place = left * (right / left) ** share if left else share * right
+            ends = ((left, right), (base[left], base[right]))
+            place, rate = (back((1 - share) * scale(start) + share * scale(end)) for start, end in ends)
             found.append((place, rate))
     return found
 

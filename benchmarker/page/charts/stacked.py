@@ -12,11 +12,20 @@ Parts = Mapping[str, float]
 """Milliseconds by name."""
 
 
-def stacked(bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizontal: str, columns: int = 3) -> Figure:
+def stacked(
+    bars: Mapping[str, Parts],
+    names: Sequence[str],
+    ink: Ink,
+    *,
+    horizontal: str,
+    columns: int = 3,
+    nothing: str | None = None,
+) -> Figure:
     """The parts in the order of their names; the legend in the same order.
 
     Args:
         columns: Of the legend.
+        nothing: The part in which nothing is done, drawn as such.
     """
     drawn, (axes,) = figure(0.75 + 0.36 * len(bars) + 0.17 * (-(-len(names) // columns)))
     left = dict.fromkeys(bars, 0.0)
@@ -26,10 +35,10 @@ def stacked(bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizo
             [parts.get(name, 0.0) for parts in bars.values()],
             left=list(left.values()),
             height=0.62,
-            color=ink.colour(index),
+            color=ink.faint if name == nothing else ink.colour(index),
             edgecolor=ink.paper,
             linewidth=0.7,
-            hatch=HATCHES[index // len(ink.series)],
+            hatch="xxxx" if name == nothing else HATCHES[index // len(ink.series)],
             label=name,
         )
         left = {bar: left[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}

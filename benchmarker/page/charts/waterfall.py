@@ -12,6 +12,8 @@ from benchmarker.page.charts.stacked import Parts, stacked
 from benchmarker.page.charts.style import Chart, Ink, label
 from benchmarker.report.words import cell_words
 
+GAPS: PartName = "gaps (launches, host)"
+
 
 def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None:
     """Stacked bars as long as the measured token; only where some variant is explained."""
@@ -25,7 +27,8 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
     names = [name for name in get_args(PartName) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:
-        return stacked(bars, names, ink, horizontal="ms per decoded token, lower is better", columns=2)
+        horizontal = "ms per decoded token, lower is better"
+        return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS)
 
     cells = {one.cell for one in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
