@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarker.record import RunRecord
+from benchmarker.report.energy import EnergyUse
 from benchmarker.stats import Estimate, Ratio
 
 
@@ -18,6 +19,8 @@ class CellKey:
     new_tokens: int
     text: int = 0
     """Prompt texts may be equally long: the second of a shape is 1."""
+    depth: int = 0
+    """Tokens in the cache before the prompt."""
 
 
 class Failure(NamedTuple):
@@ -62,12 +65,29 @@ class Row:
     """Speed-up against the baseline."""
     verdict: str | None = None
     """`baseline` for the baseline itself."""
+    setup_cold_s: float | None = None
+    """Setting up with the compiler's cache empty; the next with it filled."""
+    setup_warm_s: float | None = None
     mbu: float | None = None
+    """Share of the memory's bandwidth that decoding used for what it must read."""
+    floor_s: float | None = None
+    """The least time that a token can take on this device."""
+    fits_cache: bool = False
+    """Whether all that a step reads stays in the device's last cache."""
+    best_ratio: float | None = None
+    """The largest speed-up against the baseline that there can be: the ratio of their floors."""
+    best_ratio_reached: float | None = None
+    """Share of it that was reached against the baseline's quantization in the same runtime."""
+    prefill_mfu: float | None = None
+    kernels_per_token: float | None = None
+    first_tokens: tuple[int, ...] = ()
+    same_tokens: int | None = None
+    """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
-    energy_per_token_j: float | None = None
+    energy: EnergyUse | None = None
     rounds: int = 0
     runs: int = 0
     """Timed repeats in all."""
@@ -95,13 +115,15 @@ class Results:
     """What differs between records that --force compared all the same."""
     problems: tuple[str, ...] = ()
     """Files that were left out."""
+    reasons: tuple[str, ...] = ()
+    """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
 
 
 def to_row(row: Row) -> dict[str, Any]:
     """Plain values for a program, in base units; null for what is not known."""
-    cell, ratio = row.cell, row.ratio
+    cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
         "quant": row.quant,
@@ -111,6 +133,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "prompt_tokens": cell.prompt_tokens if cell else None,
         "new_tokens": cell.new_tokens if cell else None,
         "batch_size": cell.batch_size if cell else None,
+        "depth": cell.depth if cell else None,
         "status": row.status,
         "latency_s": _value(row.latency),
         "ttft_s": _value(row.ttft),
@@ -122,7 +145,15 @@ def to_row(row: Row) -> dict[str, Any]:
         "bits_per_weight": row.bits_per_weight,
         "load_s": row.load_s,
         "setup_s": row.setup_s,
+        "setup_cold_s": row.setup_cold_s,
+        "setup_warm_s": row.setup_warm_s,
         "mbu": row.mbu,
+        "floor_s": row.floor_s,
+        "best_ratio": row.best_ratio,
+        "best_ratio_reached": row.best_ratio_reached,
+        "prefill_mfu": row.prefill_mfu,
+        "kernels_per_token": row.kernels_per_token,
+        "same_tokens": row.same_tokens,
         "ratio": ratio.value if ratio else None,
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,
@@ -131,7 +162,10 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
-        "energy_per_token_j": row.energy_per_token_j,
+        "energy_per_token_j": energy.per_token.value if energy else None,
+        "energy_net_per_token_j": energy.net_per_token_j if energy else None,
+        "energy_decode_per_token_j": energy.decode_per_token_j if energy else None,
+        "energy_prefill_j": energy.prefill_j if energy else None,
         "rounds": row.rounds,
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,
