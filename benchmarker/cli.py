@@ -10,7 +10,9 @@ from benchmarker import __version__
 from benchmarker.run import run_command
 from benchmarker.verbs.checkpoint import checkpoints
 from benchmarker.verbs.compare import compare
+from benchmarker.verbs.doctor import doctor
 from benchmarker.verbs.import_log import import_logs
+from benchmarker.verbs.report import report
 from benchmarker.verbs.sweep import sweep
 from benchmarker.verbs.verify import verify
 
@@ -23,8 +25,10 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
 app.command()(compare)
+app.command()(report)
 app.command()(verify)
 app.command("import")(import_logs)
+app.command()(doctor)
 app.add_typer(checkpoints, name="checkpoint")
 
 

@@ -69,6 +69,7 @@ def compare_records(
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
+        members={name: tuple(members) for name, (_, members) in variants.items()},
     )
 
 

@@ -18,6 +18,7 @@ from benchmarker.errors import SpecError, did_you_mean
 from benchmarker.loaders.base import DType, Options
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.plain import Plain, first_problem
+from benchmarker.shipped import find_config, shipped_configs
 
 Scalar = str | int | float | bool | None
 Positive = Annotated[int, Field(gt=0)]
@@ -220,13 +221,16 @@ _Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read and check a config file.
+    """Read and check a config file, or one that ships with the program.
 
     Raises:
         SpecError: With the file, the key's path and the near miss.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
+        data = yaml.load(find_config(path).read_text(encoding="utf-8"), Loader=_Yaml)
+    except FileNotFoundError as error:
+        shipped = ", ".join(shipped_configs())
+        raise SpecError(f"{path}: there is no such file; configs that ship with benchmarker: {shipped}") from error
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     except SpecError as error:

@@ -25,7 +25,7 @@ from benchmarker.sweeping.ending import say_ending, say_round
 from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
 from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
-from benchmarker.sweeping.site import RUN, Ledger, Site, now_id
+from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
 from benchmarker.terminal import Terminal
 
@@ -38,6 +38,8 @@ class Seams:
 
     run: tuple[str, ...] = RUN
     """What a child is started with, before its arguments."""
+    report: tuple[str, ...] = REPORT
+    """What draws the report, before its arguments."""
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
 
@@ -82,6 +84,7 @@ def run_sweep(
         monitor=seams.find_monitor(surroundings),
         deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
         run=seams.run,
+        report=seams.report,
     )
     with locked(site.folder):
         return _run(site, forecast, terminal)

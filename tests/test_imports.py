@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
-    "errors units names host stats recompute sweeping.orphan",
+    "errors units names host stats recompute shipped sweeping.orphan",
     "plain silence logtext",
     "roofline",
     "record device terminal",
@@ -30,7 +30,7 @@ LAYERS = (
     "job checkpoints verify",
     "measuring loading",
     "run",
-    "sweeping",
+    "sweeping doctor",
     "sweep",
     "verbs",
     "cli",

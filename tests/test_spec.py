@@ -80,7 +80,10 @@ def test_broken_yaml_and_a_missing_file_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"not valid YAML: .*line 2") as caught:
         read_experiment(config(tmp_path, "variants: [\n"))
     assert "\n" not in str(caught.value)
-    with pytest.raises(SpecError, match=r"nowhere\.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(
+        SpecError,
+        match=r"nowhere\.yaml: there is no such file; configs that ship with benchmarker: quickstart, qwen3-4b",
+    ):
         read_experiment(tmp_path / "nowhere.yaml")
 
 

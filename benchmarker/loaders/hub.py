@@ -95,7 +95,7 @@ def _ask(model_id: str, revision: str | None) -> list[str] | None:
         info = HfApi().model_info(model_id, revision=revision, timeout=ANSWER_S)
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         _refuse(model_id, revision, error)
-    except (OSError, _transport_error()) as error:
+    except (OSError, transport_error()) as error:
         # A refusal with a code of its own is an answer; 5xx and no answer at all are not.
         if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
             _refuse(model_id, revision, error)
@@ -118,7 +118,7 @@ def _download(
             local_files_only=offline,
             tqdm_class=_bar(progress),
         )
-    except (LocalEntryNotFoundError, _transport_error()) as error:
+    except (LocalEntryNotFoundError, transport_error()) as error:
         if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
             _refuse(model_id, revision, error)
         raise _NoAnswerError from error
@@ -129,7 +129,7 @@ def _download(
     return Path(folder)
 
 
-def _transport_error() -> type[Exception]:
+def transport_error() -> type[Exception]:
     """What the hub's HTTP library raises when there is no connection: httpx or httpx2, as its version has it."""
     from huggingface_hub import errors
 

@@ -24,7 +24,21 @@ class Board(Protocol):
         """Version of the kernel driver."""
 
     def used_bytes(self) -> int | None:
-        """Memory in use by all programs together; None where the driver does not say."""
+        """Memory in use by all programs together; None where the driver does not say, here as below."""
+
+    def energy_j(self) -> float | None:
+        """Energy that the whole board has used since its driver was loaded: a counter, to be differenced."""
+
+    def power_w(self) -> float | None:
+        """The board's own reading, averaged over up to a second."""
+
+    def temperature_c(self) -> float | None: ...
+
+    def clock_mhz(self) -> float | None:
+        """Of the compute units, now."""
+
+    def memory_bytes_per_s(self) -> float | None:
+        """What the memory's fastest clock and the width of its bus allow."""
 
 
 class NvidiaBoard:
@@ -47,6 +61,28 @@ class NvidiaBoard:
     def used_bytes(self) -> int | None:
         found = self._ask("nvmlDeviceGetMemoryInfo", self._handle)
         return None if found is None else int(found.used)
+
+    def energy_j(self) -> float | None:
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
+        return None if millijoules is None else millijoules / 1000
+
+    def power_w(self) -> float | None:
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", self._handle)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def temperature_c(self) -> float | None:
+        found = self._ask("nvmlDeviceGetTemperature", self._handle, self._nvml.NVML_TEMPERATURE_GPU)
+        return None if found is None else float(found)
+
+    def clock_mhz(self) -> float | None:
+        found = self._ask("nvmlDeviceGetClockInfo", self._handle, self._nvml.NVML_CLOCK_SM)
+        return None if found is None else float(found)
+
+    def memory_bytes_per_s(self) -> float | None:
+        bits = self._ask("nvmlDeviceGetMemoryBusWidth", self._handle)
+        megahertz = self._ask("nvmlDeviceGetMaxClockInfo", self._handle, self._nvml.NVML_CLOCK_MEM)
+        # Two transfers a clock: on an H100 5120 bits at 2619 MHz are 3.35 TB/s, as its data sheet says.
+        return None if bits is None or megahertz is None else 2 * 1e6 * megahertz * bits / 8
 
     def _ask(self, function: str, *arguments: Any) -> Any | None:
         """The answer, or None where this card or driver cannot say."""
@@ -78,10 +114,39 @@ class AmdBoard:
         found = self._ask("amdsmi_get_gpu_vram_usage")
         return None if found is None else int(found["vram_used"]) * 2**20
 
+    def energy_j(self) -> float | None:
+        found = self._ask("amdsmi_get_energy_count")
+        if found is None:
+            return None
+        # `power` in releases before 6.4; the resolution is in microjoules.
+        count = found.get("energy_accumulator", found.get("power"))
+        return None if count is None else count * found["counter_resolution"] / 1e6
+
+    def power_w(self) -> float | None:
+        return self._metric("current_socket_power", "average_socket_power")
+
+    def temperature_c(self) -> float | None:
+        return self._metric("temperature_hotspot")
+
+    def clock_mhz(self) -> float | None:
+        return self._metric("current_gfxclk")
+
+    def memory_bytes_per_s(self) -> float | None:
+        found = self._ask("amdsmi_get_gpu_vram_info")
+        # In GB/s, and only from newer releases.
+        bandwidth = found.get("vram_max_bandwidth") if found else None
+        return 1e9 * bandwidth if isinstance(bandwidth, int | float) else None
+
+    def _metric(self, *names: str) -> float | None:
+        """The first of these that the card gives; amdsmi writes `N/A` for the others."""
+        found = self._ask("amdsmi_get_gpu_metrics_info") or {}
+        return next((float(found[name]) for name in names if isinstance(found.get(name), int | float)), None)
+
     def _ask(self, function: str) -> Any | None:
         try:
             return getattr(self._amdsmi, function)(self._handle)
-        except self._amdsmi.AmdSmiException:
+        except (self._amdsmi.AmdSmiException, AttributeError):
+            # A release may lack a question.
             return None
 
 

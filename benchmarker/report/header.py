@@ -57,7 +57,7 @@ def _in_brackets(*parts: str) -> str:
 def _platform(record: RunRecord) -> str:
     device = record.environment.device
     if device.kind == "cpu":
-        return f"{record.environment.threads} threads" if record.environment.threads else ""
+        return plural(record.environment.threads, "thread", "threads") if record.environment.threads else ""
     runtime = f"{'ROCm' if device.kind == 'rocm' else 'CUDA'} {device.runtime}" if device.runtime else ""
     return ", ".join(filter(None, (runtime, f"driver {device.driver}" if device.driver else "")))
 

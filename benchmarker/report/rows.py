@@ -118,6 +118,8 @@ class Results:
     """What differs between records that --force compared all the same."""
     problems: tuple[str, ...] = ()
     """Files that were left out."""
+    members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
+    """The records of each variant, under the name that the rows give it."""
 
 
 def to_row(row: Row) -> dict[str, Any]:

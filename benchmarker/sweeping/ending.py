@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 
 from tabulate import tabulate
 
@@ -17,6 +18,8 @@ from benchmarker.terminal import Terminal
 from benchmarker.units import significant
 
 LINE_LENGTH = 200
+REPORT_NAME = "report.html"
+REPORT_LIMIT_S = 300.0
 
 
 def say_round(site: Site, terminal: Terminal, number: int) -> None:
@@ -38,20 +41,47 @@ def say_round(site: Site, terminal: Terminal, number: int) -> None:
 
 
 def say_ending(site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None:
-    """Print the comparison of all records in the folder, then where they are and what failed."""
-    _compare(site, terminal)
+    """Print the comparison of all records in the folder, then where they and the report are, and what failed."""
+    comparison = _compare(site, terminal)
     terminal.line(f"records: {site.folder}")
+    if comparison:
+        terminal.line(_draw(site, comparison))
     for failure in ledger.failures:
         _say_failure(failure, terminal)
     if not is_whole:
         terminal.line(f"go on with: benchmarker sweep {site.asked.config} --resume {shlex.quote(str(site.folder))}")
 
 
-def _compare(site: Site, terminal: Terminal) -> None:
+def _compare(site: Site, terminal: Terminal) -> Comparison | None:
+    """Print the comparison, and return it; None, and the reason is printed, where there is none."""
     try:
-        terminal.table(to_markdown(_comparison(site)))
+        comparison = _comparison(site)
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
+        return None
+    terminal.table(to_markdown(comparison))
+    return comparison
+
+
+def _draw(site: Site, comparison: Comparison) -> str:
+    """Write the report, and say where it is or why there is none.
+
+    In a process of its own: whatever goes wrong with a drawing, what was measured is safe and the sweep did its work.
+    """
+    page = site.folder / REPORT_NAME
+    baseline = ("--baseline", comparison.baseline) if comparison.baseline else ()
+    command = [*site.report, str(site.folder), "--output", str(page), *baseline]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no report: {error}"
+    if done.returncode == 0:
+        return f"report: {page}"
+    again = ["benchmarker", "report", *command[len(site.report) :]]
+    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
+    return f"no report: {plain_line(said[-1], longest=LINE_LENGTH)}; again with: {shlex.join(again)}"
 
 
 def _comparison(site: Site) -> Comparison:

@@ -21,6 +21,7 @@ from benchmarker.sweeping.arguments import Asked, Settings, arguments_of
 from benchmarker.sweeping.faults import Fault
 
 RUN = (sys.executable, "-m", "benchmarker.run")
+REPORT = (sys.executable, "-m", "benchmarker", "report")
 CELL_LIMIT_S = 1800.0
 """Before it is known how long a cell takes: compiling for a new shape can take minutes."""
 LEAST_CELL_LIMIT_S = 120.0
@@ -40,6 +41,8 @@ class Site:
     """On the monotonic clock."""
     run: tuple[str, ...] = RUN
     """What a child is started with, before its arguments."""
+    report: tuple[str, ...] = REPORT
+    """What draws the report, before its arguments."""
 
     def job(self, variant: str) -> Job:
         return self.asked.jobs[variant]

@@ -44,6 +44,8 @@ class Stage:
     environment: Environment = field(default_factory=records.environment)
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     model: str = "Qwen/Qwen3-4B"
+    report: tuple[str, ...] = ("true",)
+    """What draws the report."""
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -65,6 +67,7 @@ class Stage:
         out = io.StringIO()
         seams = Seams(
             run=(sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
+            report=self.report,
             look_around=lambda device: self.environment,
             find_monitor=self.find_monitor,
         )

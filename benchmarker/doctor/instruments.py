@@ -1,0 +1,169 @@
+"""The instruments against known truths: if one of these is off, no number from this machine can be believed.
+
+- The clock: the system's raw clock on the host; a kernel that spins for a known number of clock cycles on a GPU.
+- The memory mark: an allocation of known size.
+- The energy counter: what it counts against mean power times the time, both from the driver.
+- The bandwidth: what an array is read at against what the board's memory clock and bus width allow.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarker.device import Device, torch_device
+from benchmarker.measure.board import Board, find_board
+from benchmarker.units import GIB
+
+SLEEP_S = 0.2
+SPIN_S = 0.2
+CPU_BLOCK_BYTES = 2**28
+GPU_BLOCK_BYTES = 2**30
+ENERGY_WINDOW_S = 5.0
+POWER_STEP_S = 0.1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an instrument showed of something known. None for what cannot be known here."""
+
+    instrument: str
+    unit: str
+    expected: float | None
+    shown: float | None
+    within: tuple[float, float]
+    """Of what is expected: shown / expected must lie between these."""
+    remark: str
+
+    @property
+    def is_right(self) -> bool | None:
+        """None where it cannot be told."""
+        if self.expected is None or self.shown is None:
+            return None
+        low, high = self.within
+        return low <= self.shown / self.expected <= high
+
+
+def readings(device: Device) -> Iterator[Reading]:
+    """Every instrument in turn; takes a few seconds, on a GPU some more."""
+    board = find_board(device)
+    yield _clock(device, board)
+    yield _memory(device)
+    yield _energy(device, board)
+
+
+def _clock(device: Device, board: Board | None) -> Reading:
+    if device.kind == "cpu":
+        return _host_clock()
+    clock_hz = _spinning_clock_hz(device, board)
+    if clock_hz is None:
+        return Reading("clock", "ms", None, None, (0.97, 1.03), "the driver does not tell the clock")
+    cycles = int(SPIN_S * clock_hz)
+    return Reading("clock", "ms", 1e3 * SPIN_S, 1e3 * _spin_s(device, cycles), (0.97, 1.03), "a kernel of known cycles")
+
+
+def _host_clock() -> Reading:
+    """The clock that everything is timed with, against the one that nobody adjusts."""
+    within, remark = (0.999, 1.001), "the system's raw clock over a sleep"
+    if not hasattr(time, "CLOCK_MONOTONIC_RAW"):
+        return Reading("clock", "ms", None, None, within, "this system has no raw clock")
+    started_ns, raw_started_ns = time.perf_counter_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    time.sleep(SLEEP_S)
+    shown_ns, raw_ns = time.perf_counter_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    return Reading("clock", "ms", (raw_ns - raw_started_ns) / 1e6, (shown_ns - started_ns) / 1e6, within, remark)
+
+
+def _spinning_clock_hz(device: Device, board: Board | None) -> float | None:
+    """The clock while the same kernel spins: a board that has just woken up is slower."""
+    import torch
+
+    if board is None:
+        return None
+    with torch.cuda.device(torch_device(device)):
+        torch.cuda._sleep(int(5e8))
+        torch.cuda._sleep(int(5e8))
+        time.sleep(0.1)
+        clock_mhz = board.clock_mhz()
+    device.synchronize()
+    return None if clock_mhz is None else 1e6 * clock_mhz
+
+
+def _spin_s(device: Device, cycles: int) -> float:
+    """As every timed repeat is timed: by the host, with the device drained at both ends."""
+    import torch
+
+    with torch.cuda.device(torch_device(device)):
+        device.synchronize()
+        started = time.perf_counter_ns()
+        torch.cuda._sleep(cycles)
+        device.synchronize()
+    return (time.perf_counter_ns() - started) / 1e9
+
+
+def _memory(device: Device) -> Reading:
+    """Both marks count from what is in use when they are set back."""
+    import torch
+
+    size = CPU_BLOCK_BYTES if device.kind == "cpu" else GPU_BLOCK_BYTES
+    device.release()
+    device.reset_peak()
+    before = _mark(device)
+    block = torch.ones(size, dtype=torch.uint8, device=torch_device(device))
+    device.synchronize()
+    after = _mark(device)
+    del block
+    device.release()
+    shown = None if before is None or after is None else (after - before) / GIB
+    within = (0.95, 1.1) if device.kind == "cpu" else (0.999, 1.001)
+    return Reading("memory", "GiB", size / GIB, shown, within, "one tensor")
+
+
+def _mark(device: Device) -> int | None:
+    peak = device.peak()
+    return peak.resident_bytes if peak.allocated_bytes is None else peak.allocated_bytes
+
+
+def _energy(device: Device, board: Board | None) -> Reading:
+    within = (0.8, 1.2)
+    if board is None:
+        why = "no counter on a processor" if device.kind == "cpu" else "no NVML or amdsmi"
+        return Reading("energy", "J", None, None, within, why)
+    work = _load(device)
+    expected, shown = energy_and_power(board, work, window_s=ENERGY_WINDOW_S)
+    return Reading("energy", "J", expected, shown, within, "mean power times the time, under load")
+
+
+def energy_and_power(
+    board: Board, work: Callable[[], Any], *, window_s: float, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float | None, float | None]:
+    """Mean power times the time, and what the counter says; None where the board does not tell."""
+    work()
+    before, started = board.energy_j(), clock()
+    powers: list[float] = []
+    while clock() < started + window_s:
+        work()
+        power = board.power_w()
+        if power is not None:
+            powers.append(power)
+    after, elapsed = board.energy_j(), clock() - started
+    expected = statistics.fmean(powers) * elapsed if powers else None
+    return expected, None if before is None or after is None else after - before
+
+
+def _load(device: Device) -> Callable[[], None]:
+    """Keeps the device at work for about a tenth of a second."""
+    import torch
+
+    left, right = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
+
+    def work() -> None:
+        until = time.perf_counter() + POWER_STEP_S
+        while time.perf_counter() < until:
+            for _ in range(20):
+                torch.mm(left, right)
+            device.synchronize()
+
+    return work

@@ -1,0 +1,129 @@
+"""Which variants run here, in which runtime: looked at, or really tried on a two-layer model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarker.doctor.machine import Machine
+from benchmarker.errors import BenchmarkerError
+from benchmarker.loaders.base import Target
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.loaders.shapes import shipped_shape
+from benchmarker.spec import RUNTIMES
+
+TRY_LIMIT_S = 600.0
+"""GPTQ builds an extension when it is first used."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One variant in one runtime."""
+
+    quant: str
+    runtime: str
+    reason: str | None
+    """Why it does not run, with what to do; None where it does."""
+
+
+def look_at(machine: Machine, target: Target) -> Iterator[Outcome]:
+    """What is clear without running anything."""
+    for quant, loader in LOADERS.items():
+        missing: str | None = None
+        try:
+            loader.check(loader.options(), target)
+        except BenchmarkerError as error:
+            missing = str(error)
+        for runtime in RUNTIMES:
+            yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine))
+
+
+def _why_no_runtime(runtime: str, machine: Machine) -> str | None:
+    on_gpu = machine.environment.device.kind != "cpu"
+    if runtime == "graph" and not on_gpu:
+        return "a graph is captured on a GPU only; use --runtime compile here"
+    if runtime == "compile" and on_gpu and not machine.has_triton:
+        return "needs Triton: pip install triton"
+    if runtime == "compile" and machine.compiler is None:
+        return "needs a C++ compiler: apt-get install g++"
+    return None
+
+
+def try_all(
+    looked: list[Outcome],
+    target: Target,
+    *,
+    say: Callable[[str], None],
+    command: tuple[str, ...] = (sys.executable, "-m", "benchmarker.run"),
+) -> Iterator[Outcome]:
+    """Run those that nothing speaks against, each in a process of its own."""
+    with two_layers() as (model, folder):
+        for one in looked:
+            if one.reason:
+                yield one
+                continue
+            say(f"trying {one.quant}, {one.runtime}")
+            arguments = [
+                *("--model", str(model), "--load-format", "dummy", "--device", target.device),
+                *("--dtype", target.dtype, "--quant", one.quant, "--runtime", one.runtime),
+                *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
+                *("--no-profile", "--quiet", "--output", str(folder / "records")),
+            ]
+            yield Outcome(one.quant, one.runtime, _why_failed([*command, *arguments], folder))
+
+
+def _why_failed(command: list[str], folder: Path) -> str | None:
+    """The last line of a run that failed; None of one that did not."""
+    environment = {**os.environ, "BENCHMARKER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRY_LIMIT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it took more than {TRY_LIMIT_S:.0f} s"
+    if done.returncode == 0:
+        return None
+    lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+    reason = next((line for line in lines if line.startswith("error: ")), None) or _cell_reason(folder)
+    if reason:
+        return reason.removeprefix("error: ")
+    return lines[-1][:300] if lines else f"it ended with {done.returncode}"
+
+
+def _cell_reason(folder: Path) -> str | None:
+    """From the newest record: why its cell is not ok."""
+    records = sorted((folder / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        return None
+    cells = json.loads(records[-1].read_text())["cells"]
+    return next((str(cell["reason"]) for cell in cells if cell["status"] != "ok"), None)
+
+
+@contextmanager
+def two_layers() -> Iterator[tuple[Path, Path]]:
+    """A folder with the shape of a two-layer model, and one for what trying it leaves behind; gone afterwards."""
+    shape = shipped_shape("qwen3-tiny")
+    assert shape
+    with tempfile.TemporaryDirectory(prefix="benchmarker-doctor-") as name:
+        model = Path(name, "two-layers")
+        model.mkdir()
+        for path in shape.iterdir():
+            (model / path.name).write_bytes(path.read_bytes())
+        config = json.loads((shape / "config.json").read_text())
+        config |= {"num_hidden_layers": 2, "max_window_layers": 2}
+        config.pop("layer_types", None)
+        (model / "config.json").write_text(json.dumps(config))
+        yield model, Path(name)

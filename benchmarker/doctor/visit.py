@@ -1,0 +1,41 @@
+"""The whole visit, said as it goes: what the machine is, what is in the way, what runs, and whether to believe it."""
+
+from __future__ import annotations
+
+from benchmarker.device import find_device
+from benchmarker.doctor.findings import findings
+from benchmarker.doctor.instruments import readings
+from benchmarker.doctor.machine import look
+from benchmarker.doctor.variants import Outcome, look_at, try_all
+from benchmarker.doctor.words import finding_words, machine_words, outcome_words, reading_words
+from benchmarker.loaders.base import DType, Target
+from benchmarker.terminal import Terminal
+
+
+def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
+    """Print the report; whether every variant runs in some runtime and every instrument is right.
+
+    Raises:
+        DeviceError: There is no such device.
+    """
+    device = find_device(device_name)
+    dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
+    target = Target(device.torch_name, dtype)
+    machine = look(device)
+    found = findings(machine)
+    terminal.table(machine_words(machine))
+    terminal.table(finding_words(found))
+    outcomes = list(look_at(machine, target))
+    if not quick:
+        outcomes = list(try_all(outcomes, target, say=terminal.line))
+    terminal.table(outcome_words(outcomes, tried=not quick))
+    if quick:
+        return _all_run(outcomes)
+    shown = list(readings(device))
+    terminal.table(reading_words(shown))
+    return _all_run(outcomes) and all(one.is_right is not False for one in shown)
+
+
+def _all_run(outcomes: list[Outcome]) -> bool:
+    """Whether every variant has a runtime."""
+    return {one.quant for one in outcomes} == {one.quant for one in outcomes if one.reason is None}

@@ -1,0 +1,155 @@
+"""How every chart looks: colours that colour-blind people tell apart, on light paper and on dark, with plain text.
+
+In the page a chart is SVG inside the HTML, whose colours are the page's own (CSS variables): one drawing serves light,
+dark and print. For a PNG the same drawing is made in the light colours.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTH_IN = 4.6
+"""Narrow, so that the letters can still be read where a phone shows the whole width."""
+PNG_DPI = 200
+
+MARKERS = "osD^vPX*"
+HATCHES = ("", "////", "....")
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The colours of one drawing."""
+
+    text: str
+    faint: str
+    """Grids, and lines that are not data."""
+    paper: str
+    series: tuple[str, ...]
+
+    def colour(self, index: int) -> str:
+        return self.series[index % len(self.series)]
+
+
+# Okabe and Ito's palette ("Color universal design", 2008) without its yellow, which white paper swallows, and without
+# black, which is the text's. Brighter on dark paper, in the same order of hues.
+LIGHT = Ink(
+    "#1b1f24", "#d3d8de", "#ffffff", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7f7f7f")
+)
+DARK = Ink(
+    "#e6e9ee", "#3a4048", "#15181c", ("#4da6e0", "#ff8a3d", "#2fc49a", "#e6a3c8", "#9ad4f5", "#d9b45b", "#a8a8a8")
+)
+# Colours that nothing else has, to be found again in the SVG.
+_MARKS = Ink("#010101", "#010102", "#010103", tuple(f"#0102{index:02x}" for index in range(len(LIGHT.series))))
+NAMES = ("text", "faint", "paper", *(f"series-{index}" for index in range(len(LIGHT.series))))
+"""Of the CSS variables."""
+
+_SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # a name may hold two dollar signs
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.formatter.useoffset": False,
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "hatch.linewidth": 0.6,
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture, not drawn yet."""
+
+    name: str
+    """Of its file, without the ending."""
+    title: str
+    """What it shows, with where."""
+    note: str
+    """How to read it."""
+    draw: Callable[[Ink], Figure]
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one variant looks in every chart of a report."""
+
+    index: int
+
+    def colour(self, ink: Ink) -> str:
+        return ink.colour(self.index)
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.index % len(MARKERS)]
+
+
+def series_of(variants: Sequence[str]) -> dict[str, Series]:
+    """Each variant's look, by its place in the report."""
+    return {name: Series(index) for index, name in enumerate(dict.fromkeys(variants))}
+
+
+def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """An empty figure with one column of axes that share their horizontal axis."""
+    drawn = Figure(figsize=(WIDTH_IN, height_in))
+    return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
+
+
+def label(text: str, longest: int = 28) -> str:
+    """A name as a chart has room for it."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def to_svg(chart: Chart) -> str:
+    """The drawing as an SVG element for a page that defines the CSS variables `--text`, `--series-0` and so on."""
+    with _drawing(_MARKS, salt=chart.name):
+        buffer = io.StringIO()
+        nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
+        chart.draw(_MARKS).savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    return _for_page(buffer.getvalue(), chart.name)
+
+
+def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
+    """The drawing on white paper, with its title and a remark beside that."""
+    with _drawing(LIGHT, salt=chart.name):
+        drawn = chart.draw(LIGHT)
+        drawn.suptitle(chart.title + remark, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)
+        drawn.savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper, metadata={"Software": None})
+
+
+@contextmanager
+def _drawing(ink: Ink, *, salt: str) -> Iterator[None]:
+    colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), ink.text)
+    colours |= dict.fromkeys(("grid.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink.faint)
+    settings: Any = {**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def _for_page(svg: str, name: str) -> str:
+    """The element alone: as wide as there is room, in the page's colours, its ids apart from the other charts'."""
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', element, count=1)
+    element = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", element, count=1, flags=re.DOTALL)
+    element = re.sub(r'\bid="', f'id="{name}-', element)
+    element = element.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
+    for mark, variable in zip((_MARKS.text, _MARKS.faint, _MARKS.paper, *_MARKS.series), NAMES, strict=True):
+        element = element.replace(mark, f"var(--{variable})")
+    return re.sub(r"font: ([\d.]+)px[^;\"]*", r"font-size: \1px", element)

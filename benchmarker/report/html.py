@@ -1,0 +1,192 @@
+"""The report: one HTML file that asks nothing of the network and holds all that the tables do, with pictures.
+
+Every number comes through the same columns and rows as `benchmarker compare` prints. Names come from files that
+somebody else may have written: markdown's own escapes keep them inert in the text, jinja2 escapes what is plain, and a
+content policy forbids every script but the page's own, and every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from benchmarker import __version__
+from benchmarker.profiling.table import profile_table
+from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption
+from benchmarker.report.caveats import caveats
+from benchmarker.report.charts.kernels import profile_of
+from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
+from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
+from benchmarker.report.header import header
+from benchmarker.report.markdown import headline
+from benchmarker.report.rows import Results, Row
+from benchmarker.report.surroundings import surroundings
+from benchmarker.report.tables import escaped, plain_line
+from benchmarker.report.words import cell_words, plural
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One cell of a table."""
+
+    html: Markup
+    sort: float | None
+    """What its column is sorted by; None where there is no number."""
+    align: str
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table that can be sorted."""
+
+    title: str
+    headings: tuple[tuple[str, str], ...]
+    """Text and alignment."""
+    rows: tuple[tuple[Field, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One chart, drawn."""
+
+    name: str
+    title: str
+    note: str
+    svg: Markup
+
+
+def to_html(results: Results, charts: Sequence[Chart]) -> str:
+    """The whole page.
+
+    Args:
+        charts: From `report.charts.all.charts_of`.
+    """
+    pages = Environment(
+        loader=PackageLoader("benchmarker.report", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    script = _part("page.js")
+    cell = headline(results.rows)
+    chosen = [row for row in results.rows if row.cell == cell]
+    return pages.get_template("page.html").render(
+        title=_title(results),
+        policy=_policy(script),
+        style=Markup(_style()),
+        script=Markup(script),
+        show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
+        badge="Random weights: time and memory are real, text and quality are not" if _is_dummy(results) else "",
+        answer=[inline(sentence) for sentence in answer(chosen)],
+        facts=[inline(line) for line in (*_forced(results), *header(results.records))],
+        sheets=_sheets(results, chosen),
+        caption=inline(caption(results)),
+        caveats=[inline(line) for line in (*caveats(results.records, results.rows), *_left_out(results))],
+        pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
+        profiles=_profiles(results),
+        environment=surroundings(results.records),
+        commands=_commands(results),
+        footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
+        "The values are those of benchmarker compare.",
+    )
+
+
+def inline(markdown: str) -> Markup:
+    """A sentence of ours as HTML; what is escaped in it stays text, and HTML in it is shown, not obeyed."""
+    return Markup(_markdown().renderInline(markdown))
+
+
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+
+
+def _part(name: str) -> str:
+    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    return _part("page.css").replace("{{ light }}", _variables(LIGHT)).replace("{{ dark }}", _variables(DARK))
+
+
+def _variables(ink: Ink) -> str:
+    colours = (ink.text, ink.faint, ink.paper, *ink.series)
+    return "; ".join(f"--{name}: {colour}" for name, colour in zip(NAMES, colours, strict=True))
+
+
+def _policy(script: str) -> str:
+    """Nothing is loaded from anywhere, and no script runs but this one."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+
+
+def _title(results: Results) -> str:
+    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)
+    devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
+    return f"{', '.join(models)} on {', '.join(devices)}"
+
+
+def _is_dummy(results: Results) -> bool:
+    return any(row.dummy_weights for row in results.rows)
+
+
+def _forced(results: Results) -> list[str]:
+    if not results.differences:
+        return []
+    return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in results.differences)}"]
+
+
+def _left_out(results: Results) -> list[str]:
+    return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
+
+
+def _sheets(results: Results, chosen: Sequence[Row]) -> list[Sheet]:
+    """The answer's table, then every cell's where there are several: the columns of `compare`."""
+    rows = results.rows
+    cell = chosen[0].cell if chosen else None
+    first: Columns = [*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)]
+    sheets = [_sheet(f"At {cell_words(cell)}" if cell else "Variants", first, chosen)]
+    if len({row.cell for row in rows}) > 1:
+        every: Columns = [*names(rows), *cell_columns(rows), *timing(rows), *speed_up(results), *memory(rows)]
+        sheets.append(_sheet("Every cell", every, rows))
+    return sheets
+
+
+def _sheet(title: str, columns: Columns, rows: Sequence[Row]) -> Sheet:
+    return Sheet(
+        title=title,
+        headings=tuple((column.heading, column.align) for column in columns),
+        rows=tuple(tuple(_field(column.text(row), column.align) for column in columns) for row in rows),
+    )
+
+
+def _field(text: str, align: str) -> Field:
+    return Field(inline(text), _sort_value(text) if align == "right" else None, align)
+
+
+def _sort_value(text: str) -> float | None:
+    """The number that a text begins with; the baseline's own speed-up is 1."""
+    if text == "baseline":
+        return 1.0
+    found = _NUMBER.match(text)
+    return float(found.group()) if found else None
+
+
+def _profiles(results: Results) -> list[tuple[str, Markup]]:
+    found = ((name, profile_of(records)) for name, records in results.members.items())
+    return [
+        (plain_line(name), Markup(_markdown().render(profile_table(profile)))) for name, profile in found if profile
+    ]
+
+
+def _commands(results: Results) -> list[tuple[str, str]]:
+    return [
+        (plain_line(name), plain_line(records[0].reproduce, longest=1000)) for name, records in results.members.items()
+    ]

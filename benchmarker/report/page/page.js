@@ -1,0 +1,19 @@
+// A click on a heading sorts its table by that column; a second click turns it around. What has no number stays last.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const headings = [...table.tHead.rows[0].cells];
+  headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
+    const order = heading.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+    headings.forEach((other) => other.removeAttribute("aria-sort"));
+    heading.setAttribute("aria-sort", order);
+    const turn = order === "ascending" ? 1 : -1;
+    const isNumber = [...table.tBodies[0].rows].some((row) => row.cells[column].dataset.sort !== undefined);
+    const compare = (one, other) => {
+      const [mine, theirs] = [one.cells[column], other.cells[column]];
+      if (!isNumber) return turn * mine.textContent.localeCompare(theirs.textContent);
+      const [left, right] = [mine.dataset.sort, theirs.dataset.sort];
+      if (left === undefined || right === undefined) return (left === undefined) - (right === undefined);
+      return turn * (left - right);
+    };
+    table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compare));
+  }));
+}

@@ -1,0 +1,263 @@
+"""The doctor's judgement on machines that we do not have, and its instruments on the one that we do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarker.device import CpuDevice
+from benchmarker.doctor.cards import Card, amd_card, nvidia_card
+from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.instruments import Reading, energy_and_power, readings
+from benchmarker.doctor.machine import Machine
+from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
+from benchmarker.doctor.words import finding_words, outcome_words, reading_words
+from benchmarker.loaders.base import Target
+from benchmarker.units import GIB
+from tests.records import cpu_environment, environment
+
+H100 = Card(
+    "NVIDIA H100",
+    driver="580.159.04",
+    supports="13.0",
+    used_bytes=4 * 2**20,
+    memory_bytes=80 * GIB,
+    programs=0,
+    power_limit_w=700.0,
+    power_default_w=700.0,
+)
+WELL = Machine(
+    environment=environment(),
+    torch_for="cuda",
+    torch_runtime="13.0",
+    torch_sees_gpu=True,
+    torch_says=None,
+    architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
+    cards=(H100,),
+    has_amd=False,
+    has_triton=True,
+    compiler="/usr/bin/g++",
+    hub=None,
+    cache=Path("/cache"),
+    free_bytes=100 * GIB,
+    load=0.1,
+    missing=(),
+)
+
+
+def said(**changes: Any) -> list[Finding]:
+    return findings(replace(WELL, **changes))
+
+
+def the_no(**changes: Any) -> Finding:
+    (no,) = [one for one in said(**changes) if one.level == "no"]
+    return no
+
+
+def card(**changes: Any) -> Card:
+    return replace(H100, **changes)
+
+
+def test_a_machine_where_all_is_well_has_nothing_to_do():
+    assert said() == [Finding("ok", "torch uses NVIDIA H100 80GB HBM3")]
+
+
+def test_a_card_and_a_torch_for_processors_only():
+    no = the_no(torch_for="cpu", torch_runtime=None, torch_sees_gpu=False, environment=cpu_environment())
+    assert no.what == "there is NVIDIA H100, but this torch is built for CPUs only"
+    assert no.do is not None
+    assert no.do.startswith("install a torch built for CUDA")
+
+
+def test_a_driver_that_is_too_old_for_this_torch():
+    cards = (card(driver="535.54", supports="12.2"),)
+    no = the_no(torch_sees_gpu=False, cards=cards, environment=cpu_environment())
+    assert no.what == "driver 535.54 runs CUDA 12.2, and this torch is built for 13.0"
+    assert no.do == "update the driver, or install a torch built for CUDA 12.2 or older"
+
+
+def test_a_card_that_is_hidden_is_told_with_torchs_own_words():
+    no = the_no(torch_sees_gpu=False, torch_says="No CUDA GPUs are available", environment=cpu_environment())
+    assert no.what.endswith("torch does not see it: No CUDA GPUs are available")
+    assert no.do is not None
+    assert "CUDA_VISIBLE_DEVICES" in no.do
+
+
+@pytest.mark.parametrize("capability", ["6.1", "7.0", "12.0"])
+def test_a_card_that_torch_has_no_kernels_for(capability):
+    no = the_no(environment=environment(device={"capability": capability}))
+    assert no.what.startswith(f"compute capability {capability} is not among")
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.9", "9.0"])
+def test_kernels_of_an_earlier_step_of_the_same_generation_do(capability):
+    assert [one.level for one in said(environment=environment(device={"capability": capability}))] == ["ok"]
+
+
+def test_rocm_says_that_it_was_not_run_by_us_and_which_architectures_it_knows():
+    amd = environment(device={"kind": "rocm", "name": "AMD Radeon RX 7900 XTX", "capability": "gfx1100"})
+    rocm = {"torch_for": "rocm", "torch_runtime": "6.4", "environment": amd, "has_amd": True}
+    notes = said(**rocm, architectures=("gfx90a", "gfx1100"), cards=(Card("AMD Radeon RX 7900 XTX"),))
+    assert any("has not been run by its authors" in one.what for one in notes)
+    no = the_no(**rocm, architectures=("gfx90a",), cards=(Card("AMD Radeon RX 7900 XTX"),))
+    assert no.what == "this torch has no kernels for gfx1100, only for gfx90a"
+
+
+def test_an_amd_card_with_a_torch_for_cuda():
+    no = the_no(torch_sees_gpu=False, has_amd=True, cards=(Card("AMD card"),), environment=cpu_environment())
+    assert no.what == "there is AMD card, but this torch is built for CUDA"
+
+
+def test_a_busy_a_capped_and_a_sliced_card_are_notes():
+    what = [one.what for one in said(cards=(card(used_bytes=9 * GIB, programs=2),))]
+    assert "NVIDIA H100 is in use by 2 other programs: 9.00 GiB of its memory are taken" in what
+    what = [one.what for one in said(cards=(card(power_limit_w=350.0),))]
+    assert "NVIDIA H100 is capped at 350 W of 700" in what
+    what = [one.what for one in said(cards=(card(is_sliced=True),))]
+    assert "NVIDIA H100 is divided into instances (MIG): an instance is measured, not the card" in what
+
+
+def test_what_is_missing_comes_with_its_remedy():
+    assert the_no(has_triton=False).do == "pip install triton, as torch's own wheel has it"
+    assert the_no(compiler=None).do == "install one: apt-get install g++"
+    assert the_no(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
+    hub = next(one for one in said(hub="ConnectError") if "hub" in one.what)
+    assert hub.do == "measure with --load-format dummy, or give --model a folder"
+
+
+def test_what_does_not_work_comes_first():
+    levels = [one.level for one in said(compiler=None, hub="ConnectError")]
+    assert levels == ["no", "note", "ok"]
+    assert finding_words(said(compiler=None)).startswith(
+        "- ✗ there is no C++ compiler: nothing can be compiled, and GPTQ's kernels cannot be built\n"
+        "  - do: install one: apt-get install g++"
+    )
+
+
+def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
+    import importlib.metadata
+
+    real = importlib.metadata.version
+
+    def without_torchao(name: str) -> str:
+        if name == "torchao":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_torchao)
+    outcomes = list(look_at(replace(WELL, environment=cpu_environment()), Target("cpu", "bfloat16")))
+    assert {one.quant for one in outcomes if one.reason and one.runtime == "eager"} == {"int8"}
+    assert "pip install 'benchmarker[int8]'" in outcome_words(outcomes, tried=False)
+
+
+def test_the_table_names_each_reason_once():
+    outcomes = [
+        Outcome("fp16", "eager", None),
+        Outcome("fp16", "compile", "needs a C++ compiler"),
+        Outcome("int8", "eager", None),
+        Outcome("int8", "compile", "needs a C++ compiler"),
+    ]
+    assert outcome_words(outcomes, tried=True) == (
+        "| variant | eager | compile |\n"
+        "| :------ | :---- | :------ |\n"
+        "| fp16    | runs  | no      |\n"
+        "| int8    | runs  | no      |\n\n"
+        "- fp16 compile, int8 compile: needs a C++ compiler"
+    )
+
+
+def test_trying_reports_the_error_of_a_run_and_does_not_run_what_is_ruled_out():
+    looked = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
+    command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
+    tried = list(try_all(looked, Target("cpu", "bfloat16"), say=lambda text: None, command=command))
+    assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
+
+
+@pytest.mark.slow
+def test_a_variant_really_runs_on_two_layers():
+    looked = [Outcome("int8", "eager", None)]
+    assert list(try_all(looked, Target("cpu", "bfloat16"), say=lambda text: None)) == looked
+
+
+def test_the_model_that_is_tried_has_two_layers_and_is_gone_afterwards():
+    with two_layers() as (model, folder):
+        assert '"num_hidden_layers": 2' in (model / "config.json").read_text()
+    assert not folder.exists()
+
+
+def test_the_instruments_are_right_on_this_processor():
+    shown = {one.instrument: one for one in readings(CpuDevice())}
+    assert shown["clock"].is_right
+    assert shown["memory"].is_right
+    assert shown["energy"].is_right is None
+    assert "cannot tell" in reading_words(list(shown.values()))
+
+
+def test_an_instrument_that_is_off_says_so():
+    off = Reading("energy", "J", expected=100.0, shown=40.0, within=(0.8, 1.2), remark="")
+    assert off.is_right is False
+    assert "**off**" in reading_words([off])
+
+
+def test_the_energy_counter_is_held_against_power_times_time():
+    now = [0.0]
+
+    def work() -> None:
+        now[0] += 0.5
+
+    board = SimpleNamespace(energy_j=lambda: 1000 + 300 * now[0], power_w=lambda: 300.0)
+    assert energy_and_power(board, work, window_s=5.0, clock=lambda: now[0]) == (1500.0, 1500.0)
+    mute = SimpleNamespace(energy_j=lambda: None, power_w=lambda: None)
+    assert energy_and_power(mute, work, window_s=5.0, clock=lambda: now[0]) == (None, None)
+
+
+class FakeNvml:
+    """One H100 with NVML's names and units, and one question that it does not answer."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetName": "NVIDIA H100",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=4 * 2**20, total=80 * GIB),
+            "nvmlSystemGetCudaDriverVersion_v2": 13000,
+            "nvmlSystemGetDriverVersion": "580.159.04",
+            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetPowerManagementLimit": 700_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+        }
+
+        def answer(*arguments: Any) -> Any:
+            if name not in answers:
+                raise FakeNvml.NVMLError(name)
+            return answers[name]
+
+        return answer
+
+
+def test_a_card_is_read_through_nvml_and_what_it_does_not_say_is_unknown():
+    assert nvidia_card(FakeNvml(), 0) == H100
+
+
+def test_a_card_is_read_through_amdsmi():
+    amdsmi = SimpleNamespace(
+        AmdSmiException=RuntimeError,
+        amdsmi_get_gpu_asic_info=lambda handle: {"market_name": "AMD Instinct MI300X"},
+        amdsmi_get_gpu_driver_info=lambda handle: {"driver_version": "6.12.12"},
+        amdsmi_get_gpu_vram_usage=lambda handle: {"vram_used": 300, "vram_total": 196_592},
+        amdsmi_get_power_cap_info=lambda handle: {"power_cap": 600_000_000, "default_power_cap": 750_000_000},
+    )
+    assert amd_card(amdsmi, None) == Card(
+        "AMD Instinct MI300X",
+        driver="6.12.12",
+        used_bytes=300 * 2**20,
+        memory_bytes=196_592 * 2**20,
+        power_limit_w=600.0,
+        power_default_w=750.0,
+    )

@@ -1,0 +1,65 @@
+"""What is in the wheel, and that it is found from anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from benchmarker import __version__
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.shipped import find_config, shipped_configs
+from benchmarker.spec import read_experiment
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_file_that_is_no_module_goes_into_the_wheel():
+    package = ROOT / "benchmarker"
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["benchmarker"]
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {
+        path
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and "configs" not in path.relative_to(package).parts
+    }
+    assert files <= packed
+    assert {path.name for path in (ROOT / "configs").glob("*.yaml")} <= {path.name for path in packed}
+
+
+def test_every_variant_has_its_extra_and_all_has_them_all():
+    extras = PROJECT["project"]["optional-dependencies"]
+    for name, loader in LOADERS.items():
+        wanted = {requirement.split(">")[0].lower() for requirement in extras[name]}
+        assert {package.lower() for package in loader.packages} <= wanted
+    assert extras["all"] == [f"benchmarker[{','.join(one for one in extras if one in LOADERS)}]"]
+
+
+def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
+        assert read_experiment(Path(name)).model.id == "qwen3-tiny"
+    assert set(shipped_configs()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+
+
+def test_a_file_of_the_users_comes_before_a_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart.yaml").write_text("variants: [{quant: int8}]")
+    assert find_config(Path("quickstart.yaml")) == Path("quickstart.yaml")
+
+
+def test_the_versions_agree():
+    assert PROJECT["project"]["version"] == __version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+def test_the_module_and_the_command_are_one():
+    (command,) = PROJECT["project"]["scripts"].values()
+    assert command == "benchmarker.cli:main"
+    words = [sys.executable, "-m", "benchmarker", "--version"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"benchmarker {__version__}"

@@ -1,0 +1,206 @@
+"""The page: the numbers of `compare`, every caveat, one file, and names that do nothing."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from benchmarker.comparison import Comparison, compare
+from benchmarker.errors import ResultsError, SpecError
+from benchmarker.record import Conditions
+from benchmarker.report.answer import answer
+from benchmarker.report.charts.all import charts_of
+from benchmarker.report.charts.kernels import seconds_by_category
+from benchmarker.report.charts.style import to_svg
+from benchmarker.report.front import front
+from benchmarker.report.html import inline, to_html
+from benchmarker.report.markdown import to_markdown
+from benchmarker.report.writing import write_plots, write_report
+from tests.records import cell, failed_cell, profile, record, rounds, sample, save
+
+HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
+STEADY = [1.400, 1.402, 1.399, 1.401, 1.398]
+CHARTS = ["speed", "speed-memory", "cells", "kernels", "rounds", "board"]
+
+
+def compared(folder: Path, *records: object, **options: object) -> Comparison:
+    return compare([save(folder, *records)], **options)
+
+
+def page(comparison: Comparison) -> str:
+    return to_html(comparison, charts_of(comparison))
+
+
+def everything(folder: Path, name: str = "int8") -> Comparison:
+    """Two variants with all that a record may hold."""
+    seen = Conditions(samples=20, sm_clock_mhz=1980, temperature_c=61, power_w=310.5)
+    cells = [
+        cell(conditions=seen, timed_at=(1e9, 1e9 + 7)),
+        cell(new_tokens=100, conditions=seen, timed_at=(1e9 + 8, 1e9 + 20)),
+    ]
+    return compared(
+        folder,
+        record("fp16", *cells, profile=profile()),
+        record("int8", *cells, name=name, profile=profile()),
+    )
+
+
+class Tables(HTMLParser):
+    """The text of every row of every sortable table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._is_in = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._is_in = True
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._is_in = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_in:
+            self.rows[-1][-1] += data
+
+
+def test_the_first_table_says_what_compare_says(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
+    lines = [line for line in to_markdown(comparison).splitlines() if line.startswith("|")]
+    printed = [[text.strip() for text in line.strip("|").split("|")] for line in lines]
+    assert Tables(page(comparison)).rows[: len(printed) - 1] == [printed[0], *printed[2:]]
+
+
+def test_every_caveat_of_compare_is_on_the_page(tmp_path):
+    (tmp_path / "broken.json").write_text('{"schema_version": 1, "bench')
+    comparison = compared(
+        tmp_path,
+        record("fp16", cell(flags=("unstable_warmup",)), model={"load_format": "dummy"}),
+        record("int8", failed_cell("oom_gpu", "79.2 GiB of 79.2 in use"), model={"load_format": "dummy"}),
+    )
+    text = page(comparison)
+    assert "Random weights: time and memory are real, text and quality are not" in text
+    assert "out of GPU memory: 79.2 GiB of 79.2 in use" in text
+    assert "the last three warm-ups still differed by more than 2 %" in text
+    assert "broken.json: not valid JSON" in text
+
+
+def test_a_hostile_name_is_text_everywhere(tmp_path):
+    text = page(everything(tmp_path, HOSTILE))
+    assert text.count("<script>") == 1
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_the_page_names_no_place_in_the_network(tmp_path):
+    found = set(re.findall(r"https?://[^\s\"'<)]+", page(everything(tmp_path))))
+    assert found == set()
+
+
+def test_markdown_in_a_sentence_makes_no_link_and_no_picture():
+    assert inline("![x](http://a.example) [y](http://b.example) <http://c.example>").count("<") == 0
+
+
+def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
+    comparison = everything(tmp_path)
+    assert [chart.name for chart in charts_of(comparison)] == CHARTS
+    for chart in charts_of(comparison):
+        assert chart.note
+        assert f'id="chart-{chart.name}"' in page(comparison)
+
+
+def test_what_was_not_measured_has_no_chart(tmp_path):
+    comparison = compared(tmp_path, record("fp16", failed_cell("timeout", "it took more than 10 s")))
+    assert charts_of(comparison) == []
+    assert "timed out: it took more than 10 s" in page(comparison)
+
+
+def test_charts_take_their_colours_from_the_page_and_share_no_id(tmp_path):
+    drawn = [to_svg(chart) for chart in charts_of(everything(tmp_path))]
+    ids = [one for svg in drawn for one in set(re.findall(r'\bid="([^"]+)"', svg))]
+    assert len(ids) == len(set(ids))
+    for svg in drawn:
+        assert "var(--text)" in svg
+        assert not set(re.findall(r"#[0-9a-f]{6}\b", svg)) - {"#000000", "#ffffff"}
+
+
+def test_a_drawing_is_the_same_every_time(tmp_path):
+    comparison = everything(tmp_path)
+    assert page(comparison) == page(comparison)
+
+
+def test_kernel_times_by_category_add_up_to_the_profile():
+    one = profile()
+    spent = seconds_by_category(one)
+    assert spent == {"matmul": 0.375, "elementwise": 0.125}
+    assert sum(spent.values()) == one.kernel_s
+
+
+def test_the_front_holds_what_nothing_beats_in_everything(tmp_path):
+    def variant(name, latency_s, peak_bytes):
+        memory = {"peak_allocated_bytes": peak_bytes}
+        one = cell([latency_s])
+        return record(name, one.model_copy(update={"memory": one.memory.model_copy(update=memory)}), name=name)
+
+    comparison = compared(
+        tmp_path, variant("fp16", 1.0, 8), variant("int8", 2.0, 9), variant("gptq", 2.0, 3), variant("bnb4", 1.0, 5)
+    )
+    assert {row.variant for row in front(comparison.rows)} == {"bnb4", "gptq"}
+
+
+def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tmp_path):
+    clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
+    assert answer(clear.rows)[0].startswith("At prompt 26, 50 new tokens, batch 1, **fp16 was fastest**: 35.7")
+    close = compared(tmp_path / "b", *rounds("fp16", STEADY), *rounds("int8", STEADY[::-1]))
+    assert "**fp16 and int8 were fastest**" in answer(close.rows)[0]
+    assert "these rounds do not tell them apart" in answer(close.rows)[0]
+    alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
+    assert "too few rounds to tell that from chance" in answer(alone.rows)[0]
+
+
+def test_a_report_does_not_overwrite_a_record(tmp_path):
+    comparison = compared(tmp_path, record("fp16"))
+    with pytest.raises(SpecError, match=r"give it a name that ends in \.html"):
+        write_report(comparison, tmp_path / "000.json")
+    with pytest.raises(ResultsError, match="that is a folder"):
+        write_report(comparison, _made(tmp_path / "folder.html"))
+
+
+def test_plots_are_png_files(tmp_path):
+    files = write_plots(everything(tmp_path), tmp_path / "plots")
+    assert [path.name for path in files] == [f"{name}.png" for name in CHARTS]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+
+
+def test_a_large_sweep_stays_below_three_megabytes(tmp_path):
+    cells = [
+        cell([1.0 + run / 1e4 for run in range(10)], prompt_tokens=length, new_tokens=new)
+        for length in (3, 26, 128, 1024)
+        for new in (50, 100, 512)
+    ]
+    records = [
+        record(name, *cells, name=name, round_number=number, profile=profile())
+        for name in ("fp16", "int8", "gptq", "bnb4", "fp16-graph", "int8-graph", "gptq-graph", "bnb4-graph")
+        for number in range(10)
+    ]
+    assert len(page(compared(tmp_path, *records)).encode()) < 3_000_000
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_a_sample_without_spread_is_drawn_too(tmp_path):
+    one = cell().model_copy(update={"samples": (sample(1.4),)})
+    assert "One timed run each: no spread is known." in page(compared(tmp_path, record("fp16", one)))

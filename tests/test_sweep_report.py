@@ -1,0 +1,23 @@
+"""The page at the end of a sweep: where it is, and that a failure to draw it undoes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarker.sweeping.site import REPORT
+from tests.faults.stage import Stage
+
+
+def test_a_sweep_writes_its_report_and_says_where(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, report=REPORT)
+    assert stage.sweep() == []
+    page = tmp_path / "results" / "report.html"
+    assert f"report: {page}" in stage.printed
+    assert "<title>Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3</title>" in page.read_text()
+
+
+def test_a_report_that_cannot_be_drawn_does_not_fail_the_sweep(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, report=("sh", "-c", "echo 'ValueError: no colour' >&2; exit 1"))
+    assert stage.sweep() == []
+    assert "no report: ValueError: no colour; again with: benchmarker report" in stage.printed
+    assert len(stage.records()) == 2
