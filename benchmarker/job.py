@@ -65,6 +65,11 @@ class Job:
     """The command line, for the record."""
 
     @property
+    def is_timed(self) -> bool:
+        """Whether anything is timed in this process."""
+        return self.part is None or self.part.only == "timing"
+
+    @property
     def is_judged(self) -> bool:
         """Whether quality is measured in this process."""
         return self.quality.size != "off" and (self.part is None or self.part.only == "quality")

@@ -8,36 +8,37 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.device import find_device
 from benchmarker.environment import environment
 from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
+from benchmarker.judging import judge_or_say, plan_quality
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
+from benchmarker.loaders.cache import quantize_s
 from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
+from benchmarker.measure.board import find_board
+from benchmarker.measure.energy import measure_energy
+from benchmarker.measure.limits import measure_limits
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
-from benchmarker.profiling.capture import profile_generation
+from benchmarker.profiling.capture import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
-from benchmarker.quality.judge import judge
-from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.recordfile import write_record
 from benchmarker.report.markdown import summary
-from benchmarker.report.quality import quality_line
 from benchmarker.spec import Point
 from benchmarker.terminal import Terminal
 from benchmarker.units import gib, seconds
 from benchmarker.workloads.generation import ModelBenchmarker
 from benchmarker.workloads.prompts import check_fits, make_prompt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class Run:
@@ -79,6 +80,8 @@ class Run:
         self._keep(status="complete")
         if not self.job.part:
             self.terminal.table(summary(self.record))
+            for reason in reasons([explain(self.record.variant.name, [self.record])]):
+                self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
         return self.record
 
@@ -88,12 +91,15 @@ class Run:
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
-        plan = self._plan_quality(checkpoint, tokenizer)
+        plan = plan_quality(self.job, checkpoint, tokenizer, self.terminal)
+        if self.job.procedure.limits and self.job.is_timed:
+            self._measure_limits()
         benchmarker = self._load(checkpoint, tokenizer)
         for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
             batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
-            self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}")
+            depth = f", after {point.depth} in the cache" if point.depth else ""
+            self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}{depth}")
             cell = benchmarker.measure(point, self.job.procedure, after_each=self._run_line(point.batch_size))
             cell = self._with_origin(cell, point)
             if cell.status != "ok":
@@ -104,11 +110,13 @@ class Run:
                 break
         if self.job.procedure.profile:
             self._profile(benchmarker)
+        if self.job.procedure.energy:
+            self._energy(benchmarker)
         if plan:
             # Handed over whole, so that the model can make room for the baseline.
             models = [benchmarker.model]
             del benchmarker
-            self._judge(plan, models)
+            self._keep(**judge_or_say(plan, models, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""
@@ -128,11 +136,19 @@ class Run:
                 chat_template=self.job.model.chat_template,
             )
             check_fits(
-                len(prompt.ids),
+                prompt,
                 point.new_tokens,
                 positions=config.get("max_position_embeddings"),
                 model=self.job.model.id,
             )
+
+    def _measure_limits(self) -> None:
+        limits = measure_limits(self.device, self.job.model.dtype)
+        self.record = self.record.model_copy(update={"limits": limits})
+        self.terminal.line(
+            f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "
+            f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
+        )
 
     def _load(self, checkpoint: Checkpoint, tokenizer: Any | None) -> ModelBenchmarker:
         job, device = self.job, self.device
@@ -150,6 +166,7 @@ class Run:
         facts = load_facts(
             loaded.model,
             load_s=load_s,
+            quantize_s=quantize_s(prepared.folder),
             peak_bytes=peak.allocated_bytes or peak.resident_bytes,
             notes=loaded.notes,
         )
@@ -198,6 +215,7 @@ class Run:
         if not done:
             return
         point = done[-1]._replace(new_tokens=min(done[-1].new_tokens, self.job.procedure.profile_tokens))
+        self._count_kernels(benchmarker)
         trace = self.path.with_suffix(".trace.json.gz")
         self.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
         step = benchmarker.step(point)
@@ -210,6 +228,7 @@ class Run:
                 prompt_tokens=len(benchmarker.prompt(point).ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
+                first_token_ns=lambda: step.first_token_ns,
             )
         except BenchmarkerError as error:
             # The cells are measured and saved: a profiler that does not work here must not undo that.
@@ -220,27 +239,38 @@ class Run:
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
 
-    def _plan_quality(self, checkpoint: Checkpoint, tokenizer: Any | None) -> Plan | None:
-        """Refuse what cannot be judged before any weight is read; None where nothing is to be judged."""
-        job = self.job
-        if not job.is_judged:
-            return None
-        return make_plan(
-            job.quality, job.model, job.variant, checkpoint=checkpoint, tokenizer=tokenizer, progress=self.terminal
-        )
-
-    def _judge(self, plan: Plan, models: list[PreTrainedModel]) -> None:
-        """Perplexity and divergence, after everything that is timed."""
-        try:
-            quality = judge(plan, models, self.device, self.terminal)
-        except BenchmarkerError as error:
-            # As with the profile: what was timed stays.
-            self._keep(no_quality=str(error))
-            self.terminal.line(f"no quality: {error}")
+    def _energy(self, benchmarker: ModelBenchmarker) -> None:
+        """Count the energy of the largest cell that ran."""
+        cells = list(self.record.cells)
+        done = [at for at, cell in enumerate(cells) if cell.status == "ok"]
+        if not done:
             return
-        self._keep(quality=quality)
-        if not self.job.part:
-            self.terminal.line(quality_line(quality))
+        point = self.job.points()[done[-1]]
+        self.terminal.line("counting the energy of the last cell")
+        try:
+            energy = measure_energy(
+                find_board(self.device),
+                generation=benchmarker.step(point),
+                prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+            )
+        except BenchmarkerError as error:
+            self._keep(no_energy=str(error))
+            self.terminal.line(str(error))
+            return
+        cells[done[-1]] = cells[done[-1]].model_copy(update={"energy": energy})
+        self._keep(cells=tuple(cells))
+
+    def _count_kernels(self, benchmarker: ModelBenchmarker) -> None:
+        """At the shape that ran last, which is the largest. Not before all is timed: a tracer leaves its mark."""
+        runtime = self.record.runtime
+        if runtime is None or self.device.kind == "cpu":
+            return
+        try:
+            kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, self.device))
+        except BenchmarkerError as error:
+            self._keep(no_profile=str(error))
+            return
+        self._keep(runtime=runtime.model_copy(update={"kernels_per_token": kernels}))
 
     def _keep(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""

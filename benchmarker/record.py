@@ -6,12 +6,13 @@ computed again from the file alone. `null` means not measured; nothing is ever 0
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from benchmarker.plain import Plain
 from benchmarker.qualityfacts import Quality
+from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
 """1: the first one."""
@@ -45,6 +46,9 @@ class Memory(Plain):
     """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
     peak_resident_bytes: int | None = None
     """Most resident memory of the process. Given on CPU, where it is the memory needed."""
+    graph_pool_bytes: int | None = None
+    """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
+    None where nothing is captured."""
 
 
 class Conditions(Plain):
@@ -65,17 +69,42 @@ class Conditions(Plain):
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
+class EnergyWindow(Plain):
+    """Whole generations, back to back, for at least ten seconds."""
+
+    seconds: float
+    energy_j: float
+    """Of the whole board, by its driver's counter, idle power included."""
+    generations: int
+    temperature_before_c: float | None = None
+    temperature_after_c: float | None = None
+
+
+class Energy(Plain):
+    """What a cell's generations cost, counted apart from the timed repeats."""
+
+    idle_power_w: float | None = None
+    """Of the board with the model loaded and nothing to do, by the same counter."""
+    generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
+    """At the cell's shape."""
+    prefill: tuple[EnergyWindow, ...] = ()
+    """The same with one new token. Empty where the cell has no more."""
+
+
 class Cell(Plain):
     """One point of the grid."""
 
     prompt_tokens: int
     new_tokens: int
     batch_size: int
+    depth: int = 0
+    """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     status: CellStatus
     reason: str | None = None
     """Why it is not ok, in one sentence."""
     prompt_sha256: str | None = None
-    """Of the prompt's token ids, comma-separated decimals: the same for every variant of a comparison."""
+    """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
+    of a comparison."""
     prompt_source: str | None = None
     """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
     warmup: tuple[Sample, ...] = ()
@@ -89,8 +118,12 @@ class Cell(Plain):
     """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
     timed_at: tuple[float, float] | None = None
     """Unix times between which the repeats were timed."""
+    energy: Energy | None = None
+    """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
+    demand: Demand | None = None
+    """What the cell's work cannot do without. None in records from before this was counted."""
 
 
 class ModelFacts(Plain):
@@ -126,6 +159,9 @@ class LoadFacts(Plain):
 
     load_s: float
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    quantize_s: float | None = None
+    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
+    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: int | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
     weight_bytes: int
@@ -157,10 +193,24 @@ class RuntimeFacts(Plain):
     setup_s: float | None = None
     """Time of the first generation at a new shape, with compilation or capture in it; the longest where there were
     several. None where nothing is set up."""
+    setup_cache: Literal["cold", "warm"] | None = None
+    """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
+    compiled: Literal["layer", "step"] | None = None
+    """What one compilation covers: a decoder layer, which all layers run, or the whole step."""
     frames_compiled: int | None = None
+    """Graphs that the compiler made, over all shapes."""
     graph_breaks: int | None = None
     recompilations: int | None = None
     """While timing: anything but 0 makes the cell invalid."""
+    graphs_captured: int | None = None
+    """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
+    graph_replays: int | None = None
+    """Decode steps in timed runs that were a replay of such a graph."""
+    attention: str | None = None
+    """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
+    kernels_per_token: float | None = None
+    """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
+    without a profile."""
 
 
 class Kernel(Plain):
@@ -170,6 +220,10 @@ class Kernel(Plain):
     calls: int
     total_s: float
     """Summed device time; on CPU the operator's self time."""
+    decode_calls: int | None = None
+    """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
+    decode_s: float | None = None
+    """Time of those."""
 
 
 class Profile(Plain):
@@ -189,6 +243,13 @@ class Profile(Plain):
     """From the first kernel's start to the last one's end."""
     kernels: tuple[Kernel, ...]
     """Every kernel, longest total first."""
+    decode_busy_s: float | None = None
+    """Union of the kernels' intervals after the first token. None where prefill and decode are not told apart."""
+    decode_span_s: float | None = None
+    """From the first of those kernels' start to the last one's end."""
+    decode_launches: int | None = None
+    """Times that the host gave the device work after the first token: a replayed graph is one, with all its kernels.
+    None on CPU, and where the tracer does not say which launch a kernel is from."""
     peak_allocated_bytes: int | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""
@@ -264,10 +325,14 @@ class RunRecord(Plain):
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     load: LoadFacts | None = None
     runtime: RuntimeFacts | None = None
+    limits: Limits | None = None
+    """What the device does at best. None in records from before this was measured."""
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None
     no_profile: str | None = None
     """Why there is none although one was asked for."""
+    no_energy: str | None = None
+    """Why there is none although it was asked for."""
     quality: Quality | None = None
     no_quality: str | None = None
     """Why there is none although it was asked for."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import compare_records, to_rows, tokens_in_common
+from benchmarker.comparison import compare_records, to_rows
+from benchmarker.report.limits import tokens_in_common
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.quality import quality_line
 from tests import records

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from benchmarker.qualityfacts import Quality
 from benchmarker.record import RunRecord
+from benchmarker.report.energy import EnergyUse
+from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
 
 
@@ -19,6 +21,8 @@ class CellKey:
     new_tokens: int
     text: int = 0
     """Prompt texts may be equally long: the second of a shape is 1."""
+    depth: int = 0
+    """Tokens in the cache before the prompt."""
 
 
 class Failure(NamedTuple):
@@ -63,18 +67,37 @@ class Row:
     """Speed-up against the baseline."""
     verdict: str | None = None
     """`baseline` for the baseline itself."""
+    setup_cold_s: float | None = None
+    """Setting up with the compiler's cache empty; the next with it filled."""
+    setup_warm_s: float | None = None
     mbu: float | None = None
+    """Share of the memory's bandwidth that decoding used for what it must read."""
+    floor_s: float | None = None
+    """The least time that a token can take on this device."""
+    fits_cache: bool = False
+    """Whether all that a step reads stays in the device's last cache."""
+    demand: Demand | None = None
+    limits: Limits | None = None
+    """As the first of the processes measured them; the floor and the MBU are from each one's own."""
+    best_ratio: float | None = None
+    """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
+    best_ratio_reached: float | None = None
+    """Share of it that was reached against the baseline's quantization in the same runtime."""
+    prefill_mfu: float | None = None
+    kernels_per_token: float | None = None
+    first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
+    same_tokens: int | None = None
+    """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
     quality: Quality | None = None
     """Where the three above are from, and more."""
-    first_tokens: tuple[int, ...] = ()
-    """The first new tokens, at most 64."""
     tokens_in_common: int | None = None
-    """How many of them came before the first that differs from the baseline's."""
-    energy_per_token_j: float | None = None
+    """Leading tokens that are those of the baseline variant."""
+    energy: EnergyUse | None = None
     rounds: int = 0
     runs: int = 0
     """Timed repeats in all."""
@@ -107,13 +130,15 @@ class Results:
     """What differs between records that --force compared all the same."""
     problems: tuple[str, ...] = ()
     """Files that were left out."""
+    reasons: tuple[str, ...] = ()
+    """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
 
 
 def to_row(row: Row) -> dict[str, Any]:
     """Plain values for a program, in base units; null for what is not known."""
-    cell, ratio = row.cell, row.ratio
+    cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
         "quant": row.quant,
@@ -123,6 +148,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "prompt_tokens": cell.prompt_tokens if cell else None,
         "new_tokens": cell.new_tokens if cell else None,
         "batch_size": cell.batch_size if cell else None,
+        "depth": cell.depth if cell else None,
         "status": row.status,
         "latency_s": _value(row.latency),
         "ttft_s": _value(row.ttft),
@@ -134,7 +160,15 @@ def to_row(row: Row) -> dict[str, Any]:
         "bits_per_weight": row.bits_per_weight,
         "load_s": row.load_s,
         "setup_s": row.setup_s,
+        "setup_cold_s": row.setup_cold_s,
+        "setup_warm_s": row.setup_warm_s,
         "mbu": row.mbu,
+        "floor_s": row.floor_s,
+        "best_ratio": row.best_ratio,
+        "best_ratio_reached": row.best_ratio_reached,
+        "prefill_mfu": row.prefill_mfu,
+        "kernels_per_token": row.kernels_per_token,
+        "same_tokens": row.same_tokens,
         "ratio": ratio.value if ratio else None,
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,
@@ -144,7 +178,10 @@ def to_row(row: Row) -> dict[str, Any]:
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
         "tokens_in_common": row.tokens_in_common,
-        "energy_per_token_j": row.energy_per_token_j,
+        "energy_per_token_j": energy.per_token.value if energy else None,
+        "energy_net_per_token_j": energy.net_per_token_j if energy else None,
+        "energy_decode_per_token_j": energy.decode_per_token_j if energy else None,
+        "energy_prefill_j": energy.prefill_j if energy else None,
         "rounds": row.rounds,
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,

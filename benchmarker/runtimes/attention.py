@@ -1,0 +1,172 @@
+"""Attention of one query a sequence against a fixed cache, with grouped heads and without a mask.
+
+Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times
+over in Qwen3-4B, and a mask rules out the fast kernels; so neither is done here. On NVIDIA in 16 bit torch's flash
+attention takes the length of each sequence from the device, reads only the positions up to it, and splits a long one
+over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
+
+A short cache is quick to read and slow to launch for: there the compiler is given plain products and sums, which it
+fuses with what comes before and after, instead of a kernel that it must call.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from benchmarker.runtimes.fixed import Filled
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+ONE_QUERY = "benchmarker_one_query"
+"""transformers makes no mask for an attention that it does not know."""
+
+FLASH = "flash, reads the filled part"
+SUMS = "products and sums, read the whole cache"
+MATMULS = "two matmuls, read the whole cache"
+FLASH_FROM_POSITIONS = 1024
+"""In a compiled step on a GPU: a shorter cache is attended to by what the compiler makes of products and sums."""
+
+
+@contextmanager
+def one_query_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Let the model attend in this way, for decode steps alone: a prefill keeps the model's own."""
+    config: Any = model.config
+    own = config._attn_implementation
+    config._attn_implementation = ONE_QUERY
+    try:
+        yield
+    finally:
+        config._attn_implementation = own
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    filled: Filled,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """One decode step of one layer.
+
+    Args:
+        query: [batch, heads, 1, head_dim].
+        key: [batch, key heads, positions, head_dim], with what is not filled at its end; so is the value.
+
+    Returns:
+        [batch, 1, heads, head_dim].
+    """
+    way = way_of(key, compiled=torch.compiler.is_compiling())
+    if way == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
+    batch, heads, _, head_dim = query.shape
+    groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
+    of_keys, of_values = (sum_scores, sum_values) if way == SUMS else (matmul_scores, torch.matmul)
+    scores = of_keys(groups, key).float() * scaling
+    unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
+    weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
+    return of_values(weights, value).reshape(batch, 1, heads, head_dim), None
+
+
+def way_of(key: Tensor, *, compiled: bool) -> str:
+    """How this cache is attended to: one of the ways below, as the record says it."""
+    if compiled and key.is_cuda and key.shape[2] < FLASH_FROM_POSITIONS:
+        return SUMS
+    # AMD's flash attention does not take lengths from the device.
+    is_nvidia = key.is_cuda and torch.version.hip is None
+    return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and key.shape[-1] <= 256 else MATMULS
+
+
+def matmul_scores(groups: Tensor, key: Tensor) -> Tensor:
+    """[batch, key heads, queries of a group, head_dim] against the keys: a score for each position."""
+    return torch.matmul(groups, key.transpose(2, 3))
+
+
+def sum_scores(groups: Tensor, key: Tensor) -> Tensor:
+    """The same as a product and a sum, in 32 bits."""
+    return (groups.unsqueeze(3).float() * key.unsqueeze(2)).sum(dim=-1)
+
+
+def sum_values(weights: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values, as a product and a sum in 32 bits."""
+    return (weights.unsqueeze(-1).float() * value.unsqueeze(2)).sum(dim=3).to(value.dtype)
+
+
+@torch.library.custom_op("benchmarker::filled_attention", mutates_args=())
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    scaling: float,
+) -> Tensor:
+    """torch's flash attention over sequences of their own lengths.
+
+    One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys.
+
+    Args:
+        query: As for `attend`.
+        key: As stored, [batch, positions, key heads, head_dim], so that nothing is copied; so is the value.
+    """
+    batch, heads, _, head_dim = query.shape
+    in_a_row = query.reshape(batch, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
+    made = flash_kernel(*in_a_row, query_starts, key_starts, lengths, positions=key.shape[1], scaling=scaling)
+    return made.view(batch, 1, heads, head_dim)
+
+
+def flash_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    lengths: Tensor,
+    *,
+    positions: int,
+    scaling: float,
+) -> Tensor:
+    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with one query.
+
+    The operator is the one beneath torch.nn.attention.varlen.
+    """
+    made: Tensor = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        query_starts,
+        key_starts,
+        1,
+        positions,
+        0.0,
+        False,
+        False,
+        scale=scaling,
+        seqused_k=lengths,
+    )[0]
+    return made
+
+
+@flash.register_fake
+def _shape(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    scaling: float,
+) -> Tensor:
+    batch, heads, _, head_dim = query.shape
+    return query.new_empty((batch, 1, heads, head_dim))
+
+
+AttentionInterface.register(ONE_QUERY, attend)
