@@ -26,14 +26,14 @@ class Plan:
     steps: int
     minutes: float
     """The learning rate falls to zero by `steps` or by then, whichever comes first."""
-    rows: tuple[tuple[str, int], ...] = (("prose", 3), ("packages", 4), ("code", 1))
+    rows: tuple[tuple[str, int], ...]
     """Windows of each kind of text in a step."""
-    dropout: float = 0.1
-    learning_rate: float = 6e-3
+    dropout: float
+    learning_rate: float
+    decay: float
+    """Share of the training, at its end, in which the learning rate falls to zero."""
     warmup: float = 0.02
-    """Share of the training in which the learning rate rises."""
-    decay: float = 0.8
-    """Share of the training, at its end, in which it falls to zero."""
+    """Share of the training in which it rises."""
     weight_decay: float = 0.1
     report_every: int = 200
 
