@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarker.loading import load_model
 from benchmarker.measuring import Run
 from benchmarker.record import RunRecord
 from benchmarker.terminal import Terminal
+from benchmarker.verify import verify
 from tests.test_quality_inputs import plan
 
 
@@ -72,6 +74,17 @@ def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, tmp_
     assert quality.noise.kl_mean == 0
     assert quality.is_distinguishable
     assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
+
+
+def test_what_is_stated_of_quality_follows_from_its_windows(peaked: Path, tmp_path: Path) -> None:
+    run(peaked, "int8", tmp_path)
+    assert verify([tmp_path]).mismatches == ()
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    record["quality"]["against"]["kl_mean"] *= 0.9
+    path.write_text(json.dumps(record))
+    (mismatch,) = verify([tmp_path]).mismatches
+    assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
 
 
 def test_a_form_is_judged_by_a_forward_pass_of_the_model_that_was_loaded(peaked: Path, tmp_path: Path) -> None:
