@@ -140,8 +140,8 @@ def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None
     with pytest.raises(SpecError) as caught:
         make_job(model=dummy, quality={"size": "quick"}, **nothing)
     assert str(caught.value) == (
-        "--quality: random weights (load_format dummy) have no quality to lose; measure real weights, "
-        "or give --quality off"
+        "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
+        "or leave them out"
     )
     assert make_job(model=dummy, quality={"size": "off"}, **nothing).quality.size == "off"
     with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):
