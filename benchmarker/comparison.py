@@ -24,6 +24,7 @@ from benchmarker.explaining.markdown import reasons
 from benchmarker.explaining.values import Explanation, NotExplained
 from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of, make_row
+from benchmarker.report.limits import with_best
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.rows import CellKey, Results, Row, to_row
 from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
@@ -75,7 +76,7 @@ def compare_records(
     # Of what was compared by force, a difference is as much that of the devices or versions.
     contrasts = () if differences else contrasts_of(explained, chosen, verdicts_by_cell)
     return Comparison(
-        rows=_with_bounds(compared, explained),
+        rows=_with_bounds(with_best(compared, chosen), explained),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),

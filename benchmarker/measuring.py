@@ -23,9 +23,10 @@ from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
+from benchmarker.measure.limits import measure_limits
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
-from benchmarker.profiling.capture import profile_generation
+from benchmarker.profiling.capture import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.recordfile import write_record
@@ -87,11 +88,14 @@ class Run:
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
+        if self.job.procedure.limits:
+            self._measure_limits()
         benchmarker = self._load(checkpoint, tokenizer)
         for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
             batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
-            self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}")
+            depth = f", after {point.depth} in the cache" if point.depth else ""
+            self.terminal.line(f"prompt of {prompt_tokens}, {point.new_tokens} new tokens{batch}{depth}")
             cell = benchmarker.measure(point, self.job.procedure, after_each=self._run_line(point.batch_size))
             cell = self._with_origin(cell, point)
             if cell.status != "ok":
@@ -121,11 +125,19 @@ class Run:
                 chat_template=self.job.model.chat_template,
             )
             check_fits(
-                len(prompt.ids),
+                prompt,
                 point.new_tokens,
                 positions=config.get("max_position_embeddings"),
                 model=self.job.model.id,
             )
+
+    def _measure_limits(self) -> None:
+        limits = measure_limits(self.device, self.job.model.dtype)
+        self.record = self.record.model_copy(update={"limits": limits})
+        self.terminal.line(
+            f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "
+            f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
+        )
 
     def _load(self, checkpoint: Checkpoint, tokenizer: Any | None) -> ModelBenchmarker:
         job, device = self.job, self.device
@@ -211,7 +223,11 @@ class Run:
             self._keep(no_profile=str(error))
             self.terminal.line(f"no profile: {error}")
             return
-        self._keep(profile=profile)
+        runtime = self.record.runtime
+        if runtime and self.device.kind != "cpu":
+            kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, self.device))
+            runtime = runtime.model_copy(update={"kernels_per_token": kernels})
+        self._keep(profile=profile, runtime=runtime)
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
 

@@ -24,7 +24,7 @@ def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> 
     """One number a round: the median of each process's samples, and their geometric mean where a round has several.
 
     Args:
-        shape: Batch size, prompt tokens, new tokens, and which of the cells of that shape.
+        shape: Batch size, prompt tokens, new tokens, which of the cells of that shape, and its depth.
     """
     found: dict[int, list[float]] = defaultdict(list)
     for record in records:
@@ -36,7 +36,7 @@ def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     """What a row says apart from its speed-up."""
-    batch_size, _, new_tokens, _ = shape
+    batch_size, _, new_tokens, *_ = shape
     times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
     latency_s, ttft_s, tpot_s = map(_centre, times.values())
     loads = [record["load"] for record in records if record["load"]]
@@ -54,9 +54,31 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
         "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
         "setup_s": float(np.median(setups)) if setups else None,
+        **_limits_of(records, shape),
         "rounds": len(times_by_round(records, shape, "latency_s")),
         "runs": sum(len(_samples(record, shape)) for record in records),
     }
+
+
+def _limits_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
+    """Floor, MBU and prefill MFU from their definitions: one of each from every process, and their geometric mean."""
+    found: dict[str, list[float]] = {"floor_s": [], "mbu": [], "prefill_mfu": []}
+    for record in records:
+        cell, limits = _cell(record, shape), record.get("limits")
+        demand = cell.get("demand") if cell and cell["samples"] else None
+        if cell is None or not limits or not demand:
+            continue
+        read = demand["weight_bytes"] + demand["kv_bytes"]
+        bandwidth = max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
+        rate = limits["matmul_flops_per_s"]
+        found["floor_s"].append(max(read / bandwidth, demand["decode_flops"] / rate))
+        tpots = [one["tpot_s"] for one in cell["samples"] if one["tpot_s"] is not None]
+        ttfts = [one["ttft_s"] for one in cell["samples"] if one["ttft_s"] is not None]
+        if tpots:
+            found["mbu"].append(read / bandwidth / float(np.median(tpots)))
+        if ttfts:
+            found["prefill_mfu"].append(demand["prefill_flops"] / rate / float(np.median(ttfts)))
+    return {name: float(np.exp(np.mean(np.log(values)))) if values else None for name, values in found.items()}
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
@@ -161,11 +183,12 @@ def _centre(by_round: dict[int, float]) -> float | None:
 
 def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
     """The measured cell of that shape."""
-    batch_size, prompt_tokens, new_tokens, which = shape
+    batch_size, prompt_tokens, new_tokens, which, depth = shape
     same = [
         cell
         for cell in record["cells"]
         if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
+        and cell.get("depth", 0) == depth
     ]
     return same[which] if which < len(same) and same[which]["status"] == "ok" else None
 
@@ -179,4 +202,4 @@ def _peak(cell: Raw) -> float | None:
     """From the repeats where they say; on CPU they do not, and the cell does."""
     peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
     resident: float | None = cell["memory"]["peak_resident_bytes"]
-    return max(peaks) if peaks else resident
+    return max(peaks) + (cell["memory"].get("graph_pool_bytes") or 0) if peaks else resident

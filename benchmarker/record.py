@@ -170,6 +170,8 @@ class RuntimeFacts(Plain):
     several. None where nothing is set up."""
     setup_cache: Literal["cold", "warm"] | None = None
     """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
+    compiled: Literal["layer", "step"] | None = None
+    """What one compilation covers: a decoder layer, which all layers run, or the whole step."""
     frames_compiled: int | None = None
     """Graphs that the compiler made, over all shapes."""
     graph_breaks: int | None = None

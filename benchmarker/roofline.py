@@ -29,9 +29,9 @@ class Limits(Plain):
     read_bytes_per_s: float
     """Summing an array."""
     copy_bytes_per_s: float
-    """Copying one array into another: bytes read plus bytes written."""
+    """Copying one half of the array over the other: bytes read plus bytes written."""
     array_bytes: int
-    """Size of each array: far more than any cache holds."""
+    """Size of that array: several times the cache, on a GPU 2 GiB."""
     matmul_flops_per_s: float
     """Of square matrices in the model's type, 2 * n^3 operations each."""
     matmul_dtype: str

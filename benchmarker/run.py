@@ -54,7 +54,7 @@ def asked_job(
     ] = None,
     quant: Annotated[str | None, typer.Option(help="fp16, int8, gptq or bnb4.", rich_help_panel=FORM)] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="eager (model.generate) or compile.", rich_help_panel=FORM)
+        str | None, typer.Option(help="eager (model.generate), graph or compile.", rich_help_panel=FORM)
     ] = None,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Short for --runtime compile.", rich_help_panel=FORM)
@@ -78,6 +78,10 @@ def asked_job(
     batch_size: Annotated[
         str | None, typer.Option(help="Sequences at once.  [default: 1]", rich_help_panel=GRID)
     ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(help="Tokens that are in the KV cache before the prompt.  [default: 0]", rich_help_panel=GRID),
+    ] = None,
     runs: Annotated[
         int | None, typer.Option(help="Timed generations a cell.  [default: 5]", rich_help_panel=PROCEDURE)
     ] = None,
@@ -90,6 +94,10 @@ def asked_job(
     profile_tokens: Annotated[
         int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
     ] = None,
+    no_limits: Annotated[
+        bool,
+        typer.Option("--no-limits", help="Do not measure the device's bandwidth first.", rich_help_panel=PROCEDURE),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
@@ -126,12 +134,14 @@ def asked_job(
             "prompts": prompt or None,
             "new_tokens": whole_numbers("--new-tokens", new_tokens),
             "batch_size": whole_numbers("--batch-size", batch_size),
+            "depth": whole_numbers("--depth", depth),
         },
         procedure={
             "runs": runs,
             "warmup": warmup,
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
+            "limits": False if no_limits else None,
         },
         device=device,
         output=output,

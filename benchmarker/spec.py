@@ -22,7 +22,8 @@ from benchmarker.shipped import find_config, shipped_configs
 
 Scalar = str | int | float | bool | None
 Positive = Annotated[int, Field(gt=0)]
-RUNTIMES = ("eager", "compile")
+NotNegative = Annotated[int, Field(ge=0)]
+RUNTIMES = ("eager", "graph", "compile")
 PlainT = TypeVar("PlainT", bound=Plain)
 
 
@@ -58,7 +59,8 @@ class VariantSpec(Plain):
     """Shown in the tables."""
     quant: str
     runtime: str = "eager"
-    """`eager` is `model.generate`; `compile` a static cache and a torch.compile'd decode step."""
+    """`eager` is `model.generate`; `graph` a static cache and a decode step captured as a CUDA or HIP graph; `compile`
+    the same with the step compiled by torch (and captured too on a GPU)."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """The loader's own."""
 
@@ -110,10 +112,11 @@ class Point(NamedTuple):
     prompt: str | None
     new_tokens: int
     batch_size: int
+    depth: int = 0
 
 
 class Grid(Plain):
-    """Which shapes are measured: every prompt with every generation length and batch size."""
+    """Which shapes are measured: every prompt with every generation length, batch size and depth."""
 
     prompt_tokens: tuple[Positive, ...] = (3, 26)
     """Prompt lengths, cut from a text that ships with benchmarker."""
@@ -123,6 +126,8 @@ class Grid(Plain):
     """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences at once, all with the same prompt."""
+    depth: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0,)
+    """Tokens that are in the KV cache already when the prompt comes: they are put there before the clock starts."""
 
     @model_validator(mode="after")
     def _something_to_ask(self) -> Self:
@@ -136,12 +141,17 @@ class Grid(Plain):
             (length, None) for length in self.prompt_tokens
         ]
         cells = [
-            Point(length, text, new, batch)
-            for batch, (length, text), new in product(self.batch_size, sources, self.new_tokens)
+            Point(length, text, new, batch, depth)
+            for batch, depth, (length, text), new in product(self.batch_size, self.depth, sources, self.new_tokens)
         ]
         return sorted(
             dict.fromkeys(cells),
-            key=lambda point: (point.batch_size, point.prompt_tokens or len(point.prompt or ""), point.new_tokens),
+            key=lambda point: (
+                point.batch_size,
+                point.depth,
+                point.prompt_tokens or len(point.prompt or ""),
+                point.new_tokens,
+            ),
         )
 
 
@@ -158,6 +168,8 @@ class Procedure(Plain):
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
     """Length of that generation at most: a trace grows by megabytes a token."""
+    limits: bool = True
+    """Measure the device's bandwidth and matmul rate first, which takes a second or two."""
 
 
 class Experiment(Plain):

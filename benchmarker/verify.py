@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from benchmarker.recompute import Numbers, Raw, numbers_of, ratio, spreads_of, t
 from benchmarker.record import Cell, Profile, RunRecord
 from benchmarker.report.rows import CellKey, Row, to_row
 from benchmarker.report.words import cell_words
+from benchmarker.roofline import MBU_LIMIT, Limits, mbu
 
 TOLERANCE = 1e-7
 """Relative: above the rounding of a float and the accuracy of scipy's inverses, far below anything a table shows."""
@@ -90,6 +92,7 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
     for cell in record.cells:
         if cell.status == "ok":
             yield from _cell_checks(cell)
+            yield from _limit_checks(cell, record.limits)
     if record.load:
         bits = 8 * record.load.weight_bytes / record.load.parameters
         yield _equal("load", "bits_per_weight", record.load.bits_per_weight, bits)
@@ -101,7 +104,8 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
 
 
 def _cell_checks(cell: Cell) -> Iterator[_Check]:
-    place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}"
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}{depth}"
     yield _Check(place, "samples", len(cell.samples), "at least one for a cell that is ok", holds=bool(cell.samples))
     for number, one in enumerate(cell.samples, start=1):
         where = f"{place}, run {number}"
@@ -124,6 +128,15 @@ def _cell_checks(cell: Cell) -> Iterator[_Check]:
         yield _Check(
             place, "memory.peak_reserved_bytes", reserved, f"at least {stated} allocated", holds=reserved >= stated
         )
+
+
+def _limit_checks(cell: Cell, limits: Limits | None) -> Iterator[_Check]:
+    """Nothing is faster than its memory, unless it stays in a cache."""
+    tpots = [one.tpot_s for one in cell.samples if one.tpot_s is not None]
+    if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
+        used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
+        place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}"
+        yield _Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
 
 
 def _profile_checks(profile: Profile) -> Iterator[_Check]:
@@ -195,8 +208,8 @@ def _stated(row: Row) -> dict[str, Any]:
     return {**to_row(row), **spreads, "detectable": row.ratio.detectable if row.ratio else None}
 
 
-def _shape(key: CellKey) -> tuple[int, int, int, int]:
-    return key.batch_size, key.prompt_tokens, key.new_tokens, key.text
+def _shape(key: CellKey) -> tuple[int, int, int, int, int]:
+    return key.batch_size, key.prompt_tokens, key.new_tokens, key.text, key.depth
 
 
 def _equal(place: str, field: str, stated: Any, recomputed: Any) -> _Check:

@@ -12,6 +12,7 @@ from benchmarker.loaders.base import Checkpoint, Loaded, Silent, Target
 from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.record import LoadFacts
+from benchmarker.runtimes.base import Runtime
 from benchmarker.spec import ModelSpec, Scalar, VariantSpec
 
 EMBEDDING = 2048 * 128
@@ -67,3 +68,10 @@ def logits(loaded: Loaded) -> torch.Tensor:
 
 def distance(one: Loaded, other: Loaded) -> float:
     return float((logits(one) - logits(other)).norm() / logits(other).norm())
+
+
+def tokens_of(runtime: Runtime, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
+    """What the runtime makes the second time, with all set up."""
+    runtime.generate(prompt, new_tokens)
+    made: list[list[int]] = runtime.generate(prompt, new_tokens).tokens.tolist()
+    return made

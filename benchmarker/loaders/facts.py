@@ -32,10 +32,10 @@ def load_facts(
     notes: tuple[str, ...] = (),
 ) -> LoadFacts:
     """Look a loaded model over."""
-    linears: list[Linear] = [module for module in model.modules() if _is_linear(module)]
+    linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
-    weight_bytes = _storage_bytes(tensor for module in model.modules() for tensor in _module_tensors(module))
+    weight_bytes = storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
     parameters = parameter_count(model)
     return LoadFacts(
         load_s=load_s,
@@ -44,46 +44,46 @@ def load_facts(
         weight_bytes=weight_bytes,
         parameters=parameters,
         bits_per_weight=8 * weight_bytes / parameters,
-        quantized_fraction=sum(_weights_of(linear) for linear in linears if _is_narrow(linear)) / parameters,
+        quantized_fraction=sum(weights_of(linear) for linear in linears if _is_narrow(linear)) / parameters,
         linear_classes=_counted(type(linear).__name__ for linear in linears),
         weight_classes=_counted(_weight_class(linear) for linear in linears),
         lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
-        lm_head_tied=head is not None and _shares_storage(head.weight, embedding.weight),
+        lm_head_tied=head is not None and shares_storage(head.weight, embedding.weight),
         notes=notes,
     )
 
 
 def parameter_count(model: nn.Module) -> int:
     """Parameters as the architecture has them: a packed one counts as what it was packed from, a shared one once."""
-    packed_linears: list[Linear] = [module for module in model.modules() if _is_linear(module) and _is_packed(module)]
+    packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
     packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
     plain = sum(tensor.numel() for tensor in model.parameters() if id(tensor) not in packed_ids)
     packed = sum(
-        _weights_of(module) + (module.out_features if getattr(module, "bias", None) is not None else 0)
+        weights_of(module) + (module.out_features if getattr(module, "bias", None) is not None else 0)
         for module in packed_linears
     )
     return int(plain + packed)
 
 
-def _is_linear(module: nn.Module) -> bool:
+def is_linear(module: nn.Module) -> bool:
     return hasattr(module, "in_features") and hasattr(module, "out_features")
 
 
-def _weights_of(linear: Linear) -> int:
+def weights_of(linear: Linear) -> int:
     return int(linear.in_features) * int(linear.out_features)
 
 
 def _is_packed(linear: Linear) -> bool:
     """Whether its tensors have fewer elements than its weights."""
     weight = getattr(linear, "weight", None)
-    return hasattr(linear, "qzeros") or weight is None or weight.numel() != _weights_of(linear)
+    return hasattr(linear, "qzeros") or weight is None or weight.numel() != weights_of(linear)
 
 
 def _is_narrow(linear: Linear) -> bool:
     """Whether a weight takes fewer than 16 bits."""
     if _is_packed(linear):
         return True
-    largest = max(_flat(linear.weight), key=lambda part: part.numel())
+    largest = max(flat(linear.weight), key=lambda part: part.numel())
     return largest.element_size() < 2
 
 
@@ -95,7 +95,7 @@ def _weight_class(linear: Linear) -> str:
     return f"{kind} {_stored_dtype(weight)}"
 
 
-def _module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     """Everything that a module itself holds: parameters, buffers, and bitsandbytes' scales."""
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
@@ -108,7 +108,7 @@ def _module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
         state = getattr(state, "state2", None)
 
 
-def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The plain tensors that a tensor is made of."""
     flatten: Any = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
@@ -116,28 +116,28 @@ def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         return
     names, _ = flatten()
     for name in names:
-        yield from _flat(getattr(tensor, name))
+        yield from flat(getattr(tensor, name))
 
 
-def _storage_bytes(tensors: Iterator[torch.Tensor]) -> int:
+def storage_bytes(tensors: Iterator[torch.Tensor]) -> int:
     sizes: dict[tuple[str, int], int] = {}
     for tensor in tensors:
-        for part in _flat(tensor):
+        for part in flat(tensor):
             storage = part.untyped_storage()
             sizes[str(part.device), storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
 
 
-def _shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
+def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
     def places(tensor: torch.Tensor) -> set[int]:
-        return {part.untyped_storage().data_ptr() for part in _flat(tensor)}
+        return {part.untyped_storage().data_ptr() for part in flat(tensor)}
 
     return places(first) == places(second)
 
 
 def _stored_dtype(weight: torch.Tensor) -> str:
     """Type of the largest plain tensor inside."""
-    largest = max(_flat(weight), key=lambda part: part.numel())
+    largest = max(flat(weight), key=lambda part: part.numel())
     return str(largest.dtype).removeprefix("torch.")
 
 

@@ -34,7 +34,7 @@ class DeviceMemory:
         return max(0, now - self.before_bytes)
 
 
-def memory_of(measured: Measured, growth_bytes: int | None) -> Memory:
+def memory_of(measured: Measured, growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
     """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
     allocated = [one.peak_allocated_bytes for one in measured.samples if one.peak_allocated_bytes is not None]
     return Memory(
@@ -42,4 +42,5 @@ def memory_of(measured: Measured, growth_bytes: int | None) -> Memory:
         peak_reserved_bytes=measured.reserved_bytes,
         device_used_bytes=growth_bytes,
         peak_resident_bytes=measured.resident_bytes,
+        graph_pool_bytes=graph_pool_bytes,
     )

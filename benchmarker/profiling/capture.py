@@ -85,6 +85,23 @@ def profile_generation(
     )
 
 
+def count_kernels(work: Callable[[], object], device: Device) -> int:
+    """Run something with the profiler on, and count the kernels, copies and fills on the device.
+
+    Raises:
+        BenchmarkerError: The profiler saw nothing.
+    """
+    device.synchronize()
+    with _profiler(device) as profiler:
+        work()
+        device.synchronize()
+    with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        found = device_work(read_trace(exported), device_index=torch_device(device).index)
+    return sum(kernel.calls for kernel in found.kernels)
+
+
 def _profiler(device: Device) -> profile:
     from torch.profiler import ProfilerActivity, profile
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarker.record import RunRecord
 from benchmarker.report.drift import find_drift
+from benchmarker.report.limits import impossible
 from benchmarker.report.numbers import percent
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import escaped
@@ -28,6 +29,7 @@ CLOCKS_WITHIN = 1.03
 def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader should know before believing the table, most important first."""
     return (
+        *impossible(rows),
         *_dummy(rows),
         *_types(records),
         *_failed(rows),

@@ -39,6 +39,8 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     }
     keys = [row.cell for row in rows if row.cell]
     shown = {name: of for name, of in parts.items() if always or len(set(map(of, keys))) > 1}
+    if any(key.depth for key in keys):
+        shown["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         shown["text"] = lambda key: key.text + 1
     return [Column(name, _of_cell(of)) for name, of in shown.items()]
@@ -92,13 +94,27 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_bytes(rows, "weights", lambda row: row.weight_bytes),
         *_numbers(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *_numbers(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
-        *_numbers(rows, "setup s", lambda row: row.setup_s, lambda setup_s: decimal(setup_s, digits=3)),
-        *_numbers(rows, "MBU", lambda row: row.mbu, percent),
+        *_setup(rows),
         *_numbers(rows, "J/token", lambda row: row.energy_per_token_j, decimal),
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_numbers(rows, "KL divergence", lambda row: row.kl_divergence, decimal),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
         *_bound(rows),
+    ]
+
+
+def _setup(rows: Sequence[Row]) -> Columns:
+    """One time, or two where setting up was measured both with an empty compiler's cache and a filled one."""
+    times = {"setup s": lambda row: row.setup_s}
+    if any(row.setup_cold_s and row.setup_warm_s for row in rows):
+        times = {
+            "cold setup s": lambda row: row.setup_cold_s if row.setup_warm_s else row.setup_s,
+            "warm setup s": lambda row: row.setup_warm_s,
+        }
+    return [
+        column
+        for heading, of in times.items()
+        for column in _numbers(rows, heading, of, lambda setup_s: decimal(setup_s, digits=3))
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.report.rows import CellKey, Failure, Row
+from benchmarker.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.stats import Estimate, estimate, geometric_mean
 
 
@@ -37,6 +38,9 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         bits_per_weight=max((load.bits_per_weight for load in loads), default=None),
         load_s=_median_load(loads),
         setup_s=statistics.median(setups) if setups else None,
+        setup_cold_s=_setup(records, "cold"),
+        setup_warm_s=_setup(records, "warm"),
+        kernels_per_token=_kernels(records),
         dummy_weights=any(record.model.load_format == "dummy" for record in records),
         flags=tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         failures=_failures(cells) if good else (),
@@ -46,11 +50,11 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
 
 def keys_of(record: RunRecord) -> list[CellKey]:
     """The record's cells in their order."""
-    seen: dict[tuple[int, int, int], int] = defaultdict(int)
+    seen: dict[tuple[int, int, int, int], int] = defaultdict(int)
     keys = []
     for cell in record.cells:
-        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens
-        keys.append(CellKey(*shape, text=seen[shape]))
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        keys.append(CellKey(*shape[:3], text=seen[shape], depth=cell.depth))
         seen[shape] += 1
     return keys
 
@@ -81,12 +85,17 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
         "rounds": len(latency_by_round),
         "runs": sum(len(one.samples) for _, one in good),
         "clock_mhz": _clock(good),
+        "first_tokens": cell.first_tokens,
+        **_limits(good),
     }
 
 
 def _peak(cell: Cell) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
-    return cell.memory.peak_resident_bytes if allocated is None else allocated
+    if allocated is None:
+        return cell.memory.peak_resident_bytes
+    # What a graph keeps for itself counts as free while it is not replaying.
+    return allocated + (cell.memory.graph_pool_bytes or 0)
 
 
 def _by_round(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float | None]) -> dict[int, float]:
@@ -103,6 +112,37 @@ def _estimate(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float |
     medians = list(_by_round(good, of).values())
     repeats = [value for _, cell in good for sample in cell.samples if (value := of(sample)) is not None]
     return estimate(medians, repeats) if medians else None
+
+
+def _setup(records: Sequence[RunRecord], cache: str) -> float | None:
+    """Median of those that set up with the compiler's cache in that state."""
+    facts = [record.runtime for record in records if record.runtime and record.runtime.setup_cache == cache]
+    times = [one.setup_s for one in facts if one.setup_s is not None]
+    return statistics.median(times) if times else None
+
+
+def _kernels(records: Sequence[RunRecord]) -> float | None:
+    counts = [record.runtime.kernels_per_token for record in records if record.runtime]
+    known = [count for count in counts if count is not None]
+    return statistics.median(known) if known else None
+
+
+def _limits(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
+    """What the device allows, and how near the cell came: each process against its own measured limits."""
+    known = [(record.limits, cell.demand, cell) for record, cell in good if record.limits and cell.demand]
+    used, floors, prefills = [], [], []
+    for limits, demand, cell in known:
+        tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
+        ttfts = [sample.ttft_s for sample in cell.samples if sample.ttft_s is not None]
+        floors.append(floor_s(demand, limits))
+        used += [mbu(demand, limits, tpot_s=statistics.median(tpots))] if tpots else []
+        prefills += [prefill_mfu(demand, limits, ttft_s=statistics.median(ttfts))] if ttfts else []
+    return {
+        "floor_s": geometric_mean(floors) if floors else None,
+        "mbu": geometric_mean(used) if used else None,
+        "prefill_mfu": geometric_mean(prefills) if prefills else None,
+        "fits_cache": any(demand.step_bytes <= (limits.cache_bytes or 0) for limits, demand, _ in known),
+    }
 
 
 def _median_load(loads: list[LoadFacts]) -> float | None:

@@ -14,6 +14,7 @@ from benchmarker.report.caveats import caveats
 from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
+from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import escaped, table
 from benchmarker.report.words import cell_words
@@ -28,9 +29,12 @@ def to_markdown(results: Results) -> str:
     if cell:
         parts.append(f"**At {cell_words(cell)}**")
     parts.append(table([*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)], chosen))
+    if limits := limit_table(chosen):
+        parts += ["**Against the limits of the device**", limits]
     if len({row.cell for row in rows}) > 1:
         parts += ["**Every cell**", _grid(results)]
-    parts.append(caption(results))
+    parts += [caption(results), limit_caption(chosen)]
+    parts.append(_bullets(batch_words(rows, results.baseline)))
     if results.reasons:
         parts += ["**Why**", _bullets(results.reasons)]
     parts.append(_bullets([*caveats(results.records, rows), *map(_left_out, results.problems)]))
@@ -53,7 +57,9 @@ def summary(record: RunRecord) -> str:
             ]
         ),
         table(columns, rows) if known else "",
+        limit_table(rows),
         caption(results),
+        limit_caption(rows),
         _bullets(caveats([record], rows)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -66,7 +72,9 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
         if row.cell:
             able[row.cell] = able.get(row.cell, 0) + (row.status == "ok")
     return max(
-        able, key=lambda key: (able[key], key.batch_size * (key.prompt_tokens + key.new_tokens), key), default=None
+        able,
+        key=lambda key: (able[key], key.batch_size * (key.depth + key.prompt_tokens + key.new_tokens), key),
+        default=None,
     )
 
 

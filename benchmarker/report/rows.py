@@ -18,6 +18,8 @@ class CellKey:
     new_tokens: int
     text: int = 0
     """Prompt texts may be equally long: the second of a shape is 1."""
+    depth: int = 0
+    """Tokens in the cache before the prompt."""
 
 
 class Failure(NamedTuple):
@@ -62,7 +64,24 @@ class Row:
     """Speed-up against the baseline."""
     verdict: str | None = None
     """`baseline` for the baseline itself."""
+    setup_cold_s: float | None = None
+    """Setting up with the compiler's cache empty; the next with it filled."""
+    setup_warm_s: float | None = None
     mbu: float | None = None
+    """Share of the memory's bandwidth that decoding used for what it must read."""
+    floor_s: float | None = None
+    """The least time that a token can take on this device."""
+    fits_cache: bool = False
+    """Whether all that a step reads stays in the device's last cache."""
+    best_ratio: float | None = None
+    """The largest speed-up against the baseline that there can be: the ratio of their floors."""
+    best_ratio_reached: float | None = None
+    """Share of it that was reached against the baseline's quantization in the same runtime."""
+    prefill_mfu: float | None = None
+    kernels_per_token: float | None = None
+    first_tokens: tuple[int, ...] = ()
+    same_tokens: int | None = None
+    """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
@@ -113,6 +132,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "prompt_tokens": cell.prompt_tokens if cell else None,
         "new_tokens": cell.new_tokens if cell else None,
         "batch_size": cell.batch_size if cell else None,
+        "depth": cell.depth if cell else None,
         "status": row.status,
         "latency_s": _value(row.latency),
         "ttft_s": _value(row.ttft),
@@ -124,7 +144,15 @@ def to_row(row: Row) -> dict[str, Any]:
         "bits_per_weight": row.bits_per_weight,
         "load_s": row.load_s,
         "setup_s": row.setup_s,
+        "setup_cold_s": row.setup_cold_s,
+        "setup_warm_s": row.setup_warm_s,
         "mbu": row.mbu,
+        "floor_s": row.floor_s,
+        "best_ratio": row.best_ratio,
+        "best_ratio_reached": row.best_ratio_reached,
+        "prefill_mfu": row.prefill_mfu,
+        "kernels_per_token": row.kernels_per_token,
+        "same_tokens": row.same_tokens,
         "ratio": ratio.value if ratio else None,
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,

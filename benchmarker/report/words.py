@@ -27,7 +27,8 @@ def cell_words(key: CellKey | None) -> str:
     if key is None:
         return "every cell"
     text = f", text {key.text + 1}" if key.text else ""
-    return f"prompt {key.prompt_tokens}, {key.new_tokens} new tokens, batch {key.batch_size}{text}"
+    depth = f", depth {key.depth}" if key.depth else ""
+    return f"prompt {key.prompt_tokens}, {key.new_tokens} new tokens, batch {key.batch_size}{depth}{text}"
 
 
 def plural(number: int, one: str, many: str) -> str:

@@ -5,6 +5,7 @@ All times come from one clock, `time.perf_counter_ns`, with the device drained b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -37,12 +38,14 @@ class Generation:
 class Runtime(Protocol):
     """One way of producing tokens."""
 
-    def generate(self, prompt: Tensor, new_tokens: int) -> Generation:
+    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Generation:
         """Generate greedily, exactly `new_tokens`, whatever the end-of-text token says.
 
         Args:
             prompt: Token ids, [batch, prompt_tokens], on the model's device.
             new_tokens: At least 1.
+            context: Token ids, [batch, depth], that come before the prompt and are in the KV cache when the clock
+                starts. Of the same object only the first call takes the time to put them there.
 
         Raises:
             UnsupportedError: This variant cannot run this way.
@@ -57,6 +60,17 @@ class Runtime(Protocol):
         Raises:
             UnsupportedError: What ran is not what the row says, such as a step that was never compiled.
         """
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        """Kernels of one decode step at the shape that ran last; None before the first.
+
+        Args:
+            count: Runs something, and says how many kernels that took on the device.
+        """
+
+    @property
+    def graph_pool_bytes(self) -> int | None:
+        """See Memory.graph_pool_bytes."""
 
     def facts(self) -> RuntimeFacts:
         """Proof of what ran, for the record."""

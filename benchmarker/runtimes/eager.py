@@ -8,17 +8,18 @@ done; the streamer adds one copy of a few bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.device import Device
 from benchmarker.record import RuntimeFacts
-from benchmarker.runtimes.base import Generation
+from benchmarker.runtimes.base import Generation, UnsupportedError
+from benchmarker.runtimes.static import CHUNK
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import DynamicCache, PreTrainedModel
 
 
 class TokenClock:
@@ -39,16 +40,24 @@ class EagerRuntime:
     def __init__(self, model: PreTrainedModel, device: Device) -> None:
         self._model = model
         self._device = device
+        self._cache: DynamicCache | None = None
+        self._context: Tensor | None = None
+        self._last: tuple[Tensor, Tensor | None] | None = None
 
-    def generate(self, prompt: Tensor, new_tokens: int) -> Generation:
+    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Generation:
         """See Runtime.generate."""
         import torch
 
+        self._last = prompt, context
+        arguments = greedy(new_tokens)
+        if context is not None:
+            arguments["past_key_values"] = self._filled(context)
+            prompt = torch.cat([context, prompt], dim=1)
         mask = torch.ones_like(prompt)
         clock = TokenClock()
         self._device.synchronize()
         start_ns = time.perf_counter_ns()
-        output = self._model.generate(prompt, attention_mask=mask, streamer=clock, **greedy(new_tokens))  # type: ignore[operator]
+        output = self._model.generate(prompt, attention_mask=mask, streamer=clock, **arguments)  # type: ignore[operator]
         self._device.synchronize()
         end_ns = time.perf_counter_ns()
         tokens_ns = clock.times_ns[1:]
@@ -60,6 +69,26 @@ class EagerRuntime:
             end_ns=end_ns,
         )
 
+    def _filled(self, context: Tensor) -> DynamicCache:
+        """A cache that holds the context and nothing else: the last one, with what came after it cut off."""
+        import torch
+        from transformers import DynamicCache
+
+        if self._cache is None or self._context is not context:
+            self._cache = None  # gives the memory back before more is taken
+            self._cache = DynamicCache(config=self._model.config)
+            self._context = context
+            with torch.no_grad():
+                for chunk in context.split(CHUNK, dim=1):
+                    self._model(input_ids=chunk, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        parts: list[Any] = self._cache.layers
+        for layer in parts:
+            if type(layer).__name__ != "DynamicLayer":
+                raise UnsupportedError(f"a depth in a cache of {type(layer).__name__} is not written yet")
+            layer.keys = layer.keys[:, :, : context.shape[1]]
+            layer.values = layer.values[:, :, : context.shape[1]]
+        return self._cache
+
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Nothing can recompile here."""
@@ -67,6 +96,19 @@ class EagerRuntime:
 
     def check(self) -> None:
         """`generate` is what it says."""
+
+    graph_pool_bytes = None
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        """See Runtime.kernels_per_token: what two more tokens cost, so that the prefill drops out."""
+        if self._last is None:
+            return None
+        prompt, context = self._last
+
+        def kernels(tokens: int) -> int:
+            return count(lambda: self.generate(prompt, tokens, context=context))
+
+        return (kernels(4) - kernels(2)) / 2
 
     def facts(self) -> RuntimeFacts:
         """Nothing is set up, and every token is read as it is made."""

@@ -4,6 +4,9 @@ gptqmodel's kernels call extensions or compare addresses, which torch.compile ca
 in two, and a broken graph is most of the way back to eager mode. As an operator of its own the layer runs exactly the
 kernel that it would run otherwise, and everything around it is compiled as one graph. What the compiler cannot do is
 fuse into it.
+
+The operator finds its layer by a number. That number is a tensor, so that all decoder layers look the same to the
+compiler, and one compilation serves them all.
 """
 
 from typing import Any
@@ -18,26 +21,32 @@ TRACEABLE = ("TorchAtenLinear",)
 
 # An operator takes tensors and numbers only, so it finds its layer by number. One process measures one model.
 _layers: list[nn.Module] = []
+_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @torch.library.custom_op("benchmarker::quantized_linear", mutates_args=())
-def quantized_linear(hidden: Tensor, layer: int, features: int) -> Tensor:
-    """Run layer number `layer` as its own class would; `features` is what comes out for each position."""
-    linear = _layers[layer]
-    result: Tensor = type(linear).forward(linear, hidden)
+def quantized_linear(hidden: Tensor, number: Tensor, features: int) -> Tensor:
+    """Run a layer as its own class would.
+
+    Args:
+        number: Of the layer, on the CPU.
+        features: What comes out for each position.
+    """
+    linear: Any = _layers[int(number)]
+    result: Tensor = linear.own_class.forward(linear, hidden)
     return result
 
 
 @quantized_linear.register_fake
-def _shape(hidden: Tensor, layer: int, features: int) -> Tensor:
+def _shape(hidden: Tensor, number: Tensor, features: int) -> Tensor:
     return hidden.new_empty((*hidden.shape[:-1], features))
 
 
 def make_opaque(model: nn.Module) -> None:
     """Route every untraceable linear of the model through the operator. Doing it twice changes nothing."""
     for module in model.modules():
-        if _is_untraceable(module) and "forward" not in vars(module):
-            _hide(module, features=module.out_features)
+        if _is_untraceable(module):
+            _hide(module)
 
 
 def _is_untraceable(module: nn.Module) -> bool:
@@ -45,12 +54,18 @@ def _is_untraceable(module: nn.Module) -> bool:
     return kind.__module__.startswith("gptqmodel.") and hasattr(module, "qweight") and kind.__name__ not in TRACEABLE
 
 
-def _hide(linear: nn.Module, *, features: Any) -> None:
-    number = len(_layers)
+def _hide(linear: Any) -> None:
+    own = type(linear)
+    linear.opaque_number = torch.tensor(len(_layers))
     _layers.append(linear)
+    linear.__class__ = _classes.setdefault(own, _opaque(own))
 
-    def forward(hidden: Tensor) -> Tensor:
-        result: Tensor = quantized_linear(hidden, number, features)
+
+def _opaque(own: type[nn.Module]) -> type[nn.Module]:
+    """The same class with another forward. One for all layers of a kind: the compiler tells functions apart."""
+
+    def forward(self: Any, hidden: Tensor) -> Tensor:
+        result: Tensor = quantized_linear(hidden, self.opaque_number, self.out_features)
         return result
 
-    linear.forward = forward
+    return type(own.__name__, (own,), {"forward": forward, "own_class": own})

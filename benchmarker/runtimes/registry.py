@@ -9,11 +9,13 @@ from benchmarker.device import Device
 from benchmarker.runtimes.base import Runtime
 from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.graph import GraphRuntime
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 RUNTIMES: dict[str, Callable[[PreTrainedModel, Device], Runtime]] = {
     "eager": EagerRuntime,
+    "graph": GraphRuntime,
     "compile": CompiledRuntime,
 }

@@ -1,48 +1,65 @@
-"""Generation as two plain functions over a static KV cache: prefill once, then the same decode step again and again.
+"""Generation as two plain functions over a fixed KV cache: prefill once, then the same decode step again and again.
 
-A static cache has room for the whole generation from the start and is written in place, so every decode step has the
-same shapes and addresses: what a compiler or a graph capture needs.
+Every decode step has the same shapes and addresses, which is what a compiler or a graph capture needs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarker.runtimes.attention import one_query_attention
+
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, StaticCache
+    from transformers import PreTrainedModel
+
+    from benchmarker.runtimes.fixed import FixedCache
+
+CHUNK = 4096
+"""Tokens that are put into the cache at once: activations of more would outgrow the cache itself."""
 
 
-def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticCache) -> Tensor:
-    """Fill the cache with the prompt and return the first new token.
+def prefill(model: PreTrainedModel, prompt: Tensor, cache: FixedCache) -> Tensor:
+    """Put the prompt into the cache and return the first new token.
 
     Args:
         prompt: Token ids, [batch, prompt_tokens], on the model's device.
-        cache: Empty, with room for the prompt and what will follow.
+        cache: At the position where the prompt belongs, with room for it and what will follow.
 
     Returns:
         Greedy next token, [batch, 1].
     """
-    logits = model(input_ids=prompt, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-    return _greedy(logits)
+    logits = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
+    assert cache.place.known is not None
+    cache.go_to(cache.place.known + prompt.shape[1])
+    return greedy(logits)
 
 
-def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticCache) -> Tensor:
-    """One more token: [batch, 1] in, [batch, 1] out. The cache knows the position and grows by one in place."""
-    return _greedy(model(input_ids=token, past_key_values=cache, use_cache=True).logits)
+def fill(model: PreTrainedModel, context: Tensor, cache: FixedCache) -> None:
+    """Put tokens into the cache from its beginning, some at a time. What comes of them is not wanted."""
+    cache.go_to(0)
+    for chunk in context.split(CHUNK, dim=1):
+        prefill(model, chunk, cache)
 
 
-def _greedy(logits: Tensor) -> Tensor:
+def decode_step(model: PreTrainedModel, token: Tensor, cache: FixedCache) -> Tensor:
+    """One more token: [batch, 1] in, [batch, 1] out, and the cache is one token longer."""
+    with one_query_attention(model):
+        return attending_step(model, token, cache)
+
+
+def attending_step(model: PreTrainedModel, token: Tensor, cache: FixedCache) -> Tensor:
+    """The step without the switch of attention, which is none of the device's business."""
+    logits = model(input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled).logits
+    cache.advance()
+    return greedy(logits)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1]."""
     return logits[:, -1].argmax(dim=-1, keepdim=True)
 
 
 def cache_length(tokens: int) -> int:
     """Room for `tokens`, rounded up to 128, so that near shapes share one compilation."""
     return -(-tokens // 128) * 128
-
-
-def new_cache(model: PreTrainedModel, length: int) -> StaticCache:
-    """An empty static cache; its tensors are made by the first prefill."""
-    from transformers import StaticCache
-
-    return StaticCache(config=model.config, max_cache_len=length)

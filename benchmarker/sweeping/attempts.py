@@ -108,6 +108,7 @@ class Attempt:
             prompt_tokens=tokens,
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
+            depth=point.depth,
             status=fault.status,
             reason=fault.reason,
         )

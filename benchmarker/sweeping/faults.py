@@ -116,6 +116,7 @@ def _at_least(one: Point, other: Point) -> bool:
     """Whether it needs no less memory."""
     return (
         one.batch_size >= other.batch_size
+        and one.depth >= other.depth
         and one.new_tokens >= other.new_tokens
         and (one.prompt_tokens or len(one.prompt or "")) >= (other.prompt_tokens or len(other.prompt or ""))
     )

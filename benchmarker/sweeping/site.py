@@ -82,6 +82,7 @@ class Site:
             if point.prompt_tokens is not None:
                 arguments += ["--prompt-tokens", str(point.prompt_tokens)]
             arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
+            arguments += ["--depth", str(point.depth)] if point.depth else []
         return f"{PROGRAM} {shlex.join(arguments)}"
 
     def _arguments(self, variant: str) -> list[str]:

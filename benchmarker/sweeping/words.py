@@ -14,7 +14,8 @@ def shape_words(point: Point) -> str:
     """`26 x 100`, `26 x 100, batch 4`, or a text prompt's beginning."""
     prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
     batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
-    return f"{prompt} x {point.new_tokens}{batch}"
+    depth = f", depth {point.depth}" if point.depth else ""
+    return f"{prompt} x {point.new_tokens}{batch}{depth}"
 
 
 def cell_line(point: Point, cell: Cell) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.device import Device, torch_device
+from benchmarker.loaders.demand import Weights
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
 from benchmarker.record import Cell, Sample
@@ -111,6 +112,7 @@ class ModelBenchmarker:
 
         self.model = model
         self.device = device or find_device(str(model.device))
+        self._weights = Weights(model)
         self.runtime = RUNTIMES[runtime](model, self.device)
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -134,15 +136,20 @@ class ModelBenchmarker:
             point, tokenizer=self._tokenizer, vocabulary=config.vocab_size, chat_template=self._chat_template
         )
         positions = getattr(config, "max_position_embeddings", None)
-        check_fits(len(prompt.ids), point.new_tokens, positions=positions, model=config.model_type)
+        check_fits(prompt, point.new_tokens, positions=positions, model=config.model_type)
         return prompt
 
     def step(self, point: Point) -> GenerationStep:
         """What one repeat of this cell runs."""
         import torch
 
-        ids = torch.tensor([self.prompt(point).ids] * point.batch_size, device=torch_device(self.device))
-        return GenerationStep(lambda: self.runtime.generate(ids, point.new_tokens), new_tokens=point.new_tokens)
+        prompt = self.prompt(point)
+        where = torch_device(self.device)
+        ids = torch.tensor([prompt.ids] * point.batch_size, device=where)
+        context = torch.tensor([prompt.context] * point.batch_size, device=where) if prompt.context else None
+        return GenerationStep(
+            lambda: self.runtime.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
+        )
 
     def measure(
         self,
@@ -157,9 +164,16 @@ class ModelBenchmarker:
             prompt_tokens=len(prompt.ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
+            depth=point.depth,
             status="ok",
             prompt_sha256=prompt.sha256,
             prompt_source=prompt.source,
+            demand=self._weights.demand(
+                prompt_tokens=len(prompt.ids),
+                new_tokens=point.new_tokens,
+                batch_size=point.batch_size,
+                depth=point.depth,
+            ),
         )
         try:
             return self._measure(cell, self.step(point), procedure, after_each)
@@ -193,7 +207,7 @@ class ModelBenchmarker:
             update={
                 "warmup": measured.warmup,
                 "samples": measured.samples,
-                "memory": memory_of(measured, growth),
+                "memory": memory_of(measured, growth, graph_pool_bytes=self.runtime.graph_pool_bytes),
                 "first_tokens": step.first_tokens,
                 "flags": (*measured.flags, *sorted(step.flags)),
             }

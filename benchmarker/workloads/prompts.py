@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -23,14 +23,16 @@ class Prompt:
     ids: tuple[int, ...]
     source: str
     """As in Cell.prompt_source."""
+    context: tuple[int, ...] = ()
+    """The tokens of the depth, which come before it."""
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+        return hashlib.sha256(",".join(map(str, (*self.context, *self.ids))).encode()).hexdigest()
 
 
 def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> Prompt:
-    """The prompt of one cell.
+    """The prompt of one cell, with the tokens of its depth.
 
     Args:
         tokenizer: The model's own, or None if it has none.
@@ -41,17 +43,23 @@ def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_te
         ModelError: A text was given, and there is no tokenizer or no template for it.
         SpecError: The text comes out as no token at all.
     """
+    context, _ = _exactly(point.depth, tokenizer, vocabulary)
     if point.prompt is not None:
-        return _text_prompt(point.prompt, tokenizer, chat_template)
+        return replace(_text_prompt(point.prompt, tokenizer, chat_template), context=context)
     assert point.prompt_tokens is not None
+    ids, source = _exactly(point.prompt_tokens, tokenizer, vocabulary)
+    return Prompt(ids, source, context)
+
+
+def _exactly(length: int, tokenizer: Any | None, vocabulary: int) -> tuple[tuple[int, ...], str]:
+    """That many tokens, and where they come from."""
     if tokenizer is None:
         generator = random.Random(0)
-        ids = tuple(generator.randrange(vocabulary) for _ in range(point.prompt_tokens))
-        return Prompt(ids, "random ids (no tokenizer)")
+        return tuple(generator.randrange(vocabulary) for _ in range(length)), "random ids (no tokenizer)"
     text = (files("benchmarker") / "text" / "prompts.txt").read_text(encoding="utf-8")
     text_ids = tokenizer.encode(text, add_special_tokens=False)
-    repeats = -(-point.prompt_tokens // len(text_ids))
-    return Prompt(tuple((text_ids * repeats)[: point.prompt_tokens]), "shipped text")
+    repeats = -(-length // len(text_ids))
+    return tuple((text_ids * repeats)[:length]), "shipped text"
 
 
 def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Prompt:
@@ -69,16 +77,20 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Promp
     return Prompt(ids, "given text in the chat template" if chat_template else "given text")
 
 
-def check_fits(prompt_tokens: int, new_tokens: int, *, positions: int | None, model: str) -> None:
+def check_fits(prompt: Prompt, new_tokens: int, *, positions: int | None, model: str) -> None:
     """Refuse a cell that is longer than the model can see.
 
     Raises:
         SpecError: With the numbers and the longest generation that fits.
     """
-    if positions is not None and prompt_tokens + new_tokens > positions:
-        room = positions - prompt_tokens
-        remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions} tokens"
+    depth, prompt_tokens = len(prompt.context), len(prompt.ids)
+    if positions is not None and depth + prompt_tokens + new_tokens > positions:
+        room = positions - prompt_tokens - depth
+        remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions - depth} tokens"
+        if depth and prompt_tokens + new_tokens <= positions:
+            remedy = f"use a depth of at most {positions - prompt_tokens - new_tokens}"
+        deep = f"depth {depth} + " if depth else ""
         raise SpecError(
-            f"prompt of {prompt_tokens} + {new_tokens} new tokens is past the {positions} positions of {model}; "
+            f"{deep}prompt of {prompt_tokens} + {new_tokens} new tokens is past the {positions} positions of {model}; "
             f"{remedy}"
         )

@@ -1,0 +1,167 @@
+"""How near each row came to what the hardware allows, and what it says in words.
+
+Two variants at their floors differ by the bytes that they read: that ratio is the best speed-up there can be. What was
+reached of it is only asked within one runtime, because else the runtimes are compared with each other as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarker.report.columns import Columns, cell_columns, names
+from benchmarker.report.numbers import decimal, percent
+from benchmarker.report.rows import CellKey, Row
+from benchmarker.report.tables import Column, escaped, table
+from benchmarker.report.words import cell_words
+from benchmarker.roofline import MBU_LIMIT
+from benchmarker.stats import SAME_WITHIN
+from benchmarker.units import MISSING
+
+
+def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
+    """Each row with the best speed-up possible against the baseline, what it reached of it, and how many tokens it
+    has in common with `generate`."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
+
+
+def _with_best(row: Row, base: Row, rows: Sequence[Row]) -> Row:
+    eager = next((one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, row.quant, "eager")), None)
+    same = None if eager is None or eager is row else _common(row.first_tokens, eager.first_tokens)
+    row = replace(row, same_tokens=same)
+    if row.floor_s is None or base.floor_s is None or row.variant == base.variant:
+        return row
+    best = base.floor_s / row.floor_s
+    peer = _peer(row, base, rows)
+    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
+    return replace(row, best_ratio=best, best_ratio_reached=reached)
+
+
+def _peer(row: Row, base: Row, rows: Sequence[Row]) -> Row | None:
+    """The baseline's quantization in the row's own cell and runtime; None where the row is that itself."""
+    if row.quant == base.quant:
+        return None
+    if row.runtime == base.runtime:
+        return base
+    return next(
+        (one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, base.quant, row.runtime)), None
+    )
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int | None:
+    """Leading tokens that are the same; None where none are known."""
+    if not some or not others:
+        return None
+    pairs = list(zip(some, others, strict=False))
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+
+
+def limit_table(rows: Sequence[Row]) -> str:
+    """The rows beside their limits. Empty where no limit is known."""
+    known = [row for row in rows if row.floor_s is not None]
+    if not known:
+        return ""
+    columns: Columns = [
+        *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
+        *names(known),
+        Column("TPOT ms", lambda row: _number(row.tpot.value * 1e3 if row.tpot else None)),
+        Column("floor ms", lambda row: _number(row.floor_s * 1e3 if row.floor_s else None)),
+        Column("MBU", lambda row: MISSING if row.mbu is None else percent(row.mbu)),
+        Column("best", lambda row: _times(row.best_ratio)),
+        Column("reached", lambda row: MISSING if row.best_ratio_reached is None else percent(row.best_ratio_reached)),
+    ]
+    if any(row.kernels_per_token is not None for row in known):
+        columns.append(Column("kernels/token", lambda row: _number(row.kernels_per_token)))
+    if any(row.same_tokens is not None for row in known):
+        columns.append(Column("as eager", lambda row: _agreement(row)))
+    return table(columns, known)
+
+
+def limit_caption(rows: Sequence[Row]) -> str:
+    """What the table's numbers are. Empty where there is no table."""
+    if all(row.floor_s is None for row in rows):
+        return ""
+    said = [
+        "Floor: the least time that a token can take, from the bytes that it must read and the memory bandwidth "
+        "measured in the same process (or its arithmetic, where that takes longer); MBU is the share of that bandwidth "
+        "that was used."
+    ]
+    if any(row.best_ratio is not None for row in rows):
+        said.append(
+            "Best is the ratio of the floors, and so the largest speed-up that the variant can have; reached is the "
+            "share of it that it has against the baseline's quantization in the same runtime."
+        )
+    if any(row.same_tokens is not None for row in rows):
+        said.append("As eager: how many of the first greedy tokens are those of `generate`.")
+    return " ".join(said)
+
+
+def impossible(rows: Sequence[Row]) -> list[str]:
+    """Rows that are faster than their memory allows."""
+    return [
+        f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu)}"
+        + (
+            ", because all that a token reads stays in the last cache: its memory is no limit for it."
+            if row.fits_cache
+            else " is impossible: an error of ours, in the bytes or in the bandwidth, and no speed. Please report it."
+        )
+        for row in rows
+        if row.mbu is not None and row.mbu > MBU_LIMIT
+    ]
+
+
+def batch_words(rows: Sequence[Row], baseline: str | None) -> list[str]:
+    """For each quantization, up to which batch size it is faster than the baseline's. Empty for one batch size."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    series: dict[tuple[str, CellKey], dict[int, float]] = {}
+    others: dict[tuple[str, CellKey], str] = {}
+    for row in rows:
+        peer = _peer(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
+        if row.cell and peer and peer.latency and row.latency:
+            place = row.variant, replace(row.cell, batch_size=1)
+            series.setdefault(place, {})[row.cell.batch_size] = peer.latency.value / row.latency.value
+            others[place] = peer.variant
+    several = len({cell for _, cell in series}) > 1
+    return [
+        _stops(variant, others[variant, cell], ratios) + (f" (prompt {_shape(cell)})." if several else ".")
+        for (variant, cell), ratios in series.items()
+        if len(ratios) > 1
+    ]
+
+
+def _stops(variant: str, other: str, ratios: dict[int, float]) -> str:
+    sizes = sorted(ratios)
+    wins = [size for size in sizes if ratios[size] > 1 + SAME_WITHIN]
+    name, than = escaped(variant), escaped(other)
+    if not wins:
+        best = max(sizes, key=ratios.__getitem__)
+        return f"{name} is at no batch size faster than {than}: at best {_at(best, ratios)}"
+    if wins == sizes:
+        ends = f"from {_at(sizes[0], ratios)} to {_at(sizes[-1], ratios)}"
+        return f"{name} is faster than {than} at every batch size, {ends}"
+    if wins == sizes[: len(wins)]:
+        after = sizes[len(wins)]
+        return f"{name} stops being faster than {than} between {_at(wins[-1], ratios)} and {_at(after, ratios)}"
+    return f"{name} is faster than {than} only at {', '.join(_at(size, ratios) for size in wins)}"
+
+
+def _at(size: int, ratios: dict[int, float]) -> str:
+    return f"batch {size} ({_times(ratios[size])})"
+
+
+def _shape(cell: CellKey) -> str:
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    return f"{cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"
+
+
+def _agreement(row: Row) -> str:
+    return MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}"
+
+
+def _times(ratio: float | None) -> str:
+    return MISSING if ratio is None else f"{ratio:.2f}x"
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None else decimal(value)

@@ -1,0 +1,214 @@
+"""The loop over a fixed cache with a capture that just runs the step again: what does not need a GPU of all of it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.device import CpuDevice
+from benchmarker.runtimes.base import UnsupportedError
+from benchmarker.runtimes.capture import WARM_STEPS, Captured, operation
+from benchmarker.runtimes.compiled import CompiledRuntime
+from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.graph import GraphRuntime
+from tests.loading import load, tokens_of
+
+LAYERS = 10
+"""More than the eight compilations after which torch gives up on a function."""
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).eval()
+
+
+class Rerun:
+    """Records like a graph: warm runs, then the recorded one, and a replay repeats the same function."""
+
+    def __init__(self) -> None:
+        self.captures = 0
+        self.replays = 0
+
+    def __call__(self, step: Callable[[], None]) -> Captured:
+        self.captures += 1
+        for _ in range(WARM_STEPS + 1):
+            step()
+
+        def replay() -> None:
+            self.replays += 1
+            step()
+
+        return Captured(replay, pool_bytes=4096)
+
+
+def prompt(*, batch: int = 2, tokens: int = 7) -> torch.Tensor:
+    return torch.arange(2, 2 + tokens).repeat(batch, 1)
+
+
+def context(tokens: int, *, batch: int = 2) -> torch.Tensor:
+    return torch.arange(tokens).remainder(128).repeat(batch, 1)
+
+
+def test_replaying_makes_the_tokens_that_generate_makes_over_and_over(model: PreTrainedModel) -> None:
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 64).tokens
+    runtime = GraphRuntime(model, CpuDevice(), capture=Rerun())
+    # The second time finds the first one's keys in the cache, and the position where the capture left it.
+    assert torch.equal(runtime.generate(prompt(), 64).tokens, expected)
+    assert torch.equal(runtime.generate(prompt(), 64).tokens, expected)
+
+
+@pytest.mark.parametrize("depth", [1, 100, 4200])
+def test_a_depth_gives_the_tokens_of_a_prompt_that_is_longer_by_it(model: PreTrainedModel, depth: int) -> None:
+    whole = torch.cat([context(depth), prompt()], dim=1)
+    expected = EagerRuntime(model, CpuDevice()).generate(whole, 8).tokens
+    before = context(depth)
+    for runtime in (EagerRuntime(model, CpuDevice()), GraphRuntime(model, CpuDevice(), capture=Rerun())):
+        for _ in range(2):
+            assert torch.equal(runtime.generate(prompt(), 8, context=before).tokens, expected)
+
+
+def test_a_depth_is_put_into_the_cache_once_and_not_in_the_timed_part(model: PreTrainedModel) -> None:
+    seen: list[int] = []
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
+    before = context(300)
+    for runtime in (EagerRuntime(model, CpuDevice()), GraphRuntime(model, CpuDevice(), capture=Rerun())):
+        runtime.generate(prompt(), 3, context=before)
+        seen.clear()
+        runtime.generate(prompt(), 3, context=before)
+        assert seen == [7, 1, 1]
+
+
+def test_another_depth_or_none_forgets_the_last_one(model: PreTrainedModel) -> None:
+    runtime = GraphRuntime(model, CpuDevice(), capture=Rerun())
+    plain = EagerRuntime(model, CpuDevice()).generate(prompt(), 8).tokens
+    other = EagerRuntime(model, CpuDevice()).generate(torch.cat([context(20), prompt()], dim=1), 8).tokens
+    runtime.generate(prompt(), 8, context=context(30))
+    assert torch.equal(runtime.generate(prompt(), 8, context=context(20)).tokens, other)
+    assert torch.equal(runtime.generate(prompt(), 8).tokens, plain)
+
+
+def test_one_graph_a_shape_and_every_timed_step_is_a_replay(model: PreTrainedModel) -> None:
+    capture = Rerun()
+    runtime = GraphRuntime(model, CpuDevice(), capture=capture)
+    runtime.generate(prompt(), 20)
+    with runtime.timed():
+        runtime.generate(prompt(), 20)
+        runtime.generate(prompt(), 20)
+    runtime.check()
+    facts = runtime.facts()
+    assert (facts.graphs_captured, facts.graph_replays) == (1, 38)
+    assert capture.replays == 57
+    assert runtime.graph_pool_bytes == 4096
+    runtime.generate(prompt(batch=1), 20)
+    assert runtime.facts().graphs_captured == 2
+
+
+def test_tokens_are_read_at_the_end_and_the_record_says_so(model: PreTrainedModel) -> None:
+    runtime = GraphRuntime(model, CpuDevice(), capture=Rerun())
+    made = runtime.generate(prompt(), 5)
+    assert runtime.facts().tokens_read == "end"
+    assert made.last_ns == made.end_ns
+    assert made.tokens.shape == (2, 5)
+
+
+def test_kernels_of_a_token_are_those_of_one_replay_or_of_two_tokens_more_in_generate(model: PreTrainedModel) -> None:
+    counted: list[int] = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: counted.append(10))
+
+    def count(work: Callable[[], object]) -> int:
+        counted.clear()
+        work()
+        return sum(counted)
+
+    for runtime in (EagerRuntime(model, CpuDevice()), GraphRuntime(model, CpuDevice(), capture=Rerun())):
+        assert runtime.kernels_per_token(count) is None
+        runtime.generate(prompt(), 5)
+        assert runtime.kernels_per_token(count) == 10
+
+
+def test_a_cpu_has_no_graphs_and_the_cell_says_what_to_use(model: PreTrainedModel) -> None:
+    with pytest.raises(UnsupportedError, match="use --runtime eager or compile"):
+        GraphRuntime(model, CpuDevice()).generate(prompt(), 5)
+
+
+def test_a_failed_capture_names_the_line_that_waited_for_the_device() -> None:
+    def forward() -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    def capture() -> None:
+        try:
+            forward()
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    with pytest.raises(RuntimeError) as caught:
+        capture()
+    said = operation(caught.value)
+    assert said.startswith("test_runtimes_graph.py:")
+    assert said.endswith(": CUDA error: operation not permitted when stream is capturing")
+    assert "`raise RuntimeError" in said
+
+
+def test_a_sliding_window_is_refused_with_the_runtime_that_can(model: PreTrainedModel) -> None:
+    model.config.layer_types = ["sliding_attention"] * LAYERS
+    model.config.sliding_window = 16
+    with pytest.raises(UnsupportedError, match=r"StaticSlidingWindowLayer.*--runtime eager"):
+        GraphRuntime(model, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+
+
+@pytest.mark.slow
+def test_one_compiled_layer_serves_all_of_them_with_the_tokens_of_eager(model: PreTrainedModel) -> None:
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 64, context=context(50)).tokens
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    before = context(50)
+    runtime.generate(prompt(), 64, context=before)
+    with runtime.timed():
+        made = runtime.generate(prompt(), 64, context=before).tokens
+    facts = runtime.facts()
+    assert torch.equal(made, expected)
+    # One layer and one head: ten layers would be ten, and from the ninth on none.
+    assert (facts.compiled, facts.frames_compiled, facts.graph_breaks, facts.recompilations) == ("layer", 2, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallback(model: PreTrainedModel) -> None:
+    for number, layer in enumerate(model.model.layers):
+        layer.mlp.number = number
+        layer.mlp.register_forward_hook(lambda module, inputs, output: output + 0 * module.number)
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    with pytest.raises(UnsupportedError, match=r"torch\.compile: .*limit"):
+        runtime.generate(prompt(), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+def test_every_form_makes_the_same_tokens_in_every_runtime(model_folder, quant: str) -> None:
+    model = load(model_folder, quant, dtype="float32").model
+    asked = torch.arange(10, 30)[None]
+    expected = tokens_of(EagerRuntime(model, CpuDevice()), asked, 64)
+    assert tokens_of(GraphRuntime(model, CpuDevice(), capture=Rerun()), asked, 64) == expected
+    layered = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    assert tokens_of(layered, asked, 64) == expected
+    assert layered.facts().frames_compiled == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["auto", "torch"])
+def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_folder, kernel: str) -> None:
+    # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
+    model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model
+    hidden: list[torch.Tensor] = []
+    model.model.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output[:, -1].clone()))
+    asked = torch.arange(10, 30)[None]
+    EagerRuntime(model, CpuDevice()).generate(asked, 2)
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    runtime.generate(asked, 2)
+    expected, made = (model.lm_head(one).float() for one in (hidden[1], hidden[-1]))
+    assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
+    assert runtime.facts().frames_compiled == 2
