@@ -156,6 +156,12 @@ def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is
     )
 
 
+def test_gaps_that_are_shorter_than_the_copies_are_not_the_reason() -> None:
+    found = explained(run("int8", *INT8, tpot_ms=24.0, load=INT8_LOAD))
+    assert found.waterfall.busy_share < 0.70
+    assert found.verdict.bound == "dequantizing"
+
+
 def test_the_ceiling_has_what_is_left_of_each_launch_in_a_graph() -> None:
     phase = explained(
         run("fp16", kernel("nvjet_a", ms=4.0, calls=1000), kernel("Memset (Device)", ms=1.0, calls=1000), tpot_ms=28.0)

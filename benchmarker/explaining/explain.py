@@ -115,14 +115,14 @@ def _explanation(
 
 
 def _row(name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_size: int) -> Row | None:
-    """The longest cell with the profiled prompt, over all processes."""
+    """The longest and deepest cell with the profiled prompt, which is what is profiled, over all processes."""
     keys: list[CellKey] = [
         key
         for record in records
         for key in keys_of(record)
         if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size)
     ]
-    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: key.new_tokens)]
+    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: (key.depth, key.new_tokens))]
     return next((row for row in reversed(rows) if row.status == "ok"), None)
 
 
