@@ -28,7 +28,7 @@ LAYERS = (
     "explaining",
     "gate",
     "comparison",
-    "explained",
+    "explained recommending",
     "job checkpoints verify",
     "measuring loading",
     "run",
