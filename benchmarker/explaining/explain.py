@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarker.explaining.advice import graph_ceiling
 from benchmarker.explaining.case import Case
 from benchmarker.explaining.phases import conversion_of, decode_phase, prefill_phase, table_conversion, table_phase
 from benchmarker.explaining.proof import proof_of
@@ -109,6 +110,9 @@ def _explanation(
         proof=proof_of(phase, record.load, conversion),
         conversion=conversion,
         mbu=case.mbu,
+        ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
+        if profile and phase.by == "device" and case.runtime == "eager"
+        else None,
         prefill=_prefill(profile, row, cell, record) if profile else None,
         notes=(*notes, *_notes(case)),
     )
