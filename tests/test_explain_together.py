@@ -9,6 +9,7 @@ from benchmarker.cli import app
 from benchmarker.comparison import compare_records, to_markdown
 from benchmarker.explaining.breakeven import Cost, break_even, cost_of
 from benchmarker.record import RunRecord, RuntimeFacts
+from benchmarker.report.html import to_html
 from tests.explained import FP16, INT8, INT8_LOAD, run
 from tests.records import load, record, save
 
@@ -48,6 +49,12 @@ def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
     assert "bound by" in printed
     assert "**Why**\n\n- **fp16** is bound by mixed: no part stands out: " in printed
     assert "- **int8** is bound by dequantizing: each weight is converted" in printed
+
+
+def test_the_page_says_why_as_well() -> None:
+    page = to_html(compare_records(pair()), ())
+    assert "<h2>Why</h2>" in page
+    assert "<li><strong>int8</strong> is bound by dequantizing: each weight is converted" in page
 
 
 def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:

@@ -89,6 +89,7 @@ def to_html(results: Results, charts: Sequence[Chart]) -> str:
         facts=[inline(line) for line in (*_forced(results), *header(results.records))],
         sheets=_sheets(results, chosen),
         caption=inline(caption(results)),
+        reasons=[inline(reason) for reason in results.reasons],
         caveats=[inline(line) for line in (*caveats(results.records, results.rows), *_left_out(results))],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
