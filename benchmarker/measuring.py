@@ -204,6 +204,7 @@ class Run:
         if not done:
             return
         point = done[-1]._replace(new_tokens=min(done[-1].new_tokens, self.job.procedure.profile_tokens))
+        self._count_kernels(benchmarker)
         trace = self.path.with_suffix(".trace.json.gz")
         self.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
         step = benchmarker.step(point)
@@ -223,13 +224,21 @@ class Run:
             self._keep(no_profile=str(error))
             self.terminal.line(f"no profile: {error}")
             return
-        runtime = self.record.runtime
-        if runtime and self.device.kind != "cpu":
-            kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, self.device))
-            runtime = runtime.model_copy(update={"kernels_per_token": kernels})
-        self._keep(profile=profile, runtime=runtime)
+        self._keep(profile=profile)
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
+
+    def _count_kernels(self, benchmarker: ModelBenchmarker) -> None:
+        """At the shape that ran last, which is the largest. Not before all is timed: a tracer leaves its mark."""
+        runtime = self.record.runtime
+        if runtime is None or self.device.kind == "cpu":
+            return
+        try:
+            kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, self.device))
+        except BenchmarkerError as error:
+            self._keep(no_profile=str(error))
+            return
+        self._keep(runtime=runtime.model_copy(update={"kernels_per_token": kernels}))
 
     def _keep(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""

@@ -109,6 +109,15 @@ def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedMod
 
 
 @pytest.mark.slow
+def test_a_missing_compiler_is_a_reason_not_a_traceback(model: PreTrainedModel) -> None:
+    with (
+        torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/c++"), "force_disable_caches": True}),
+        pytest.raises(UnsupportedError, match=r"torch\.compile: InvalidCxxCompiler: No working C\+\+ compiler"),
+    ):
+        CompiledRuntime(model, CpuDevice()).generate(prompt(), 4)
+
+
+@pytest.mark.slow
 def test_a_runtime_that_compiled_nothing_is_an_error(model: PreTrainedModel) -> None:
     runtime = CompiledRuntime(model, CpuDevice())
     with torch.compiler.set_stance("force_eager"):

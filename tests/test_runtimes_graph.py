@@ -7,10 +7,13 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.device import CpuDevice
+from benchmarker.runtimes import attention
+from benchmarker.runtimes.attention import attend, matmul_scores, sum_scores, sum_values
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import WARM_STEPS, Captured, operation
 from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.fixed import Filled
 from benchmarker.runtimes.graph import GraphRuntime
 from tests.loading import load, tokens_of
 
@@ -204,11 +207,67 @@ def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_fold
     # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
     model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model
     hidden: list[torch.Tensor] = []
-    model.model.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output[:, -1].clone()))
+    model.model.layers[-1].register_forward_hook(lambda module, inputs, output: hidden.append(output[:, -1].clone()))
     asked = torch.arange(10, 30)[None]
     EagerRuntime(model, CpuDevice()).generate(asked, 2)
     runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
     runtime.generate(asked, 2)
-    expected, made = (model.lm_head(one).float() for one in (hidden[1], hidden[-1]))
+    expected, made = (model.lm_head(model.model.norm(one)).float() for one in (hidden[1], hidden[-1]))
     assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
     assert runtime.facts().frames_compiled == 2
+
+
+def test_every_way_of_attending_gives_the_same_with_the_unfilled_part_left_out() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 6, 1, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
+    groups = query.view(2, 3, 2, 16)
+    assert torch.allclose(sum_scores(groups, key), matmul_scores(groups, key), atol=1e-5)
+    lengths = torch.tensor([5, 40], dtype=torch.int32)
+    filled = Filled(lengths, query_starts=torch.arange(3), key_starts=torch.arange(3) * 40)
+    made, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, filled=filled)
+    for sequence, length in enumerate(lengths.tolist()):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            query[sequence],
+            *(one[sequence, :, :length].repeat_interleave(2, dim=0) for one in (key, value)),
+            scale=0.25,
+        )
+        assert torch.allclose(made[sequence, 0], expected[:, 0], atol=1e-5)
+    weights = torch.rand(2, 3, 2, 40)
+    assert torch.allclose(sum_values(weights, value), torch.matmul(weights, value), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, on a batch of two: the kernel's part done by hand, the plumbing around it real."""
+    addresses: set[int] = set()
+
+    def kernel(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        query_starts: torch.Tensor,
+        key_starts: torch.Tensor,
+        lengths: torch.Tensor,
+        *,
+        positions: int,
+        scaling: float,
+    ) -> torch.Tensor:
+        addresses.update((key.data_ptr(), value.data_ptr()))
+        made = torch.empty_like(query)
+        for at, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):
+            keys, values = (
+                one[first : first + length].repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(0, 1)
+                for one in (key, value)
+            )
+            weights = ((keys @ query[at].unsqueeze(-1)).squeeze(-1) * scaling).softmax(dim=-1)
+            made[at] = (weights.unsqueeze(1) @ values).squeeze(1)
+        return made
+
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 16).tokens
+    monkeypatch.setattr(attention, "flash_kernel", kernel)
+    monkeypatch.setattr(attention, "way_of", lambda key, *, compiled: attention.FLASH)
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    assert torch.equal(runtime.generate(prompt(), 16).tokens, expected)
+    assert len(addresses) == 2 * LAYERS

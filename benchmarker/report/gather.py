@@ -141,6 +141,8 @@ def _limits(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
         "floor_s": geometric_mean(floors) if floors else None,
         "mbu": geometric_mean(used) if used else None,
         "prefill_mfu": geometric_mean(prefills) if prefills else None,
+        "demand": known[0][1] if known else None,
+        "limits": known[0][0] if known else None,
         "fits_cache": any(demand.step_bytes <= (limits.cache_bytes or 0) for limits, demand, _ in known),
     }
 

@@ -14,7 +14,7 @@ from benchmarker.report.numbers import decimal, percent
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import Column, escaped, table
 from benchmarker.report.words import cell_words
-from benchmarker.roofline import MBU_LIMIT
+from benchmarker.roofline import MBU_LIMIT, floor_s
 from benchmarker.stats import SAME_WITHIN
 from benchmarker.units import MISSING
 
@@ -30,9 +30,10 @@ def _with_best(row: Row, base: Row, rows: Sequence[Row]) -> Row:
     eager = next((one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, row.quant, "eager")), None)
     same = None if eager is None or eager is row else _common(row.first_tokens, eager.first_tokens)
     row = replace(row, same_tokens=same)
-    if row.floor_s is None or base.floor_s is None or row.variant == base.variant:
+    if row.demand is None or base.demand is None or base.limits is None or row.variant == base.variant:
         return row
-    best = base.floor_s / row.floor_s
+    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
+    best = floor_s(base.demand, base.limits) / floor_s(row.demand, base.limits)
     peer = _peer(row, base, rows)
     reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
     return replace(row, best_ratio=best, best_ratio_reached=reached)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarker.record import RunRecord
+from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
 
 
@@ -73,8 +74,11 @@ class Row:
     """The least time that a token can take on this device."""
     fits_cache: bool = False
     """Whether all that a step reads stays in the device's last cache."""
+    demand: Demand | None = None
+    limits: Limits | None = None
+    """As the first of the processes measured them; the floor and the MBU are from each one's own."""
     best_ratio: float | None = None
-    """The largest speed-up against the baseline that there can be: the ratio of their floors."""
+    """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
     best_ratio_reached: float | None = None
     """Share of it that was reached against the baseline's quantization in the same runtime."""
     prefill_mfu: float | None = None

@@ -4,6 +4,9 @@ Several query heads share one key head. Repeating the keys for each of them woul
 over in Qwen3-4B, and a mask rules out the fast kernels; so neither is done here. On NVIDIA in 16 bit torch's flash
 attention takes the length of each sequence from the device, reads only the positions up to it, and splits a long one
 over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
+
+A short cache is quick to read and slow to launch for: there the compiler is given plain products and sums, which it
+fuses with what comes before and after, instead of a kernel that it must call.
 """
 
 from collections.abc import Iterator
@@ -18,8 +21,14 @@ from benchmarker.runtimes.fixed import Filled
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
-NAME = "benchmarker_one_query"
+ONE_QUERY = "benchmarker_one_query"
 """transformers makes no mask for an attention that it does not know."""
+
+FLASH = "flash, reads the filled part"
+SUMS = "products and sums, read the whole cache"
+MATMULS = "two matmuls, read the whole cache"
+FLASH_FROM_POSITIONS = 1024
+"""In a compiled step on a GPU: a shorter cache is attended to by what the compiler makes of products and sums."""
 
 
 @contextmanager
@@ -27,7 +36,7 @@ def one_query_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let the model attend in this way, for decode steps alone: a prefill keeps the model's own."""
     config: Any = model.config
     own = config._attn_implementation
-    config._attn_implementation = NAME
+    config._attn_implementation = ONE_QUERY
     try:
         yield
     finally:
@@ -54,25 +63,40 @@ def attend(
     Returns:
         [batch, 1, heads, head_dim].
     """
-    if is_flash(key):
-        return flash(query, key, value, *filled, scaling), None
+    way = way_of(key, compiled=torch.compiler.is_compiling())
+    if way == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
     batch, heads, _, head_dim = query.shape
     groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
-    scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
+    of_keys, of_values = (sum_scores, sum_values) if way == SUMS else (matmul_scores, torch.matmul)
+    scores = of_keys(groups, key).float() * scaling
     unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
     weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
-    return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
+    return of_values(weights, value).reshape(batch, 1, heads, head_dim), None
 
 
-def is_flash(key: Tensor) -> bool:
-    """Whether the flash kernel takes it. AMD's does not take lengths from the device."""
+def way_of(key: Tensor, *, compiled: bool) -> str:
+    """How this cache is attended to: one of the ways below, as the record says it."""
+    if compiled and key.is_cuda and key.shape[2] < FLASH_FROM_POSITIONS:
+        return SUMS
+    # AMD's flash attention does not take lengths from the device.
     is_nvidia = key.is_cuda and torch.version.hip is None
-    return is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and key.shape[-1] <= 256
+    return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and key.shape[-1] <= 256 else MATMULS
 
 
-def description(key: Tensor) -> str:
-    """For the record."""
-    return "flash, reads the filled part" if is_flash(key) else "two matmuls, read the whole cache"
+def matmul_scores(groups: Tensor, key: Tensor) -> Tensor:
+    """[batch, key heads, queries of a group, head_dim] against the keys: a score for each position."""
+    return torch.matmul(groups, key.transpose(2, 3))
+
+
+def sum_scores(groups: Tensor, key: Tensor) -> Tensor:
+    """The same as a product and a sum, in 32 bits."""
+    return (groups.unsqueeze(3).float() * key.unsqueeze(2)).sum(dim=-1)
+
+
+def sum_values(weights: Tensor, value: Tensor) -> Tensor:
+    """The weighted mean of the values, as a product and a sum in 32 bits."""
+    return (weights.unsqueeze(-1).float() * value.unsqueeze(2)).sum(dim=3).to(value.dtype)
 
 
 @torch.library.custom_op("benchmarker::filled_attention", mutates_args=())
@@ -85,17 +109,39 @@ def flash(
     key_starts: Tensor,
     scaling: float,
 ) -> Tensor:
-    """torch's flash attention over sequences of their own lengths; see `attend` for the shapes.
+    """torch's flash attention over sequences of their own lengths.
 
     One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys.
+
+    Args:
+        query: As for `attend`.
+        key: As stored, [batch, positions, key heads, head_dim], so that nothing is copied; so is the value.
     """
     batch, heads, _, head_dim = query.shape
-    positions = key.shape[2]
-    result: Tensor = torch.ops.aten._flash_attention_forward(
-        query.reshape(batch, heads, head_dim),
-        # [batch, key heads, positions, head_dim] as seen, [batch, positions, key heads, head_dim] as stored.
-        key.transpose(1, 2).flatten(0, 1),
-        value.transpose(1, 2).flatten(0, 1),
+    in_a_row = query.reshape(batch, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
+    made = flash_kernel(*in_a_row, query_starts, key_starts, lengths, positions=key.shape[1], scaling=scaling)
+    return made.view(batch, 1, heads, head_dim)
+
+
+def flash_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    lengths: Tensor,
+    *,
+    positions: int,
+    scaling: float,
+) -> Tensor:
+    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with one query.
+
+    The operator is the one beneath torch.nn.attention.varlen.
+    """
+    made: Tensor = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
         query_starts,
         key_starts,
         1,
@@ -106,7 +152,7 @@ def flash(
         scale=scaling,
         seqused_k=lengths,
     )[0]
-    return result.view(batch, 1, heads, head_dim)
+    return made
 
 
 @flash.register_fake
@@ -123,4 +169,4 @@ def _shape(
     return query.new_empty((batch, 1, heads, head_dim))
 
 
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(ONE_QUERY, attend)

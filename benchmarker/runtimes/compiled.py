@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from benchmarker.device import Device
 from benchmarker.record import RuntimeFacts
-from benchmarker.runtimes.attention import one_query_attention
+from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.fixed import FixedCache
@@ -48,12 +48,23 @@ class CompiledRuntime(FixedRuntime):
     """A fixed cache, and a compiled decode step: whole, or a layer that is run as often as the model has layers."""
 
     name = "compile"
+    _is_compiled = True
 
-    def __init__(self, model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        device: Device,
+        *,
+        capture: Capture | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
         """Args:
         capture: In place of the device's own.
+        settings: Of inductor, in place of those for the device.
         """
         super().__init__(model, device, capture=capture or capture_for(device))
+        default = None if device.kind == "cpu" else ON_GPU
+        self._settings = default if settings is None else settings
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -62,6 +73,7 @@ class CompiledRuntime(FixedRuntime):
         if self._capture:
             for index, layer in enumerate(decoder_layers(model)):
                 _route(layer, index, self._run)
+            self._norm = _late_norm(model)
 
     def _decode(self, token: Tensor, cache: FixedCache) -> Tensor:
         """See `decode_step`."""
@@ -73,7 +85,7 @@ class CompiledRuntime(FixedRuntime):
                 input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled
             ).last_hidden_state
             cache.advance()
-            return cast("Tensor", self._run(_head, self._model.get_output_embeddings(), hidden))
+            return cast("Tensor", self._run(_head, self._norm, self._model.get_output_embeddings(), hidden))
 
     def _run(self, function: Function, *arguments: Any) -> Any:
         """Call the compiled form of a function, which is compiled at its first call."""
@@ -91,8 +103,7 @@ class CompiledRuntime(FixedRuntime):
 
         self._frames += 1
         before = counters["inductor"]["fxgraph_cache_hit"]
-        patches = None if self._device.kind == "cpu" else ON_GPU
-        compiled = compile_fx(graph, example_inputs, config_patches=patches)
+        compiled = compile_fx(graph, example_inputs, config_patches=self._settings)
         self._cache_misses += counters["inductor"]["fxgraph_cache_hit"] == before
         return cast("Function", compiled)
 
@@ -169,8 +180,11 @@ def _layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
     return forward(layer, hidden, **arguments)
 
 
-def _head(head: nn.Module, hidden: Tensor) -> Tensor:
-    """What is compiled: the output layer, and the choice of the likeliest token."""
+def _head(norm: nn.Module | None, head: nn.Module, hidden: Tensor) -> Tensor:
+    """What is compiled: the last norm, the output layer, and the choice of the likeliest token."""
+    if norm is not None:
+        forward: Function = type(norm).forward
+        hidden = forward(norm, hidden)
     return greedy(head(hidden))
 
 
@@ -202,6 +216,20 @@ def _route(layer: nn.Module, index: int, run: Function) -> None:
         return run(_layer, layer, hidden_states, {**arguments, "past_key_values": part})
 
     layer.forward = forward
+
+
+def _late_norm(model: PreTrainedModel) -> nn.Module | None:
+    """The norm behind the last layer, left to the head in a decode step; None where it goes by another name."""
+    norm: Any = getattr(model.base_model, "norm", None)
+    if norm is None:
+        return None
+    own = norm.forward
+
+    def forward(hidden: Tensor) -> Tensor:
+        return hidden if model.config._attn_implementation == ONE_QUERY else own(hidden)
+
+    norm.forward = forward
+    return cast("nn.Module", norm)
 
 
 def _reason(error: BaseException) -> str:

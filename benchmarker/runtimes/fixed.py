@@ -43,7 +43,11 @@ class FixedLayer(StaticLayer):
     """One layer's keys and values."""
 
     keys: Tensor
+    """[batch, heads, positions, head_dim], as transformers sees them; so are the values."""
     values: Tensor
+    stored_keys: Tensor
+    """[batch, positions, heads, head_dim], as they lie in memory; so do the values."""
+    stored_values: Tensor
 
     def __init__(self, length: int, place: Place) -> None:
         super().__init__(max_cache_len=length)
@@ -53,8 +57,9 @@ class FixedLayer(StaticLayer):
         """Take the memory, once and for all. `shape` is [batch, heads, head_dim]."""
         batch, heads, head_dim = shape
         whole = (batch, self.max_cache_len, heads, head_dim)
-        self.keys = torch.zeros(whole, dtype=dtype, device=device).transpose(1, 2)
-        self.values = torch.zeros(whole, dtype=dtype, device=device).transpose(1, 2)
+        self.stored_keys = torch.zeros(whole, dtype=dtype, device=device)
+        self.stored_values = torch.zeros(whole, dtype=dtype, device=device)
+        self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
         self.dtype, self.device = dtype, device
         self.is_initialized = True
 
@@ -64,9 +69,11 @@ class FixedLayer(StaticLayer):
         where = self.place.position.reshape(1)
         if count > 1:
             where = where + torch.arange(count, device=where.device)
-        self.keys.index_copy_(2, where, key_states)
-        self.values.index_copy_(2, where, value_states)
-        return self.keys, self.values
+        # Written as it is stored: through the transposed view, the compiler takes the result for a tensor in another
+        # order, and copies the whole cache into that order at every step.
+        self.stored_keys.index_copy_(1, where, key_states.transpose(1, 2))
+        self.stored_values.index_copy_(1, where, value_states.transpose(1, 2))
+        return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
 
     def get_seq_length(self) -> Any:
         """See `Place`."""

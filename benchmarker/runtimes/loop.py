@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.device import Device
 from benchmarker.record import RuntimeFacts
-from benchmarker.runtimes.attention import description
+from benchmarker.runtimes.attention import way_of
 from benchmarker.runtimes.base import Generation
 from benchmarker.runtimes.capture import Capture, Captured
 from benchmarker.runtimes.fixed import FixedCache
@@ -34,8 +34,10 @@ class Shape:
     """[batch, 1]: what the next step takes."""
     tokens: Tensor
     """[batch, positions of the cache]: each token at its own position."""
+    plain_step: Callable[[], None]
+    """One decode step, kernel by kernel."""
     step: Callable[[], None]
-    """One decode step, in whatever way the runtime runs it."""
+    """The same in the way that the runtime runs it."""
     captured: Captured | None = None
     context: Tensor | None = None
     """The tokens of the depth that the cache holds; None for none."""
@@ -45,6 +47,7 @@ class FixedRuntime:
     """Prefill as the model does it, and a decode step over a fixed cache, captured where there is a `capture`."""
 
     name = "graph"
+    _is_compiled = False
 
     def __init__(self, model: PreTrainedModel, device: Device, *, capture: Capture | None) -> None:
         self._model = model
@@ -113,7 +116,7 @@ class FixedRuntime:
         cache.begin_decoding()
         captured = self._capture(step) if self._capture else None
         self._captured += captured is not None
-        self._shape = Shape(cache, token, tokens, captured.replay if captured else step, captured)
+        self._shape = Shape(cache, token, tokens, step, captured.replay if captured else step, captured)
         return self._shape, True
 
     def _decode(self, token: Tensor, cache: FixedCache) -> Tensor:
@@ -156,8 +159,9 @@ class FixedRuntime:
         depth = 0 if self._shape.context is None else self._shape.context.shape[1]
         self._shape.cache.go_to(depth)
         self._shape.cache.begin_decoding()
+        # A profiler that starts after a capture may see nothing of a replay, which runs the very same kernels.
         with torch.no_grad():
-            return float(count(self._shape.step))
+            return float(count(self._shape.plain_step))
 
     @property
     def graph_pool_bytes(self) -> int | None:
@@ -173,5 +177,5 @@ class FixedRuntime:
             setup_s=self._setup_s,
             graphs_captured=self._captured if self._capture else None,
             graph_replays=self._replays if self._capture else None,
-            attention=description(self._shape.cache.keys) if self._shape else None,
+            attention=way_of(self._shape.cache.keys, compiled=self._is_compiled) if self._shape else None,
         )
