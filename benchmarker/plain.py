@@ -14,7 +14,6 @@ from pydantic_core import ValidationError
 
 from benchmarker.errors import did_you_mean
 
-
 SHOWN_LENGTH = 60
 """A longer value is not repeated in a message."""
 
