@@ -28,7 +28,7 @@ LAYERS = (
     "explaining",
     "gate",
     "comparison",
-    "explained page",
+    "explained page recommending",
     "job checkpoints verify",
     "judging",
     "measuring loading",
