@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from benchmarker.comparison import compare_records
 from benchmarker.errors import MissingLibraryError, SpecError
@@ -41,6 +42,12 @@ def test_the_paired_test_is_mcnemars() -> None:
     assert found.change == pytest.approx(-0.6)
     assert found.flips == pytest.approx(0.6)
     assert found.p == pytest.approx(2 / 64)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(3, 9), (40, 61), (700, 800)])
+def test_the_p_value_is_the_binomial_tests(gained: int, lost: int) -> None:
+    found = paired(result("R" * gained + "W" * lost), result("W" * gained + "R" * lost))
+    assert found.p == pytest.approx(stats.binomtest(gained, gained + lost).pvalue)
 
 
 def test_the_same_answers_differ_by_nothing() -> None:

@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy.stats import binomtest
-
 from benchmarker.qualityfacts import TaskResult
 from benchmarker.report.numbers import percent
 from benchmarker.report.rows import Row
@@ -63,14 +61,21 @@ def answers(rows: Sequence[Row]) -> list[Answers]:
 def paired(one: TaskResult, baseline: TaskResult) -> Paired:
     """Compare the answers."""
     changes = [int(ours) - int(theirs) for ours, theirs in zip(one.right, baseline.right, strict=True)]
-    flips = sum(map(abs, changes))
+    gained, lost = changes.count(1), changes.count(-1)
     spread = statistics.stdev(changes) if len(changes) > 1 else 0.0
     return Paired(
         change=statistics.fmean(changes),
         error=spread / math.sqrt(len(changes)),
-        flips=flips / len(changes),
-        p=float(binomtest(changes.count(1), flips).pvalue) if flips else 1.0,
+        flips=(gained + lost) / len(changes),
+        p=_mcnemar(gained, lost),
     )
+
+
+def _mcnemar(gained: int, lost: int) -> float:
+    """Each flip goes either way with probability 1/2: the two-sided binomial test, in exact integers."""
+    flips = gained + lost
+    tail = sum(math.comb(flips, fewer) for fewer in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**flips)
 
 
 def task_columns(found: Sequence[Answers]) -> list[Column[Answers]]:
