@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from small_model.bigram import bigram_perplexity
 from small_model.corpus import Corpus, library_corpus, package_versions
 from small_model.tokenizer import train_tokenizer, write_tokenizer
-from small_model.training import Plan, mean_loss, new_model, train
+from small_model.training import WINDOW, Plan, mean_loss, new_model, train
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3ForCausalLM
 
@@ -64,7 +65,14 @@ def main() -> None:
     )
     train(model, texts=ids, validation=ids["validation"], plan=plan, keep=keep)
     shipped = Qwen3ForCausalLM.from_pretrained(options.output, dtype=torch.float32)
-    print(f"as saved, in bfloat16: validation perplexity {math.exp(mean_loss(shipped, ids['validation'])):.3f}")
+    print(yardsticks(shipped, ids["prose"], encode(tokenizer, corpus, "evaluation")))
+
+
+def yardsticks(model: Qwen3ForCausalLM, learned: torch.Tensor, judged: torch.Tensor) -> str:
+    """Perplexity of the evaluation text: by guessing, by pairs of tokens, and by the model as it was saved."""
+    bigram = bigram_perplexity(learned.numpy(), judged.numpy(), vocabulary=VOCABULARY)
+    perplexity = math.exp(mean_loss(model, judged, scored_from=WINDOW // 2))
+    return f"evaluation text: chance {VOCABULARY}, bigram model {bigram:.2f}, this model {perplexity:.2f}"
 
 
 def arguments() -> argparse.Namespace:

@@ -113,20 +113,26 @@ def _drop_in_training(model: Qwen3ForCausalLM, share: float) -> None:
 
 
 @torch.no_grad()
-def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor) -> float:
-    """Nats per token over windows that do not overlap, every token scored: harsher than the quality measure's."""
+def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor, *, scored_from: int = 0) -> float:
+    """Nats per token over windows that do not overlap.
+
+    Args:
+        scored_from: First position in a window whose next token is scored; 256 gives what `--quality full` gives.
+    """
     was_training = model.training
     model.eval()
     rows = tokens[: len(tokens) // WINDOW * WINDOW].view(-1, WINDOW).to(next(model.parameters()).device)
-    losses = [_loss(model, part).item() * len(part) for part in rows.split(16)]
+    losses = [_loss(model, part, scored_from=scored_from).item() * len(part) for part in rows.split(16)]
     model.train(was_training)
     return math.fsum(losses) / len(rows)
 
 
-def _loss(model: Qwen3ForCausalLM, rows: Tensor) -> Tensor:
+def _loss(model: Qwen3ForCausalLM, rows: Tensor, *, scored_from: int = 0) -> Tensor:
     with torch.autocast(rows.device.type, torch.bfloat16):
         logits = model(rows[:, :-1]).logits
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+    return nn.functional.cross_entropy(
+        logits[:, scored_from:].float().flatten(0, 1), rows[:, scored_from + 1 :].flatten()
+    )
 
 
 def _windows(tokens: Tensor, count: int) -> Tensor:
