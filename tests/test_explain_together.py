@@ -47,14 +47,14 @@ def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
     ]
     printed = to_markdown(comparison)
     assert "bound by" in printed
-    assert "**Why**\n\n- **fp16** is bound by mixed: no part stands out: " in printed
-    assert "- **int8** is bound by dequantizing: each weight is converted" in printed
+    assert "**Why**\n\n- **fp16** has **mixed** bounds: no part stands out: " in printed
+    assert "- **int8** is bound by **dequantizing**: each weight is converted" in printed
 
 
 def test_the_page_says_why_as_well() -> None:
     page = to_html(compare_records(pair()), ())
     assert "<h2>Why</h2>" in page
-    assert "<li><strong>int8</strong> is bound by dequantizing: each weight is converted" in page
+    assert "<li><strong>int8</strong> is bound by <strong>dequantizing</strong>: each weight is converted" in page
 
 
 def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:
