@@ -76,7 +76,7 @@ def compare_records(
     # Of what was compared by force, a difference is as much that of the devices or versions.
     contrasts = () if differences else contrasts_of(explained, chosen, verdicts_by_cell)
     return Comparison(
-        rows=_with_bounds(with_best(compared, chosen), explained),
+        rows=with_best(_with_bounds(compared, explained), chosen),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),

@@ -23,6 +23,8 @@ from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
+from benchmarker.measure.board import find_board
+from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.limits import measure_limits
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
@@ -106,6 +108,8 @@ class Run:
                 break
         if self.job.procedure.profile:
             self._profile(benchmarker)
+        if self.job.procedure.energy:
+            self._energy(benchmarker)
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""
@@ -227,6 +231,27 @@ class Run:
         self._keep(profile=profile)
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
+
+    def _energy(self, benchmarker: ModelBenchmarker) -> None:
+        """Count the energy of the largest cell that ran."""
+        cells = list(self.record.cells)
+        done = [at for at, cell in enumerate(cells) if cell.status == "ok"]
+        if not done:
+            return
+        point = self.job.points()[done[-1]]
+        self.terminal.line("counting the energy of the last cell")
+        try:
+            energy = measure_energy(
+                find_board(self.device),
+                generation=benchmarker.step(point),
+                prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+            )
+        except BenchmarkerError as error:
+            self._keep(no_energy=str(error))
+            self.terminal.line(str(error))
+            return
+        cells[done[-1]] = cells[done[-1]].model_copy(update={"energy": energy})
+        self._keep(cells=tuple(cells))
 
     def _count_kernels(self, benchmarker: ModelBenchmarker) -> None:
         """At the shape that ran last, which is the largest. Not before all is timed: a tracer leaves its mark."""

@@ -6,7 +6,7 @@ computed again from the file alone. `null` means not measured; nothing is ever 0
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -68,6 +68,28 @@ class Conditions(Plain):
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
+class EnergyWindow(Plain):
+    """Whole generations, back to back, for at least ten seconds."""
+
+    seconds: float
+    energy_j: float
+    """Of the whole board, by its driver's counter, idle power included."""
+    generations: int
+    temperature_before_c: float | None = None
+    temperature_after_c: float | None = None
+
+
+class Energy(Plain):
+    """What a cell's generations cost, counted apart from the timed repeats."""
+
+    idle_power_w: float | None = None
+    """Of the board with the model loaded and nothing to do, by the same counter."""
+    generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
+    """At the cell's shape."""
+    prefill: tuple[EnergyWindow, ...] = ()
+    """The same with one new token. Empty where the cell has no more."""
+
+
 class Cell(Plain):
     """One point of the grid."""
 
@@ -95,6 +117,8 @@ class Cell(Plain):
     """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
     timed_at: tuple[float, float] | None = None
     """Unix times between which the repeats were timed."""
+    energy: Energy | None = None
+    """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
     demand: Demand | None = None
@@ -306,6 +330,8 @@ class RunRecord(Plain):
     profile: Profile | None = None
     no_profile: str | None = None
     """Why there is none although one was asked for."""
+    no_energy: str | None = None
+    """Why there is none although it was asked for."""
     imported: Imported | None = None
     """None where this program measured."""
     reproduce: str

@@ -33,7 +33,7 @@ def asked_job(
     config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
     variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Hub id or folder.  [default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
+        str | None, typer.Option(help="Hub id or folder.  \\[default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.", rich_help_panel=MODEL)] = None,
     load_format: Annotated[
@@ -67,40 +67,46 @@ def asked_job(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What the tables call it.", rich_help_panel=FORM)] = None,
     prompt_tokens: Annotated[
-        str | None, typer.Option(help="Prompt lengths.  [default: 3,26]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Prompt lengths.  \\[default: 3,26]", rich_help_panel=GRID)
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="A prompt text in place of lengths; repeat it.", rich_help_panel=GRID)
     ] = None,
     new_tokens: Annotated[
-        str | None, typer.Option(help="Tokens to generate.  [default: 50,100]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Tokens to generate.  \\[default: 50,100]", rich_help_panel=GRID)
     ] = None,
     batch_size: Annotated[
-        str | None, typer.Option(help="Sequences at once.  [default: 1]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Sequences at once.  \\[default: 1]", rich_help_panel=GRID)
     ] = None,
     depth: Annotated[
         str | None,
-        typer.Option(help="Tokens that are in the KV cache before the prompt.  [default: 0]", rich_help_panel=GRID),
+        typer.Option(help="Tokens that are in the KV cache before the prompt.  \\[default: 0]", rich_help_panel=GRID),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(help="Timed generations a cell.  [default: 5]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Timed generations a cell.  \\[default: 5]", rich_help_panel=PROCEDURE)
     ] = None,
     warmup: Annotated[
-        int | None, typer.Option(help="Untimed ones before them.  [default: 3]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Untimed ones before them.  \\[default: 3]", rich_help_panel=PROCEDURE)
     ] = None,
     no_profile: Annotated[
         bool, typer.Option("--no-profile", help="Leave the profiled generation out.", rich_help_panel=PROCEDURE)
     ] = False,
     profile_tokens: Annotated[
-        int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Its length at most.  \\[default: 32]", rich_help_panel=PROCEDURE)
     ] = None,
+    energy: Annotated[
+        bool,
+        typer.Option(
+            "--energy", help="Count joules per token too; a good minute, on a GPU.", rich_help_panel=PROCEDURE
+        ),
+    ] = False,
     no_limits: Annotated[
         bool,
         typer.Option("--no-limits", help="Do not measure the device's bandwidth first.", rich_help_panel=PROCEDURE),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
+        Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<model>]")
     ] = None,
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
@@ -141,6 +147,7 @@ def asked_job(
             "warmup": warmup,
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
+            "energy": True if energy else None,
             "limits": False if no_limits else None,
         },
         device=device,

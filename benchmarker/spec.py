@@ -168,6 +168,8 @@ class Procedure(Plain):
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
     """Length of that generation at most: a trace grows by megabytes a token."""
+    energy: bool = False
+    """Count the energy of the largest cell, after the timing: a good minute on a GPU whose driver has a counter."""
     limits: bool = True
     """Measure the device's bandwidth and matmul rate first, which takes a second or two."""
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from benchmarker.cli import app
 from benchmarker.comparison import compare_records, to_markdown
 from benchmarker.explaining.breakeven import Cost, break_even, cost_of
+from benchmarker.page.html import to_html
 from benchmarker.record import RunRecord, RuntimeFacts
-from benchmarker.report.html import to_html
 from tests.explained import FP16, INT8, INT8_LOAD, run
 from tests.records import load, record, save
 

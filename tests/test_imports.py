@@ -13,7 +13,7 @@ PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
-    "plain silence logtext",
+    "plain silence logtext folding",
     "roofline",
     "record device terminal",
     "recordfile",
@@ -28,7 +28,7 @@ LAYERS = (
     "explaining",
     "gate",
     "comparison",
-    "explained recommending",
+    "explained recommending page",
     "job checkpoints verify",
     "measuring loading",
     "run",
@@ -44,7 +44,7 @@ the longest name that fits is a module's place."""
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
     "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline "
-    "profiling.explain profiling.kernels profiling.names profiling.table profiling.trace"
+    "page explaining explained recommending profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
@@ -159,7 +159,9 @@ def test_reading_records_works_where_torch_cannot_be_imported():
     wanted = [
         f"benchmarker.{name}"
         for name in MODULES
-        if any(f"{name}.".startswith(f"{entry}.") for entry in ("compare", "report", "cli", "profiling.table"))
+        if any(
+            f"{name}.".startswith(f"{entry}.") for entry in ("comparison", "report", "page", "cli", "profiling.table")
+        )
     ]
     blocked = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in sorted(HEAVY))
     code = blocked + "".join(f"import {name}\n" for name in wanted)

@@ -41,7 +41,12 @@ METRICS: dict[str, Metric] = {
     "tok/s": Metric(lambda row: row.rate, _PLAIN, decimal, _TIMING),
     "load": Metric(lambda row: row.load_s, _SECONDS, seconds, _TIMING),
     "setup": Metric(lambda row: row.setup_s, _SECONDS, seconds, "only runtimes that set something up have it"),
-    "energy": Metric(lambda row: row.energy_per_token_j, {"": 1.0, "j": 1.0}, decimal, "a sweep on a GPU measures it"),
+    "energy": Metric(
+        lambda row: row.energy.per_token if row.energy else None,
+        {"": 1.0, "j": 1.0},
+        decimal,
+        "`--energy` measures it on a GPU",
+    ),
     "perplexity": Metric(lambda row: row.perplexity, _PLAIN, decimal, _QUALITY),
     "kld": Metric(lambda row: row.kl_divergence, _PLAIN, decimal, _QUALITY),
     "top1": Metric(lambda row: row.top1_agreement, _PLAIN, lambda share: percent(share, places=1), _QUALITY),

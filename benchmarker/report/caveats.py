@@ -37,6 +37,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_clocks(rows),
         *_drifted(records),
         *_flagged(rows),
+        *_no_energy(records),
         *_notes(records),
     )
 
@@ -158,6 +159,15 @@ def _marked(rows: Sequence[Row]) -> str:
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
     return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
+
+
+def _no_energy(records: Sequence[RunRecord]) -> list[str]:
+    """Once for each reason: it is most often the machine's, not the variant's."""
+    reasons: dict[str, list[str]] = {}
+    for record in records:
+        if record.no_energy:
+            reasons.setdefault(record.no_energy, []).append(record.variant.name)
+    return [f"{_names(dict.fromkeys(names))}: {escaped(reason)}." for reason, names in reasons.items()]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

@@ -95,7 +95,7 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_numbers(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *_numbers(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
         *_setup(rows),
-        *_numbers(rows, "J/token", lambda row: row.energy_per_token_j, decimal),
+        *_energy(rows),
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_numbers(rows, "KL divergence", lambda row: row.kl_divergence, decimal),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
@@ -133,6 +133,18 @@ def _bytes(rows: Sequence[Row], name: str, of: Callable[[Row], int | None]) -> C
     if largest < GIB / 20:
         return _numbers(rows, f"{name} MiB", of, lambda size: f"{size / MIB:.1f}")
     return _numbers(rows, f"{name} GiB", of, lambda size: f"{size / GIB:.2f}")
+
+
+def _energy(rows: Sequence[Row]) -> Columns:
+    """Of the whole board; with its spread, which for energy is never small enough to leave out."""
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        Column("J/token", lambda row: with_spread(row.energy.per_token if row.energy else None)),
+        *_numbers(rows, "net J/token", lambda row: row.energy.net_per_token_j if row.energy else None, decimal),
+        *_numbers(rows, "decode J/token", lambda row: row.energy.decode_per_token_j if row.energy else None, decimal),
+        *_numbers(rows, "prefill J", lambda row: row.energy.prefill_j if row.energy else None, decimal),
+    ]
 
 
 def _bound(rows: Sequence[Row]) -> Columns:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
+from benchmarker.report.energy import energy_use
 from benchmarker.report.rows import CellKey, Failure, Row
 from benchmarker.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.stats import Estimate, estimate, geometric_mean
@@ -85,6 +86,7 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
         "rounds": len(latency_by_round),
         "runs": sum(len(one.samples) for _, one in good),
         "clock_mhz": _clock(good),
+        "energy": energy_use(good),
         "first_tokens": cell.first_tokens,
         **_limits(good),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarker.record import RunRecord
+from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
 
@@ -90,7 +91,7 @@ class Row:
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
-    energy_per_token_j: float | None = None
+    energy: EnergyUse | None = None
     rounds: int = 0
     runs: int = 0
     """Timed repeats in all."""
@@ -126,7 +127,7 @@ class Results:
 
 def to_row(row: Row) -> dict[str, Any]:
     """Plain values for a program, in base units; null for what is not known."""
-    cell, ratio = row.cell, row.ratio
+    cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
         "quant": row.quant,
@@ -165,7 +166,10 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
-        "energy_per_token_j": row.energy_per_token_j,
+        "energy_per_token_j": energy.per_token.value if energy else None,
+        "energy_net_per_token_j": energy.net_per_token_j if energy else None,
+        "energy_decode_per_token_j": energy.decode_per_token_j if energy else None,
+        "energy_prefill_j": energy.prefill_j if energy else None,
         "rounds": row.rounds,
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarker.report.charts.board import board_chart
-from benchmarker.report.charts.kernels import kernels_chart
-from benchmarker.report.charts.rounds import rounds_chart
-from benchmarker.report.charts.speed import cells_chart, speed_chart
-from benchmarker.report.charts.style import Chart, series_of
-from benchmarker.report.charts.tradeoff import memory_chart, quality_chart
+from benchmarker.comparison import Comparison
+from benchmarker.page.charts.board import board_chart
+from benchmarker.page.charts.curves import batch_chart, depth_chart
+from benchmarker.page.charts.kernels import kernels_chart
+from benchmarker.page.charts.rounds import rounds_chart
+from benchmarker.page.charts.speed import cells_chart, speed_chart
+from benchmarker.page.charts.style import Chart, series_of
+from benchmarker.page.charts.tradeoff import memory_chart, quality_chart
+from benchmarker.page.charts.waterfall import waterfall_chart
 from benchmarker.report.markdown import headline
-from benchmarker.report.rows import Results
 
 
-def charts_of(results: Results) -> list[Chart]:
+def charts_of(results: Comparison) -> list[Chart]:
     """None is empty: what no record knows has no chart."""
     rows, members = results.rows, results.members
     cell = headline(rows)
@@ -22,6 +24,9 @@ def charts_of(results: Results) -> list[Chart]:
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
+        waterfall_chart(results.explained),
+        depth_chart(rows, cell, looks),
+        batch_chart(rows, cell, looks),
         cells_chart(rows, looks),
         kernels_chart(members),
         rounds_chart(members, cell, looks),

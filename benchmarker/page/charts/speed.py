@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.numbers import decimal
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.words import cell_words
@@ -64,7 +64,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
         axes.set_yticks(range(len(cells)), [_short(cell) for cell in cells])
         axes.set_ylim(len(cells) - 0.5, -0.5)
         axes.set_xlim(left=0)
-        axes.set_ylabel("prompt + new tokens")
+        axes.set_ylabel(_axis_words(cells))
         axes.set_xlabel("tokens per second, higher is better")
         drawn.legend(loc="outside lower left", ncols=2, handletextpad=0.1, columnspacing=1)
         return drawn
@@ -109,8 +109,15 @@ def spread_note(estimates: Sequence[Estimate]) -> str:
     return f"{INTERVAL_NOTE} Where there are fewer than three rounds it is ± the standard deviation."
 
 
+def _axis_words(cells: Sequence[CellKey]) -> str:
+    depth = "depth + " if any(cell.depth for cell in cells) else ""
+    batch = " × batch" if any(cell.batch_size > 1 for cell in cells) else ""
+    return f"{depth}prompt + new tokens{batch}"
+
+
 def _short(cell: CellKey) -> str:
-    """`26 + 100`, and the batch where it is more than one."""
+    """`26 + 100`, and the depth and the batch where there is one."""
     batch = f" × {cell.batch_size}" if cell.batch_size > 1 else ""
     text = f" text {cell.text + 1}" if cell.text else ""
-    return f"{cell.prompt_tokens} + {cell.new_tokens}{batch}{text}"
+    depth = f"{cell.depth} + " if cell.depth else ""
+    return f"{depth}{cell.prompt_tokens} + {cell.new_tokens}{batch}{text}"

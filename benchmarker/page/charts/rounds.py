@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.record import RunRecord
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.gather import cell_of
 from benchmarker.report.rows import CellKey
 from benchmarker.report.words import cell_words

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from benchmarker.page.charts.stacked import stacked
+from benchmarker.page.charts.style import Chart, Ink, label
 from benchmarker.profiling.kernels import CATEGORIES, Category, shares
 from benchmarker.record import Profile, RunRecord
-from benchmarker.report.charts.style import HATCHES, Chart, Ink, figure, label
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
@@ -39,28 +40,8 @@ def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
     used = [category for category in CATEGORIES if any(category in parts for parts in spent.values())]
 
     def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(0.75 + 0.36 * len(spent) + 0.17 * ((len(used) + 2) // 3))
-        left = dict.fromkeys(spent, 0.0)
-        for index, category in enumerate(used):
-            axes.barh(
-                range(len(spent)),
-                [parts.get(category, 0.0) for parts in spent.values()],
-                left=list(left.values()),
-                height=0.62,
-                color=ink.colour(index),
-                edgecolor=ink.paper,
-                linewidth=0.7,
-                hatch=HATCHES[index // len(ink.series)],
-                label=category,
-            )
-            left = {name: left[name] + parts.get(category, 0.0) for name, parts in spent.items()}
-        axes.set_yticks(range(len(spent)), [label(name) for name in spent])
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"{_what(list(profiles.values()))}, ms per generated token")
-        drawn.legend(loc="outside lower left", ncols=3, handlelength=1, handletextpad=0.4, columnspacing=1)
-        return drawn
+        what = _what(list(profiles.values()))
+        return stacked(spent, used, ink, horizontal=f"{what}, ms per generated token")
 
     return Chart(
         "kernels",
@@ -71,7 +52,7 @@ def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
     )
 
 
-def _ms_per_token(profile: Profile) -> dict[Category, float]:
+def _ms_per_token(profile: Profile) -> dict[str, float]:
     tokens = profile.new_tokens * profile.batch_size
     return {category: 1e3 * spent_s / tokens for category, spent_s in seconds_by_category(profile).items()}
 

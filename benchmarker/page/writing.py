@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from benchmarker.comparison import Comparison
 from benchmarker.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.recordfile import write_atomically
-from benchmarker.report.rows import Results
 
 ENDINGS = (".html", ".htm")
 
 
-def write_report(results: Results, path: Path) -> None:
+def write_report(results: Comparison, path: Path) -> None:
     """Write the page, in one step.
 
     Raises:
@@ -25,14 +25,14 @@ def write_report(results: Results, path: Path) -> None:
     if path.is_dir():
         raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
     try:
-        from benchmarker.report.charts.all import charts_of
-        from benchmarker.report.html import to_html
+        from benchmarker.page.charts.all import charts_of
+        from benchmarker.page.html import to_html
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     write_atomically(path, to_html(results, charts_of(results)))
 
 
-def write_plots(results: Results, folder: Path) -> list[Path]:
+def write_plots(results: Comparison, folder: Path) -> list[Path]:
     """Write each chart as a PNG file, and return the files.
 
     Raises:
@@ -40,8 +40,8 @@ def write_plots(results: Results, folder: Path) -> list[Path]:
         ResultsError: They cannot be written there.
     """
     try:
-        from benchmarker.report.charts.all import charts_of
-        from benchmarker.report.charts.style import to_png
+        from benchmarker.page.charts.all import charts_of
+        from benchmarker.page.charts.style import to_png
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     charts = charts_of(results)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.report.charts.speed import bounds, marks, spread_note
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
-from benchmarker.report.front import front
+from benchmarker.page.charts.speed import bounds, marks, spread_note
+from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.page.front import front
 from benchmarker.report.rows import Row
 from benchmarker.report.words import cell_words
 from benchmarker.units import GIB

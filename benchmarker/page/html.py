@@ -19,17 +19,19 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from benchmarker import __version__
+from benchmarker.comparison import Comparison
+from benchmarker.page.answer import answer
+from benchmarker.page.charts.kernels import profile_of
+from benchmarker.page.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
+from benchmarker.page.surroundings import surroundings
 from benchmarker.profiling.table import profile_table
-from benchmarker.report.answer import answer
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import caveats
-from benchmarker.report.charts.kernels import profile_of
-from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
 from benchmarker.report.header import header
+from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.markdown import headline
-from benchmarker.report.rows import Results, Row
-from benchmarker.report.surroundings import surroundings
+from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped, plain_line
 from benchmarker.report.words import cell_words, plural
 
@@ -66,14 +68,14 @@ class Picture:
     svg: Markup
 
 
-def to_html(results: Results, charts: Sequence[Chart]) -> str:
+def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     """The whole page.
 
     Args:
-        charts: From `report.charts.all.charts_of`.
+        charts: From `page.charts.all.charts_of`.
     """
     pages = Environment(
-        loader=PackageLoader("benchmarker.report", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("benchmarker.page", "parts"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     script = _part("page.js")
     cell = headline(results.rows)
@@ -89,6 +91,9 @@ def to_html(results: Results, charts: Sequence[Chart]) -> str:
         facts=[inline(line) for line in (*_forced(results), *header(results.records))],
         sheets=_sheets(results, chosen),
         caption=inline(caption(results)),
+        limits=_block(limit_table(chosen)),
+        limits_caption=inline(limit_caption(chosen)),
+        batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
         reasons=[inline(reason) for reason in results.reasons],
         caveats=[inline(line) for line in (*caveats(results.records, results.rows), *_left_out(results))],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
@@ -105,12 +110,17 @@ def inline(markdown: str) -> Markup:
     return Markup(_markdown().renderInline(markdown))
 
 
+def _block(markdown: str) -> Markup:
+    """Paragraphs and tables of ours as HTML."""
+    return Markup(_markdown().render(markdown))
+
+
 def _markdown() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
 
 
 def _part(name: str) -> str:
-    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / "parts" / name).read_text(encoding="utf-8")
 
 
 def _style() -> str:
@@ -128,27 +138,27 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
-def _title(results: Results) -> str:
+def _title(results: Comparison) -> str:
     models = dict.fromkeys(plain_line(record.model.id) for record in results.records)
     devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
     return f"{', '.join(models)} on {', '.join(devices)}"
 
 
-def _is_dummy(results: Results) -> bool:
+def _is_dummy(results: Comparison) -> bool:
     return any(row.dummy_weights for row in results.rows)
 
 
-def _forced(results: Results) -> list[str]:
+def _forced(results: Comparison) -> list[str]:
     if not results.differences:
         return []
     return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in results.differences)}"]
 
 
-def _left_out(results: Results) -> list[str]:
+def _left_out(results: Comparison) -> list[str]:
     return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
 
 
-def _sheets(results: Results, chosen: Sequence[Row]) -> list[Sheet]:
+def _sheets(results: Comparison, chosen: Sequence[Row]) -> list[Sheet]:
     """The answer's table, then every cell's where there are several: the columns of `compare`."""
     rows = results.rows
     cell = chosen[0].cell if chosen else None
@@ -180,14 +190,12 @@ def _sort_value(text: str) -> float | None:
     return float(found.group()) if found else None
 
 
-def _profiles(results: Results) -> list[tuple[str, Markup]]:
+def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
     found = ((name, profile_of(records)) for name, records in results.members.items())
-    return [
-        (plain_line(name), Markup(_markdown().render(profile_table(profile)))) for name, profile in found if profile
-    ]
+    return [(plain_line(name), _block(profile_table(profile))) for name, profile in found if profile]
 
 
-def _commands(results: Results) -> list[tuple[str, str]]:
+def _commands(results: Comparison) -> list[tuple[str, str]]:
     return [
         (plain_line(name), plain_line(records[0].reproduce, longest=1000)) for name, records in results.members.items()
     ]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.record import Cell, Conditions, RunRecord
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 Quantity = tuple[str, Callable[[Conditions], float | None]]
 QUANTITIES: tuple[Quantity, ...] = (
