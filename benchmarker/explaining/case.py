@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarker.explaining.values import Conversion, Phase, Waterfall
 from benchmarker.profiling.kernels import Category
-from benchmarker.roofline import Demand, Limits, mbu
+from benchmarker.roofline import Demand, Limits
 
 PRODUCTS: tuple[Category, ...] = ("matmul", "quantized matmul")
 PRODUCTS_FROM = 0.50
@@ -29,13 +29,8 @@ class Case:
     conversion: Conversion | None = None
     demand: Demand | None = None
     limits: Limits | None = None
-
-    @property
-    def mbu(self) -> float | None:
-        """Share of the bandwidth; None where it or the bytes were not measured."""
-        if self.demand is None or self.limits is None:
-            return None
-        return mbu(self.demand, self.limits, tpot_s=self.waterfall.total_s)
+    mbu: float | None = None
+    """Share of the bandwidth that was used, over all processes; None where it or the bytes were not measured."""
 
     @property
     def compute_share(self) -> float | None:
