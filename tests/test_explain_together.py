@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -65,6 +67,16 @@ def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> N
     assert "**int8** (eager) is bound by **dequantizing**: " in done.output
     assert "- **not a low-bit product: " in done.output
     assert "**Against fp16**" in done.output
+
+
+def test_explain_gives_a_program_plain_values(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair(), record("gptq"))), "--format", "json"])
+    fp16, int8, gptq = json.loads(done.output)
+    assert (fp16["bound_by"], int8["bound_by"]) == ("mixed", "dequantizing")
+    assert sum(int8["parts_s"].values()) == pytest.approx(int8["token_s"]) == pytest.approx(0.018)
+    assert sum(int8["more_s"].values()) == pytest.approx(0.009)
+    assert fp16["ratio"] is None
+    assert gptq == {"variant": "gptq", "not_explained": "it has no profile; measure it without --no-profile"}
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:

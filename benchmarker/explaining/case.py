@@ -34,7 +34,7 @@ class Case:
 
     @property
     def compute_share(self) -> float | None:
-        """Share of the matmul rate; None as above."""
+        """Share of the matmul rate that was used; None where it or the operations were not measured."""
         if self.demand is None or self.limits is None:
             return None
         return self.demand.decode_flops / (self.waterfall.total_s * self.limits.matmul_flops_per_s)
