@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from benchmarker.plain import Plain
+from benchmarker.qualityfacts import Quality
 from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
@@ -331,6 +332,9 @@ class RunRecord(Plain):
     no_profile: str | None = None
     """Why there is none although one was asked for."""
     no_energy: str | None = None
+    """Why there is none although it was asked for."""
+    quality: Quality | None = None
+    no_quality: str | None = None
     """Why there is none although it was asked for."""
     imported: Imported | None = None
     """None where this program measured."""

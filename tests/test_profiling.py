@@ -349,3 +349,40 @@ def test_a_real_profile_on_a_gpu(tmp_path):
     assert any("Memcpy" in kernel.name or "Copy" in kernel.name for kernel in profile.kernels)
     assert 0 < profile.busy_s <= profile.span_s
     assert profile.peak_allocated_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
+def test_a_gpus_kernels_are_split_at_the_first_token():
+    """Sixteen products before a moment at which the device is drained, four after it."""
+    from benchmarker.device import CudaDevice
+
+    matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
+    moments = []
+
+    def step():
+        for _ in range(16):
+            matrix @ matrix
+        torch.cuda.synchronize()
+        moments.append(time.perf_counter_ns())
+        for _ in range(4):
+            matrix @ matrix
+        torch.cuda.synchronize()
+        return Sample(latency_s=1.0, new_tokens=5)
+
+    step()
+    profile = profile_generation(
+        step,
+        device=CudaDevice(0),
+        trace_path=None,
+        prompt_tokens=5,
+        new_tokens=5,
+        batch_size=1,
+        first_token_ns=lambda: moments[-1],
+    )
+    before = sum(kernel.calls - (kernel.decode_calls or 0) for kernel in profile.kernels)
+    after = sum(kernel.decode_calls or 0 for kernel in profile.kernels)
+    # A product may be more than one kernel, but each is the same number of them.
+    assert before == 4 * after
+    assert profile.decode_launches == after
+    assert 0 < profile.decode_busy_s < profile.busy_s

@@ -34,6 +34,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_types(records),
         *_failed(rows),
         *_unfinished(records),
+        *_unjudged(records),
         *_clocks(rows),
         *_drifted(records),
         *_flagged(rows),
@@ -113,6 +114,15 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
         f"the run {words[record.status]}."
         for record in records
         if record.status in words
+    ]
+
+
+def _unjudged(records: Sequence[RunRecord]) -> list[str]:
+    judged = {record.variant.name for record in records if record.quality}
+    return [
+        f"{escaped(record.variant.name)}: no quality: {escaped(record.no_quality, longest=REASON_LENGTH)}"
+        for record in records
+        if record.no_quality and record.variant.name not in judged
     ]
 
 
