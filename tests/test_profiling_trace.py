@@ -125,10 +125,18 @@ def test_an_operators_own_time_is_split_by_when_it_starts():
     assert work.kernels[0] == Kernel(name="aten::mm", calls=2, total_s=110e-6, decode_calls=1, decode_s=30e-6)
 
 
-def test_the_hosts_clock_is_set_by_an_annotation():
-    mark = operator(CLOCK_MARK, 1000, 2, category="user_annotation")
-    assert on_the_traces_clock([mark], 5_500, mark_ns=5_000) == 1_001_500
-    assert on_the_traces_clock([operator("aten::mm", 0, 1)], 5_500, mark_ns=5_000) is None
+def test_the_hosts_clock_is_set_by_the_shortest_annotation():
+    long, short = (
+        operator(CLOCK_MARK, start_us, length_us, category="user_annotation")
+        for start_us, length_us in ((200, 90), (1000, 2))
+    )
+    assert on_the_traces_clock([short, long], 5_500, marks_ns=[1_000, 5_000]) == 1_001_500
+
+
+def test_without_its_marks_a_trace_has_no_common_clock():
+    mark = operator(CLOCK_MARK, 200, 2, category="user_annotation")
+    assert on_the_traces_clock([operator("aten::mm", 0, 1)], 5_500, marks_ns=[5_000]) is None
+    assert on_the_traces_clock([mark], 5_500, marks_ns=[4_000, 5_000]) is None
 
 
 def test_of_two_devices_only_ours_counts():
