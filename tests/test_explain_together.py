@@ -136,3 +136,8 @@ def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
     assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
     assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
     assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)
+
+
+def test_random_weights_written_as_gptq_cost_nothing_to_quantize_and_tell_no_cold_cost() -> None:
+    dummy = record("gptq", load=load(load_s=2.0), model={"load_format": "dummy"})
+    assert cost_of([dummy]) == Cost(cold_s=None, warm_s=2.0)
