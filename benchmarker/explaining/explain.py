@@ -126,8 +126,9 @@ def _row(name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_s
         for key in keys_of(record)
         if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size)
     ]
-    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: (key.depth, key.new_tokens))]
-    return next((row for row in reversed(rows) if row.status == "ok"), None)
+    longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
+    rows = (make_row(name, key, records) for key in longest_first)
+    return next((row for row in rows if row.status == "ok"), None)
 
 
 def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
