@@ -114,10 +114,11 @@ def test_markdown_in_a_sentence_makes_no_link_and_no_picture():
 
 def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
     comparison = everything(tmp_path)
-    assert [chart.name for chart in charts_of(comparison)] == CHARTS
-    for chart in charts_of(comparison):
+    charts, text = charts_of(comparison), page(comparison)
+    assert [chart.name for chart in charts] == CHARTS
+    for chart in charts:
         assert chart.note
-        assert f'id="chart-{chart.name}"' in page(comparison)
+        assert f'id="chart-{chart.name}"' in text
 
 
 def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
