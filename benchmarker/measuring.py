@@ -16,6 +16,7 @@ from benchmarker.errors import BenchmarkerError, ResultsError
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
+from benchmarker.judging import judge_or_say, plan_quality
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
 from benchmarker.loaders.cache import quantize_s
@@ -90,7 +91,8 @@ class Run:
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
-        if self.job.procedure.limits:
+        plan = plan_quality(self.job, checkpoint, tokenizer, self.terminal)
+        if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
         benchmarker = self._load(checkpoint, tokenizer)
         for point in self.job.points():
@@ -110,6 +112,11 @@ class Run:
             self._profile(benchmarker)
         if self.job.procedure.energy:
             self._energy(benchmarker)
+        if plan:
+            # Handed over whole, so that the model can make room for the baseline.
+            models = [benchmarker.model]
+            del benchmarker
+            self._keep(**judge_or_say(plan, models, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""

@@ -15,6 +15,7 @@ from benchmarker.energyfacts import EnergyWindow as EnergyWindow
 from benchmarker.plain import Plain
 from benchmarker.profilefacts import Kernel as Kernel
 from benchmarker.profilefacts import Profile as Profile
+from benchmarker.qualityfacts import Quality
 from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
@@ -271,6 +272,9 @@ class RunRecord(Plain):
     no_profile: str | None = None
     """Why there is none although one was asked for."""
     no_energy: str | None = None
+    """Why there is none although it was asked for."""
+    quality: Quality | None = None
+    no_quality: str | None = None
     """Why there is none although it was asked for."""
     imported: Imported | None = None
     """None where this program measured."""

@@ -23,8 +23,9 @@ MODEL = "Model"
 FORM = "Variant"
 GRID = "Grid"
 PROCEDURE = "Procedure"
+QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
-SWEEP_OPTIONS = ("--record", "--round", "--cells")
+SWEEP_OPTIONS = ("--record", "--round", "--cells", "--only")
 """What a sweep adds to the arguments; each takes a value."""
 
 
@@ -104,6 +105,25 @@ def asked_job(
         bool,
         typer.Option("--no-limits", help="Do not measure the device's bandwidth first.", rich_help_panel=PROCEDURE),
     ] = False,
+    quality: Annotated[
+        str | None,
+        typer.Option(
+            help="Perplexity, and divergence from the unquantized model: quick, full or off.  \\[default: off]",
+            rich_help_panel=QUALITY,
+        ),
+    ] = None,
+    quality_topk: Annotated[
+        int | None, typer.Option(help="Keep only so many of the likeliest tokens.", rich_help_panel=QUALITY)
+    ] = None,
+    quality_baseline: Annotated[
+        str | None, typer.Option(help="The unquantized model, for a quantized checkpoint.", rich_help_panel=QUALITY)
+    ] = None,
+    eval_text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text file, or data set as NAME:CONFIG:SPLIT.  \\[default: the shipped text]", rich_help_panel=QUALITY
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<model>]")
@@ -111,6 +131,7 @@ def asked_job(
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
     cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
+    only: Annotated[str, typer.Option(hidden=True, help="Of a sweep's part: timing or quality.")] = "timing",
     # The last two are for run_command, whose options these are too.
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
@@ -150,9 +171,10 @@ def asked_job(
             "energy": True if energy else None,
             "limits": False if no_limits else None,
         },
+        quality={"size": quality, "text": eval_text, "top_k": quality_topk, "baseline": quality_baseline},
         device=device,
         output=output,
-        part=part_of(record, round_, whole_numbers("--cells", cells)),
+        part=part_of(record, round_, whole_numbers("--cells", cells), only=only),
         reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
     )
 
@@ -168,7 +190,7 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
 
         with quiet_libraries(verbose=verbose) as streams:
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
-    if any(cell.status != "ok" for cell in made.cells):
+    if made.no_quality or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
 
 

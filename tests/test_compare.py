@@ -79,6 +79,7 @@ def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
         "perplexity": None,
         "kl_divergence": None,
         "top1_agreement": None,
+        "tokens_in_common": 3,
         "energy_per_token_j": None,
         "energy_net_per_token_j": None,
         "energy_decode_per_token_j": None,

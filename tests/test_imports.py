@@ -14,7 +14,7 @@ PACKAGE = ROOT / "benchmarker"
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
     "plain silence logtext folding",
-    "roofline energyfacts profilefacts",
+    "roofline energyfacts profilefacts qualityfacts",
     "record device terminal",
     "recordfile",
     "loaders",
@@ -28,8 +28,9 @@ LAYERS = (
     "explaining",
     "gate",
     "comparison",
-    "explained page",
+    "explained page recommending",
     "job checkpoints verify",
+    "judging",
     "measuring loading",
     "run",
     "sweeping doctor",
@@ -43,8 +44,8 @@ the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
-    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline "
-    "page explaining explained profiling.kernels profiling.names profiling.table profiling.trace"
+    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing "
+    "roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

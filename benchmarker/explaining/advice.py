@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.explaining.case import Case
-from benchmarker.explaining.values import Bound, Phase
+from benchmarker.explaining.values import Bound, Ceiling, Phase
 from benchmarker.explaining.words import rate
 from benchmarker.roofline import Limits
 
@@ -25,22 +25,19 @@ def advice_for(bound: Bound, case: Case) -> str:
     }.get(bound, lambda _: _ALWAYS[bound])(case)
 
 
-def graph_ceiling(phase: Phase, limits: Limits | None, *, batch_size: int) -> tuple[float, bool]:
+def graph_ceiling(phase: Phase, limits: Limits | None, *, batch_size: int) -> Ceiling:
     """Tokens a second if the host never made the device wait, as in a replayed graph.
 
         seconds = busy + kernels * (time of an empty kernel in a graph - shortest kernel)
 
     An empty kernel in a graph takes its own time, about that of the shortest in the profile, and what is left of a
     launch there.
-
-    Returns:
-        The rate, and whether what is left of a launch was measured; if not, the rate is an upper bound.
     """
     if limits is None or limits.graph_kernel_s is None:
-        return batch_size / phase.busy_s, False
+        return Ceiling(batch_size / phase.busy_s, is_bound=True)
     shortest_s = min(kernel.total_s / kernel.calls for kernel in phase.kernels)
     left_s = max(0.0, limits.graph_kernel_s - shortest_s)
-    return batch_size / (phase.busy_s + phase.kernel_calls * left_s), True
+    return Ceiling(batch_size / (phase.busy_s + phase.kernel_calls * left_s), is_bound=False)
 
 
 def _host(case: Case) -> str:
@@ -55,9 +52,12 @@ def _host(case: Case) -> str:
             "Quantization cannot help here. What the host still does between tokens is in the way; a larger batch "
             "fills the gaps."
         )
-    ceiling, is_measured = graph_ceiling(case.phase, case.limits, batch_size=case.batch_size)
-    about = f"about {rate(ceiling)}" if is_measured else f"at most {rate(ceiling)}, the kernels' time alone"
-    return f"Quantization cannot help here. `--runtime graph` would lift the ceiling to {about}."
+    ceiling = graph_ceiling(case.phase, case.limits, batch_size=case.batch_size)
+    alone = ", the kernels' time alone" if ceiling.is_bound else ""
+    return (
+        f"Quantization cannot help here. `--runtime graph` would lift the ceiling to {'at most' if alone else 'about'} "
+        f"{rate(ceiling.tokens_per_s)}{alone}."
+    )
 
 
 def _dequantize(case: Case) -> str:
@@ -66,8 +66,13 @@ def _dequantize(case: Case) -> str:
     if case.quant == "int8" and case.runtime != "compile":
         return f"{wanted}: `--runtime compile` fuses the conversion into the product."
     if case.quant == "gptq":
-        kernel = {"cuda": "exllama_v2", "rocm": "triton", "cpu": "torch_aten"}.get(case.device or "")
-        return f"{wanted}: `--option kernel={kernel}` has one." if kernel else f"{wanted}: see the kernels of gptq."
+        # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
+        kernel = {"cuda": "exllama_v2", "cpu": "torch_aten"}.get(case.device or "")
+        if kernel is None:
+            return (
+                f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes (bnb4) for AMD too."
+            )
+        return f"{wanted}: `--option kernel={kernel}` is one."
     if case.quant == "bnb4":
         return f"{wanted}; bitsandbytes has one for few tokens at a time, and dequantizes first for more."
     return f"{wanted}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarker.explaining.advice import graph_ceiling
 from benchmarker.explaining.case import Case
 from benchmarker.explaining.phases import conversion_of, decode_phase, prefill_phase, table_conversion, table_phase
 from benchmarker.explaining.proof import proof_of
@@ -109,20 +110,23 @@ def _explanation(
         proof=proof_of(phase, record.load, conversion),
         conversion=conversion,
         mbu=case.mbu,
+        ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
+        if profile and phase.by == "device" and case.runtime == "eager"
+        else None,
         prefill=_prefill(profile, row, cell, record) if profile else None,
         notes=(*notes, *_notes(case)),
     )
 
 
 def _row(name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_size: int) -> Row | None:
-    """The longest cell with the profiled prompt, over all processes."""
+    """The longest and deepest cell with the profiled prompt, which is what is profiled, over all processes."""
     keys: list[CellKey] = [
         key
         for record in records
         for key in keys_of(record)
         if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size)
     ]
-    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: key.new_tokens)]
+    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: (key.depth, key.new_tokens))]
     return next((row for row in reversed(rows) if row.status == "ok"), None)
 
 

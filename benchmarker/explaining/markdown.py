@@ -20,13 +20,15 @@ def explanations_to_markdown(
     found: Sequence[Explanation | NotExplained],
     *,
     contrasts: Sequence[Contrast] = (),
+    ceilings: Sequence[str] = (),
     break_evens: Sequence[str] = (),
     baseline: str = "",
 ) -> str:
     """All of it.
 
     Args:
-        break_evens: Finished sentences.
+        ceilings: What graphs were predicted to reach and reached, in finished sentences.
+        break_evens: The same of when a variant has paid for itself.
         baseline: That the differences are against.
     """
     explained = [one for one in found if isinstance(one, Explanation)]
@@ -37,6 +39,8 @@ def explanations_to_markdown(
     if contrasts:
         parts.append(f"**Against {escaped(baseline)}**")
         parts.append(bullets(f"{one.sentence()}." for one in contrasts))
+    if ceilings:
+        parts += ["**Predicted and measured**", bullets(f"{one}." for one in ceilings)]
     if break_evens:
         parts += ["**When it has paid for itself**", bullets(f"{one}." for one in break_evens)]
     missing = [one for one in found if isinstance(one, NotExplained)]

@@ -42,7 +42,8 @@ def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> t
         converting_s = phase.categories.get("dequantize", 0.0)
         if conversion:
             converting_s += conversion.kernel.total_s / phase.tokens
-        cost = f", which takes {ms(converting_s)} of each token" if converting_s else ""
+        is_known = converting_s >= DEQUANTIZE_FROM * phase.kernel_s
+        cost = f", which takes {ms(converting_s)} of each token" if is_known else ""
         said.append(
             f"not a low-bit product: the quantized weights are converted to 16 or 32 bits{cost}, and multiplied like "
             "any others"

@@ -106,6 +106,15 @@ class Waterfall:
 
 
 @dataclass(frozen=True)
+class Ceiling:
+    """How fast the same kernels would be if the host never made the device wait."""
+
+    tokens_per_s: float
+    is_bound: bool
+    """Whether it is an upper bound alone: what is left of a launch in a replayed graph was not measured."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What a token waits for, the numbers behind that, and what to do."""
 
@@ -140,6 +149,8 @@ class Explanation:
     conversion: Conversion | None = None
     mbu: float | None = None
     """Share of the measured bandwidth that decoding used for what it had to read."""
+    ceiling: Ceiling | None = None
+    """Of a graph runtime, for one on a device that has the host launch every kernel."""
     prefill: str | None = None
     """The same question for the prompt, in a sentence."""
     notes: tuple[str, ...] = field(default=())

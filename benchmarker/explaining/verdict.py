@@ -1,6 +1,7 @@
 """What a token waits for. The rules in their order, each with its threshold; the first that holds is the verdict.
 
-    1. busy < 70 % of the token                         host: the device waits for launches and Python
+    1. busy < 70 % of the token, and no other part      host: the device waits for launches and Python
+       is longer than the gaps
     2. MBU >= 60 % of the measured bandwidth            bandwidth: only fewer bytes would help
     3. arithmetic >= 40 % of the measured matmul rate   compute
     4. dequantizing >= 15 % of the kernel time          dequantizing (copies that convert each weight included)
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from benchmarker.explaining.advice import advice_for
 from benchmarker.explaining.case import Case
-from benchmarker.explaining.values import Bound, Conversion, Phase, Verdict, Waterfall
+from benchmarker.explaining.values import Bound, Conversion, PartName, Phase, Verdict, Waterfall
 from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import category
 
@@ -28,6 +29,7 @@ DEQUANTIZE_FROM = 0.15
 COPIES_FROM = 0.15
 ATTENTION_FROM = 0.40
 PRODUCTS_FROM = 0.50
+GAPS: PartName = "gaps (launches, host)"
 
 
 def verdict_of(case: Case) -> Verdict:
@@ -45,7 +47,7 @@ def bound_of(phase: Phase, conversion: Conversion | None, case: Case | None = No
     converting = conversion.share if conversion else 0.0
     is_unmeasured = case is None or case.mbu is None
     rules: tuple[tuple[bool, Bound], ...] = (
-        (case is not None and case.waterfall.busy_share < HOST_BELOW, "host"),
+        (case is not None and case.waterfall.busy_share < HOST_BELOW and _is_mostly_gaps(case), "host"),
         (case is not None and (case.mbu or 0.0) >= BANDWIDTH_FROM, "bandwidth"),
         (case is not None and (case.compute_share or 0.0) >= COMPUTE_FROM, "compute"),
         (phase.share("dequantize") + converting >= DEQUANTIZE_FROM, "dequantizing"),
@@ -56,16 +58,23 @@ def bound_of(phase: Phase, conversion: Conversion | None, case: Case | None = No
     return next((bound for holds, bound in rules if holds), "mixed")
 
 
+def _is_mostly_gaps(case: Case) -> bool:
+    """Whether the gaps are the longest single part."""
+    products = case.waterfall.of("reading the weights", "matrix products beyond that", "matrix products")
+    others = (part.seconds for part in case.waterfall.parts if part.name != GAPS)
+    return case.waterfall.of(GAPS) >= max(products, *others)
+
+
 def _reason(bound: Bound, case: Case) -> str:
     phase, fall = case.phase, case.waterfall
-    waits = "the device waits" if phase.by == "device" else "no operator runs, which is time"
+    waits = "the device waits for the host" if phase.by == "device" else "passes between operators, in Python and torch"
     busy = f"busy {ms(phase.busy_s)} of each {ms(fall.total_s)} token ({percent(fall.busy_share)})"
     copies, attention, products = (
         percent(phase.share(*categories))
         for categories in (("copy/cast",), ("attention", "KV update"), ("matmul", "quantized matmul"))
     )
     said = {
-        "host": f"{percent(1 - fall.busy_share)} of each token {waits} for the host",
+        "host": f"{percent(1 - fall.busy_share)} of each token {waits}",
         "bandwidth": f"it uses {percent(case.mbu or 0)} of the measured memory bandwidth",
         "compute": f"it uses {percent(case.compute_share or 0)} of the measured matmul rate",
         "dequantizing": _dequantizing(case) if bound == "dequantizing" else "",

@@ -23,6 +23,11 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
 
 
+def signed_percent(share: float) -> str:
+    """`+1.6 %`, `-12 %`."""
+    return f"{'+' if share >= 0 else '-'}{percent(abs(share))}"
+
+
 def rate(per_s: float) -> str:
     """`120 tok/s`."""
     return f"{per_s:.0f} tok/s" if per_s >= 100 else f"{per_s:.1f} tok/s"

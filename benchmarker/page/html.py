@@ -31,6 +31,7 @@ from benchmarker.report.columns import Columns, cell_columns, costs, memory, nam
 from benchmarker.report.header import header
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.markdown import headline
+from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped, plain_line
 from benchmarker.report.words import cell_words, plural
@@ -90,12 +91,12 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         answer=[inline(sentence) for sentence in answer(chosen)],
         facts=[inline(line) for line in (*_forced(results), *header(results.records))],
         sheets=_sheets(results, chosen),
-        caption=inline(caption(results)),
+        caption=inline(f"{caption(results)} {quality_caption(chosen)}".strip()),
         limits=_block(limit_table(chosen)),
         limits_caption=inline(limit_caption(chosen)),
         batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
         reasons=[inline(reason) for reason in results.reasons],
-        caveats=[inline(line) for line in (*caveats(results.records, results.rows), *_left_out(results))],
+        caveats=[inline(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
         environment=surroundings(results.records),
@@ -154,6 +155,14 @@ def _forced(results: Comparison) -> list[str]:
     return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in results.differences)}"]
 
 
+def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
+    return [
+        *caveats(results.records, results.rows),
+        *text_line(chosen, results.baseline),
+        *_left_out(results),
+    ]
+
+
 def _left_out(results: Comparison) -> list[str]:
     return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
 
@@ -167,6 +176,8 @@ def _sheets(results: Comparison, chosen: Sequence[Row]) -> list[Sheet]:
     if len({row.cell for row in rows}) > 1:
         every: Columns = [*names(rows), *cell_columns(rows), *timing(rows), *speed_up(results), *memory(rows)]
         sheets.append(_sheet("Every cell", every, rows))
+    if quality := quality_columns(chosen):
+        sheets.append(_sheet("Quality", quality, chosen))
     return sheets
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from benchmarker.report.numbers import decimal, percent, times, with_spread
+from benchmarker.report.quality import INDISTINGUISHABLE
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import Column, escaped
 from benchmarker.report.words import status_words
-from benchmarker.units import GIB, MISSING
+from benchmarker.units import GIB, MISSING, significant
 
 MIB = 2**20
 Columns = list[Column[Row]]
@@ -97,7 +98,7 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_setup(rows),
         *_energy(rows),
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
-        *_numbers(rows, "KL divergence", lambda row: row.kl_divergence, decimal),
+        *_divergence(rows),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
         *_bound(rows),
     ]
@@ -125,6 +126,21 @@ def _numbers(
     if all(of(row) is None for row in rows):
         return []
     return [Column(heading, lambda row: MISSING if (number := of(row)) is None else form(number))]
+
+
+def _divergence(rows: Sequence[Row]) -> Columns:
+    if all(row.kl_divergence is None for row in rows):
+        return []
+    return [Column("KL divergence", _divergence_text)]
+
+
+def _divergence_text(row: Row) -> str:
+    """A word where it is not above the baseline's own."""
+    if row.kl_divergence is None:
+        return MISSING
+    if row.quality and not row.quality.is_baseline and not row.quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    return significant(row.kl_divergence, 3)
 
 
 def _bytes(rows: Sequence[Row], name: str, of: Callable[[Row], int | None]) -> Columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from benchmarker.qualityfacts import Quality
 from benchmarker.record import RunRecord
 from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
@@ -85,12 +86,17 @@ class Row:
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
     same_tokens: int | None = None
     """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
+    quality: Quality | None = None
+    """Where the three above are from, and more."""
+    tokens_in_common: int | None = None
+    """Leading tokens that are those of the baseline variant."""
     energy: EnergyUse | None = None
     rounds: int = 0
     runs: int = 0
@@ -100,6 +106,11 @@ class Row:
     dummy_weights: bool = False
     flags: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def tokens_compared(self) -> int:
+        """Of how many `tokens_in_common` are."""
+        return len(self.first_tokens)
 
     @property
     def is_baseline(self) -> bool:
@@ -166,6 +177,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
+        "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": energy.per_token.value if energy else None,
         "energy_net_per_token_j": energy.net_per_token_j if energy else None,
         "energy_decode_per_token_j": energy.decode_per_token_j if energy else None,

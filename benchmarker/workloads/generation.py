@@ -84,7 +84,7 @@ class GenerationStep:
 class ModelBenchmarker:
     """Measures a loaded model cell by cell.
 
-    model = load_model("qwen3-tiny", "int8", load_format="dummy")
+    model = load_model("qwen3-small", "int8", dtype="bfloat16")
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
         print(cell.samples)
     """
