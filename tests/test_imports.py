@@ -14,7 +14,7 @@ PACKAGE = ROOT / "benchmarker"
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
     "plain silence logtext folding",
-    "roofline qualityfacts",
+    "roofline energyfacts profilefacts qualityfacts",
     "record device terminal",
     "recordfile",
     "loaders",
