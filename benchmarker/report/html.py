@@ -27,6 +27,7 @@ from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
 from benchmarker.report.header import header
+from benchmarker.report.limits import batch_words, limit_caption, limit_columns, limited
 from benchmarker.report.markdown import headline
 from benchmarker.report.rows import Results, Row
 from benchmarker.report.surroundings import surroundings
@@ -85,10 +86,10 @@ def to_html(results: Results, charts: Sequence[Chart]) -> str:
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
         badge="Random weights: time and memory are real, text and quality are not" if _is_dummy(results) else "",
-        answer=[inline(sentence) for sentence in answer(chosen)],
+        answer=[inline(sentence) for sentence in (*answer(chosen), *batch_words(results.rows, results.baseline))],
         facts=[inline(line) for line in (*_forced(results), *header(results.records))],
         sheets=_sheets(results, chosen),
-        caption=inline(caption(results)),
+        caption=inline(f"{caption(results)} {limit_caption(chosen)}".strip()),
         caveats=[inline(line) for line in (*caveats(results.records, results.rows), *_left_out(results))],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
@@ -153,6 +154,8 @@ def _sheets(results: Results, chosen: Sequence[Row]) -> list[Sheet]:
     cell = chosen[0].cell if chosen else None
     first: Columns = [*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)]
     sheets = [_sheet(f"At {cell_words(cell)}" if cell else "Variants", first, chosen)]
+    if known := limited(chosen):
+        sheets.append(_sheet("Against the limits of the device", limit_columns(known), known))
     if len({row.cell for row in rows}) > 1:
         every: Columns = [*names(rows), *cell_columns(rows), *timing(rows), *speed_up(results), *memory(rows)]
         sheets.append(_sheet("Every cell", every, rows))
