@@ -10,10 +10,20 @@ from benchmarker.comparison import compare, to_markdown, to_rows
 from benchmarker.device import CpuDevice
 from benchmarker.errors import SpecError
 from benchmarker.loaders.demand import Weights
-from benchmarker.measure.limits import CPU_ARRAY_BYTES, best_time, cpu_array_bytes, host_cache_bytes, measure_limits
+from benchmarker.measure.limits import (
+    CPU_ARRAY_BYTES,
+    LAUNCH_REPEATS,
+    LAUNCHES,
+    best_time,
+    cpu_array_bytes,
+    host_cache_bytes,
+    host_time,
+    measure_limits,
+)
 from benchmarker.record import RunRecord, RuntimeFacts
 from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
 from benchmarker.verify import verify
+from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, record, save
 
@@ -111,6 +121,16 @@ def test_the_best_time_is_the_shortest_after_a_first_call() -> None:
     calls: list[int] = []
     assert best_time(CpuDevice(), lambda: calls.append(1)) < 1
     assert len(calls) == 4
+
+
+def test_a_launch_is_timed_until_it_returns_not_until_it_is_done() -> None:
+    device = FakeDevice()
+    launched: list[int] = []
+    assert 0 < host_time(device, lambda: launched.append(len(device.calls))) < 1e-3
+    # Waiting comes before each row of launches, and after the last.
+    assert sorted(set(launched)) == list(range(1, LAUNCH_REPEATS + 1))
+    assert len(launched) == LAUNCHES * LAUNCH_REPEATS
+    assert len(device.calls) == LAUNCH_REPEATS + 1
 
 
 def limited(
