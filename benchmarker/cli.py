@@ -11,6 +11,7 @@ from benchmarker.run import run_command
 from benchmarker.verbs.checkpoint import checkpoints
 from benchmarker.verbs.compare import compare
 from benchmarker.verbs.doctor import doctor
+from benchmarker.verbs.explain import explain
 from benchmarker.verbs.import_log import import_logs
 from benchmarker.verbs.report import report
 from benchmarker.verbs.sweep import sweep
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
 app.command()(compare)
+app.command()(explain)
 app.command()(report)
 app.command()(verify)
 app.command("import")(import_logs)

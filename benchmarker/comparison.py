@@ -18,9 +18,13 @@ from typing import Any
 from benchmarker.collect import collect
 from benchmarker.comparable import Identity, check_comparable, named_variants
 from benchmarker.errors import ResultsError, did_you_mean
+from benchmarker.explaining.contrast import Contrast, contrasts_of
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.markdown import reasons
+from benchmarker.explaining.values import Explanation, NotExplained
 from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of, make_row
-from benchmarker.report.limits import with_best
+from benchmarker.report.limits import tokens_in_common, with_best
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.rows import CellKey, Results, Row, to_row
 from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
@@ -31,6 +35,11 @@ __all__ = ["Comparison", "compare", "to_markdown", "to_rows"]
 @dataclass(frozen=True)
 class Comparison(Results):
     """Variants side by side."""
+
+    explained: tuple[Explanation | NotExplained, ...] = ()
+    """Why each is as fast as it is, in the order of the rows."""
+    contrasts: tuple[Contrast, ...] = ()
+    """Each explained variant against the baseline, part by part."""
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
@@ -61,14 +70,21 @@ def compare_records(
     known = sorted({key for record in records for key in keys_of(record)})
     keys: list[CellKey | None] = [*known] or [None]
     rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
+    rows = _with_tokens_in_common(rows, chosen)
+    explained = tuple(explain(name, members) for name, (_, members) in variants.items())
+    compared = _with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()})
+    verdicts_by_cell = {(row.variant, row.cell): row.verdict for row in compared if row.cell}
+    # Of what was compared by force, a difference is as much that of the devices or versions.
+    contrasts = () if differences else contrasts_of(explained, chosen, verdicts_by_cell)
     return Comparison(
-        rows=with_best(
-            _with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()}), chosen
-        ),
+        rows=_with_bounds(with_best(compared, chosen), explained),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
+        reasons=reasons(explained, contrasts),
+        explained=explained,
+        contrasts=contrasts,
         members={name: tuple(members) for name, (_, members) in variants.items()},
     )
 
@@ -105,6 +121,27 @@ def _with_ratios(rows: Sequence[Row], baseline: str, identities: dict[str, Ident
         if row.variant == baseline
         else replace(row, ratio=ratios.get(index), verdict=words.get(index))
         for index, row in enumerate(rows)
+    )
+
+
+def _with_tokens_in_common(rows: Sequence[Row], baseline: str) -> list[Row]:
+    """Each row with how far its text goes along with the baseline's."""
+    texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
+    return [replace(row, tokens_in_common=tokens_in_common(row.first_tokens, texts.get(row.cell, ()))) for row in rows]
+
+
+def _with_bounds(rows: Sequence[Row], explained: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
+    """The rows with what they are bound by, where a generation after the same prompt was profiled."""
+    bounds = {
+        (one.variant, one.cell.prompt_tokens, one.cell.batch_size): one.verdict.bound
+        for one in explained
+        if isinstance(one, Explanation)
+    }
+    return tuple(
+        replace(row, bound_by=bounds.get((row.variant, row.cell.prompt_tokens, row.cell.batch_size)))
+        if row.cell and row.status == "ok"
+        else row
+        for row in rows
     )
 
 

@@ -29,6 +29,10 @@ class DeviceError(BenchmarkerError):
     """The device asked for is not there, or cannot do what was asked."""
 
 
+class QualityError(BenchmarkerError):
+    """Quality cannot be measured: no room for the distributions, or a model that gives no numbers."""
+
+
 class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 

@@ -20,6 +20,7 @@ from benchmarker.spec import (
     ModelSpec,
     Point,
     Procedure,
+    QualitySpec,
     VariantSpec,
     parse_option,
     read_experiment,
@@ -28,6 +29,9 @@ from benchmarker.spec import (
 
 Given = dict[str, Any]
 """Command-line values by field name; None means not given."""
+
+QUALITY_OPTIONS = {"--eval-text": "text", "--quality-topk": "top_k", "--quality-baseline": "baseline"}
+"""Those that say how, by the fields of QualitySpec that they fill."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Part:
     round: int
     cells: tuple[int, ...]
     """Positions in the grid's points."""
+    only: str
+    """`timing` or `quality`: a sweep has a process for each."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Job:
     variant: VariantSpec
     grid: Grid
     procedure: Procedure
+    quality: QualitySpec
     device: str
     output: Path | None
     """Folder for the record; None for `results/<device>/<model>`."""
@@ -56,6 +63,16 @@ class Job:
     """None for a run by itself, which measures the whole grid."""
     reproduce: str
     """The command line, for the record."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether anything is timed in this process."""
+        return self.part is None or self.part.only == "timing"
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether quality is measured in this process."""
+        return self.quality.size != "off" and (self.part is None or self.part.only == "quality")
 
     def points(self) -> list[Point]:
         """The cells to measure, smallest first."""
@@ -72,6 +89,7 @@ def make_job(
     options: list[str],
     grid: Given,
     procedure: Given,
+    quality: Given,
     device: str,
     output: Path | None,
     part: Part | None,
@@ -84,6 +102,7 @@ def make_job(
         variant: Name of one of the config's variants.
         form: Fields of VariantSpec.
         options: `key=value` pairs for the loader.
+        quality: Fields of QualitySpec.
 
     Raises:
         SpecError: With the option or the config's key at fault.
@@ -101,16 +120,36 @@ def make_job(
     if experiment and base is None and form.get("quant") is None:
         names = ", ".join(one.name for one in experiment.variants)
         raise SpecError(f"{config} has several variants; choose one with --variant ({names}), or run all with sweep")
+    asked_model = _with(experiment.model if experiment else ModelSpec(), model)
+    asked_quality = _with(experiment.quality if experiment else QualitySpec(), quality)
+    _check_quality(asked_model, asked_quality, given=quality)
     return Job(
-        model=_with(experiment.model if experiment else ModelSpec(), model),
+        model=asked_model,
         variant=_form(base, form, dict(parse_option(text) for text in options)),
         grid=_with(experiment.grid if experiment else Grid(), grid),
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
+        quality=asked_quality,
         device=device,
         output=output,
         part=part,
         reproduce=reproduce,
     )
+
+
+def _check_quality(model: ModelSpec, quality: QualitySpec, *, given: Given) -> None:
+    """Refuse to judge random weights, and options that would do nothing.
+
+    Raises:
+        SpecError: With what to leave out.
+    """
+    idle = [name for name, key in QUALITY_OPTIONS.items() if given.get(key) is not None]
+    if quality.size == "off" and given.get("size") is None and idle:
+        raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
+    if quality.size != "off" and model.load_format == "dummy":
+        raise SpecError(
+            "--quality: random weights (load_format dummy) have no quality to lose; measure real weights, "
+            "or give --quality off"
+        )
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
@@ -154,9 +193,9 @@ def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> Var
     return validated(VariantSpec, data, where="command line")
 
 
-def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None) -> Part | None:
+def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None, *, only: str) -> Part | None:
     """The share of a sweep; None where there is no sweep."""
-    return Part(record, round_number, tuple(cells or ())) if record else None
+    return Part(record, round_number, tuple(cells or ()), only) if record else None
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:

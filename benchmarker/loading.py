@@ -32,7 +32,8 @@ def load_model(
     """A model ready to generate.
 
     Args:
-        model: A hub id, a folder, or with `load_format="dummy"` a shape that ships with benchmarker (`qwen3-tiny`).
+        model: A hub id, a folder, or a model that ships with benchmarker: `qwen3-small`, or with `load_format="dummy"`
+            the shape `qwen3-tiny`.
         quant: `fp16`, `int8`, `gptq` or `bnb4`.
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
         dtype: Of what is not quantized.

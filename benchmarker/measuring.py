@@ -13,13 +13,19 @@ from typing import Any
 from benchmarker.device import find_device
 from benchmarker.environment import environment
 from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
+from benchmarker.judging import judge_or_say, plan_quality
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
+from benchmarker.loaders.cache import quantize_s
 from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
+from benchmarker.measure.board import find_board
+from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.limits import measure_limits
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
@@ -74,6 +80,8 @@ class Run:
         self._keep(status="complete")
         if not self.job.part:
             self.terminal.table(summary(self.record))
+            for reason in reasons([explain(self.record.variant.name, [self.record])]):
+                self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
         return self.record
 
@@ -83,7 +91,8 @@ class Run:
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
-        if self.job.procedure.limits:
+        plan = plan_quality(self.job, checkpoint, tokenizer, self.terminal)
+        if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
         benchmarker = self._load(checkpoint, tokenizer)
         for point in self.job.points():
@@ -101,6 +110,13 @@ class Run:
                 break
         if self.job.procedure.profile:
             self._profile(benchmarker)
+        if self.job.procedure.energy:
+            self._energy(benchmarker)
+        if plan:
+            # Handed over whole, so that the model can make room for the baseline.
+            models = [benchmarker.model]
+            del benchmarker
+            self._keep(**judge_or_say(plan, models, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""
@@ -156,6 +172,7 @@ class Run:
         facts = load_facts(
             loaded.model,
             load_s=load_s,
+            quantize_s=quantize_s(prepared.folder),
             peak_bytes=peak.allocated_bytes or peak.resident_bytes,
             notes=loaded.notes,
         )
@@ -217,6 +234,7 @@ class Run:
                 prompt_tokens=len(benchmarker.prompt(point).ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
+                first_token_ns=lambda: step.first_token_ns,
             )
         except BenchmarkerError as error:
             # The cells are measured and saved: a profiler that does not work here must not undo that.
@@ -226,6 +244,27 @@ class Run:
         self._keep(profile=profile)
         if not self.job.part:
             self.terminal.table(profile_table(profile), detail=True)
+
+    def _energy(self, benchmarker: ModelBenchmarker) -> None:
+        """Count the energy of the largest cell that ran."""
+        cells = list(self.record.cells)
+        done = [at for at, cell in enumerate(cells) if cell.status == "ok"]
+        if not done:
+            return
+        point = self.job.points()[done[-1]]
+        self.terminal.line("counting the energy of the last cell")
+        try:
+            energy = measure_energy(
+                find_board(self.device),
+                generation=benchmarker.step(point),
+                prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+            )
+        except BenchmarkerError as error:
+            self._keep(no_energy=str(error))
+            self.terminal.line(str(error))
+            return
+        cells[done[-1]] = cells[done[-1]].model_copy(update={"energy": energy})
+        self._keep(cells=tuple(cells))
 
     def _count_kernels(self, benchmarker: ModelBenchmarker) -> None:
         """At the shape that ran last, which is the largest. Not before all is timed: a tracer leaves its mark."""

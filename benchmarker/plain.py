@@ -14,6 +14,9 @@ from pydantic_core import ValidationError
 
 from benchmarker.errors import did_you_mean
 
+SHOWN_LENGTH = 60
+"""A longer value is not repeated in a message."""
+
 
 class Plain(BaseModel):
     """A frozen value that refuses unknown keys and converts nothing."""
@@ -36,8 +39,9 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
         key = str(place.pop())
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
     elif problem["type"] not in ("value_error", "missing"):
-        given = f", not {problem['input']!r}" if isinstance(problem["input"], int | float | str) else ""
-        text = f"{text[0].lower()}{text[1:]}{given}"
+        given = problem["input"]
+        shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
+        text = f"{text[0].lower()}{text[1:]}{shown}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)

@@ -6,11 +6,12 @@ computed again from the file alone. `null` means not measured; nothing is ever 0
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from benchmarker.plain import Plain
+from benchmarker.qualityfacts import Quality
 from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
@@ -68,6 +69,28 @@ class Conditions(Plain):
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
+class EnergyWindow(Plain):
+    """Whole generations, back to back, for at least ten seconds."""
+
+    seconds: float
+    energy_j: float
+    """Of the whole board, by its driver's counter, idle power included."""
+    generations: int
+    temperature_before_c: float | None = None
+    temperature_after_c: float | None = None
+
+
+class Energy(Plain):
+    """What a cell's generations cost, counted apart from the timed repeats."""
+
+    idle_power_w: float | None = None
+    """Of the board with the model loaded and nothing to do, by the same counter."""
+    generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
+    """At the cell's shape."""
+    prefill: tuple[EnergyWindow, ...] = ()
+    """The same with one new token. Empty where the cell has no more."""
+
+
 class Cell(Plain):
     """One point of the grid."""
 
@@ -95,6 +118,8 @@ class Cell(Plain):
     """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
     timed_at: tuple[float, float] | None = None
     """Unix times between which the repeats were timed."""
+    energy: Energy | None = None
+    """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
     demand: Demand | None = None
@@ -134,6 +159,9 @@ class LoadFacts(Plain):
 
     load_s: float
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    quantize_s: float | None = None
+    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
+    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: int | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
     weight_bytes: int
@@ -192,6 +220,10 @@ class Kernel(Plain):
     calls: int
     total_s: float
     """Summed device time; on CPU the operator's self time."""
+    decode_calls: int | None = None
+    """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
+    decode_s: float | None = None
+    """Time of those."""
 
 
 class Profile(Plain):
@@ -211,6 +243,13 @@ class Profile(Plain):
     """From the first kernel's start to the last one's end."""
     kernels: tuple[Kernel, ...]
     """Every kernel, longest total first."""
+    decode_busy_s: float | None = None
+    """Union of the kernels' intervals after the first token. None where prefill and decode are not told apart."""
+    decode_span_s: float | None = None
+    """From the first of those kernels' start to the last one's end."""
+    decode_launches: int | None = None
+    """Times that the host gave the device work after the first token: a replayed graph is one, with all its kernels.
+    None on CPU, and where the tracer does not say which launch a kernel is from."""
     peak_allocated_bytes: int | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""
@@ -292,6 +331,11 @@ class RunRecord(Plain):
     profile: Profile | None = None
     no_profile: str | None = None
     """Why there is none although one was asked for."""
+    no_energy: str | None = None
+    """Why there is none although it was asked for."""
+    quality: Quality | None = None
+    no_quality: str | None = None
+    """Why there is none although it was asked for."""
     imported: Imported | None = None
     """None where this program measured."""
     reproduce: str

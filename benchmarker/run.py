@@ -23,8 +23,9 @@ MODEL = "Model"
 FORM = "Variant"
 GRID = "Grid"
 PROCEDURE = "Procedure"
+QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
-SWEEP_OPTIONS = ("--record", "--round", "--cells")
+SWEEP_OPTIONS = ("--record", "--round", "--cells", "--only")
 """What a sweep adds to the arguments; each takes a value."""
 
 
@@ -33,7 +34,7 @@ def asked_job(
     config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
     variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Hub id or folder.  [default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
+        str | None, typer.Option(help="Hub id or folder.  \\[default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.", rich_help_panel=MODEL)] = None,
     load_format: Annotated[
@@ -67,44 +68,70 @@ def asked_job(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What the tables call it.", rich_help_panel=FORM)] = None,
     prompt_tokens: Annotated[
-        str | None, typer.Option(help="Prompt lengths.  [default: 3,26]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Prompt lengths.  \\[default: 3,26]", rich_help_panel=GRID)
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="A prompt text in place of lengths; repeat it.", rich_help_panel=GRID)
     ] = None,
     new_tokens: Annotated[
-        str | None, typer.Option(help="Tokens to generate.  [default: 50,100]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Tokens to generate.  \\[default: 50,100]", rich_help_panel=GRID)
     ] = None,
     batch_size: Annotated[
-        str | None, typer.Option(help="Sequences at once.  [default: 1]", rich_help_panel=GRID)
+        str | None, typer.Option(help="Sequences at once.  \\[default: 1]", rich_help_panel=GRID)
     ] = None,
     depth: Annotated[
         str | None,
-        typer.Option(help="Tokens that are in the KV cache before the prompt.  [default: 0]", rich_help_panel=GRID),
+        typer.Option(help="Tokens that are in the KV cache before the prompt.  \\[default: 0]", rich_help_panel=GRID),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(help="Timed generations a cell.  [default: 5]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Timed generations a cell.  \\[default: 5]", rich_help_panel=PROCEDURE)
     ] = None,
     warmup: Annotated[
-        int | None, typer.Option(help="Untimed ones before them.  [default: 3]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Untimed ones before them.  \\[default: 3]", rich_help_panel=PROCEDURE)
     ] = None,
     no_profile: Annotated[
         bool, typer.Option("--no-profile", help="Leave the profiled generation out.", rich_help_panel=PROCEDURE)
     ] = False,
     profile_tokens: Annotated[
-        int | None, typer.Option(help="Its length at most.  [default: 32]", rich_help_panel=PROCEDURE)
+        int | None, typer.Option(help="Its length at most.  \\[default: 32]", rich_help_panel=PROCEDURE)
     ] = None,
+    energy: Annotated[
+        bool,
+        typer.Option(
+            "--energy", help="Count joules per token too; a good minute, on a GPU.", rich_help_panel=PROCEDURE
+        ),
+    ] = False,
     no_limits: Annotated[
         bool,
         typer.Option("--no-limits", help="Do not measure the device's bandwidth first.", rich_help_panel=PROCEDURE),
     ] = False,
+    quality: Annotated[
+        str | None,
+        typer.Option(
+            help="Perplexity, and divergence from the unquantized model: quick, full or off.  \\[default: off]",
+            rich_help_panel=QUALITY,
+        ),
+    ] = None,
+    quality_topk: Annotated[
+        int | None, typer.Option(help="Keep only so many of the likeliest tokens.", rich_help_panel=QUALITY)
+    ] = None,
+    quality_baseline: Annotated[
+        str | None, typer.Option(help="The unquantized model, for a quantized checkpoint.", rich_help_panel=QUALITY)
+    ] = None,
+    eval_text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text file, or data set as NAME:CONFIG:SPLIT.  \\[default: the shipped text]", rich_help_panel=QUALITY
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the record.  [default: results/<device>/<model>]")
+        Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<model>]")
     ] = None,
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
     cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
+    only: Annotated[str, typer.Option(hidden=True, help="Of a sweep's part: timing or quality.")] = "timing",
     # The last two are for run_command, whose options these are too.
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
@@ -141,11 +168,13 @@ def asked_job(
             "warmup": warmup,
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
+            "energy": True if energy else None,
             "limits": False if no_limits else None,
         },
+        quality={"size": quality, "text": eval_text, "top_k": quality_topk, "baseline": quality_baseline},
         device=device,
         output=output,
-        part=part_of(record, round_, whole_numbers("--cells", cells)),
+        part=part_of(record, round_, whole_numbers("--cells", cells), only=only),
         reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
     )
 
@@ -161,7 +190,7 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
 
         with quiet_libraries(verbose=verbose) as streams:
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
-    if any(cell.status != "ok" for cell in made.cells):
+    if made.no_quality or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
 
 

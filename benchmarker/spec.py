@@ -168,8 +168,30 @@ class Procedure(Plain):
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
     """Length of that generation at most: a trace grows by megabytes a token."""
+    energy: bool = False
+    """Count the energy of the largest cell, after the timing: a good minute on a GPU whose driver has a counter."""
     limits: bool = True
     """Measure the device's bandwidth and matmul rate first, which takes a second or two."""
+
+
+class QualitySpec(Plain):
+    """Whether and how perplexity and divergence from the unquantized model are measured."""
+
+    size: Literal["off", "quick", "full"] = "off"
+    """`quick` scores 8,160 tokens spread over the text, `full` all of it."""
+    text: str | None = None
+    """A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT; the text that ships with benchmarker if not
+    said."""
+    top_k: Annotated[int, Field(gt=0)] | None = None
+    """Keep only so many of the likeliest tokens: a small file, and divergences that are lower bounds."""
+    baseline: Annotated[str, Field(min_length=1)] | None = None
+    """Hub id or folder of the unquantized model, where the checkpoint itself is quantized."""
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, size: Any) -> Any:
+        # YAML 1.1 reads a bare `off` as false.
+        return "off" if size is False else size
 
 
 class Experiment(Plain):
@@ -178,6 +200,7 @@ class Experiment(Plain):
     model: ModelSpec = ModelSpec()
     grid: Grid = Grid()
     procedure: Procedure = Procedure()
+    quality: QualitySpec = QualitySpec()
     variants: Annotated[tuple[VariantSpec, ...], Field(min_length=1)]
     baseline: str | None = None
     """Name of the variant that speed-ups are against; the first one if not said."""

@@ -25,6 +25,7 @@ from benchmarker.sweeping.ending import say_ending, say_round
 from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
 from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
+from benchmarker.sweeping.quality import judge_variants
 from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
 from benchmarker.terminal import Terminal
@@ -104,6 +105,7 @@ def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
     try:
         with site.monitor.running() if site.monitor else nullcontext():
             _rounds(site, ledger, stock, forecast, terminal)
+        judge_variants(site, ledger, terminal)
     except (KeyboardInterrupt, ResultsError) as error:
         stopped = error
     except SweepTimeoutError:

@@ -21,6 +21,7 @@ from rich.table import Column
 from rich.text import Text
 
 from benchmarker.errors import BenchmarkerError
+from benchmarker.folding import folded
 from benchmarker.silence import Streams, quiet_libraries
 
 __all__ = ["Streams", "Terminal", "one_line_errors", "quiet_libraries"]
@@ -64,10 +65,15 @@ class Terminal:
             self._steps.step(clean(what), done, total)
 
     def table(self, markdown: str, *, detail: bool = False) -> None:
-        """Print a table, with an empty line before it; also when quiet, unless it is only a detail."""
-        if self._quiet and detail:
+        """Print a table, with an empty line before it; also when quiet, unless it is only a detail.
+
+        To a terminal that is too narrow it goes in parts; to a file, and when quiet, as it is.
+        """
+        if self._quiet:
+            if not detail:
+                self._print(markdown)
             return
-        self._print(markdown if self._quiet else f"\n{markdown}")
+        self._print(f"\n{folded(markdown, self._out.width) if self._out.is_terminal else markdown}")
 
     def _print(self, text: str) -> None:
         self._steps.clear()

@@ -5,7 +5,7 @@
 #
 #   bash script/bench-runtimes.sh                                    everything
 #   bash script/bench-runtimes.sh --variants 'fp16 gptq:kernel=marlin' --runtimes 'graph compile'
-#   bash script/bench-runtimes.sh --output results/here              folder for the records and table.md
+#   bash script/bench-runtimes.sh --output results/here              folder for the records, table.md and explained.md
 #   bash script/bench-runtimes.sh --depth 0,4096,16384               anything else goes to every run, and wins
 #   bash script/bench-runtimes.sh --model qwen3-tiny --dtype bfloat16 --variants 'fp16 int8'   a look, on any machine
 #   PYTHON=python3 bash script/bench-runtimes.sh                     in an environment that has everything already
@@ -60,6 +60,7 @@ done
 
 echo
 "$PYTHON" -m benchmarker compare "$output" | tee "$output/table.md"
+"$PYTHON" -m benchmarker explain "$output" | tee "$output/explained.md"
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'not measured, or not in all cells: %s\n' "${failed[@]}"
     exit 1

@@ -27,6 +27,6 @@ wheel=$(ls "$work"/dist/*.whl)
 "$work/empty/bin/pip" check
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 unset PYTHONPATH
-"$work/empty/bin/benchmarker" doctor --quick
+"$work/empty/bin/benchmarker" doctor --quick || [ "$extra" != all ]  # it exits with 1 where a library is missing
 "$work/empty/bin/benchmarker" sweep quickstart "$@" --quick --output results
 ls -l results/report.html

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarker.qualityfacts import Divergence, Quality
 from benchmarker.record import (
     Cell,
     DeviceFacts,
@@ -165,6 +166,54 @@ def record(
         variant=VariantFacts(name=name or quant, quant=quant, runtime=runtime, options=dict(options or {})),
         **{**defaults, **fields},
     )
+
+
+def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6, **fields: Any) -> Quality:
+    """Of a 4-bit form, unless said."""
+    change = Divergence(
+        ln_ratio=0.0171,
+        ln_ratio_error=0.0021,
+        kl_mean=kl,
+        kl_mean_error=0.0009,
+        kl_median=kl / 2,
+        kl_90=2 * kl,
+        kl_99=5 * kl,
+        kl_max=20 * kl,
+        same_top=0.914,
+        same_top_error=0.003,
+        probability_rms=0.041,
+    )
+    defaults: dict[str, Any] = {
+        "size": "quick",
+        "text": "benchmarker evaluation.txt",
+        "text_sha256": "cd" * 32,
+        "text_tokens": 120_000,
+        "window_tokens": 512,
+        "scored_from": 256,
+        "begins_with": None,
+        "positions": 8160,
+        "top_k": None,
+        "perplexity_error": 0.31,
+        "baseline": "fp16 of Qwen/Qwen3-4B in float16",
+        "is_baseline": False,
+        "baseline_perplexity": 12.98,
+        "windows": (),
+        "seconds": 31.0,
+        "file_bytes": 2_479_595_520,
+        "extra_bytes": 900_000_000,
+    }
+    return Quality(
+        perplexity=perplexity,
+        against=change,
+        noise=change.model_copy(update={"kl_mean": noise, "ln_ratio": 0.0}),
+        **{**defaults, **fields},
+    )
+
+
+def baseline_quality() -> Quality:
+    """Of the unquantized model: its divergence is the noise."""
+    made = quality(kl=1e-6, perplexity=12.98)
+    return made.model_copy(update={"is_baseline": True, "against": made.noise})
 
 
 def failed_record(quant: str, reason: str, **fields: Any) -> RunRecord:

@@ -16,7 +16,7 @@ from tests.records import record, rounds, save
 
 DATA = Path(__file__).parent / "data"
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
-VERBS = [["run"], ["sweep"], ["compare"], ["report"], ["verify"], ["import"], ["doctor"]] + [
+VERBS = [["run"], ["sweep"], ["compare"], ["explain"], ["report"], ["verify"], ["import"], ["doctor"]] + [
     ["checkpoint", verb] for verb in ("make", "list", "remove")
 ]
 

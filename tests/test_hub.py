@@ -94,7 +94,7 @@ def test_the_hub_cannot_be_reached(tmp_path):
 def test_a_dummy_needs_the_shape_from_somewhere(tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
         "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
-        "give a folder with its config.json, or a shape that ships with benchmarker (qwen3-4b, qwen3-tiny)"
+        "give a folder with its config.json, or a shape that ships with benchmarker (qwen3-4b, qwen3-small, qwen3-tiny)"
     )
 
 

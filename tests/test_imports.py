@@ -13,8 +13,8 @@ PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
-    "plain silence logtext",
-    "roofline",
+    "plain silence logtext folding",
+    "roofline qualityfacts",
     "record device terminal",
     "recordfile",
     "loaders",
@@ -24,10 +24,13 @@ LAYERS = (
     "measure",
     "environment workloads quality",
     "report",
-    "collect comparable importing profiling.explain",
+    "collect comparable importing",
+    "explaining",
     "gate",
     "comparison",
+    "explained page recommending",
     "job checkpoints verify",
+    "judging",
     "measuring loading",
     "run",
     "sweeping doctor",
@@ -41,8 +44,8 @@ the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
-    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing roofline "
-    "profiling.explain profiling.kernels profiling.names profiling.table profiling.trace"
+    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing "
+    "roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
@@ -157,7 +160,9 @@ def test_reading_records_works_where_torch_cannot_be_imported():
     wanted = [
         f"benchmarker.{name}"
         for name in MODULES
-        if any(f"{name}.".startswith(f"{entry}.") for entry in ("compare", "report", "cli", "profiling.table"))
+        if any(
+            f"{name}.".startswith(f"{entry}.") for entry in ("comparison", "report", "page", "cli", "profiling.table")
+        )
     ]
     blocked = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in sorted(HEAVY))
     code = blocked + "".join(f"import {name}\n" for name in wanted)

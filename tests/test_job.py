@@ -14,6 +14,7 @@ CONFIG = Path("configs/quickstart.yaml")
 def job(**given: Any) -> Job:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
+        "quality": {},
         "device": "auto", "output": None, "part": None, "reproduce": "",
     }  # fmt: skip
     return make_job(**nothing | given)
@@ -27,7 +28,7 @@ def test_without_a_config_the_defaults_are_measured() -> None:
 
 def test_an_option_on_the_command_line_wins_over_the_config() -> None:
     made = job(config=CONFIG, variant="int8", procedure={"runs": 2, "warmup": None})
-    assert (made.model.id, made.procedure.runs, made.procedure.warmup) == ("qwen3-tiny", 2, 3)
+    assert (made.model.id, made.procedure.runs, made.procedure.warmup) == ("qwen3-small", 2, 3)
 
 
 def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:

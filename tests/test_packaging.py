@@ -42,7 +42,7 @@ def test_every_variant_has_its_extra_and_all_has_them_all():
 def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
-        assert read_experiment(Path(name)).model.id == "qwen3-tiny"
+        assert read_experiment(Path(name)).model.id == "qwen3-small"
     assert set(shipped_configs()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
 
 

@@ -10,7 +10,15 @@ import torch
 from benchmarker.device import CpuDevice
 from benchmarker.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.capture import profile_generation
-from benchmarker.profiling.trace import cpu_work, device_work, read_trace, union_ns
+from benchmarker.profiling.trace import (
+    CLOCK_MARK,
+    Decode,
+    cpu_work,
+    device_work,
+    on_the_traces_clock,
+    read_trace,
+    union_ns,
+)
 from benchmarker.record import Kernel, Sample
 
 
@@ -72,6 +80,59 @@ def test_kernels_in_a_replayed_graph_count_like_any_other():
         event("a", 10 * number, 5) | {"args": {"device": 0, "stream": 7, "graph node id": 3}} for number in range(4)
     ]
     assert device_work(graph).busy_s == 20e-6
+
+
+def test_what_starts_after_the_first_token_is_decoding():
+    events = [
+        event("gemm", 0, 40) | {"args": {"device": 0, "stream": 7, "correlation": 1}},
+        event("gemm", 100, 10) | {"args": {"device": 0, "stream": 7, "correlation": 2}},
+        event("norm", 105, 10, stream=13) | {"args": {"device": 0, "stream": 13, "correlation": 3}},
+    ]
+    work = device_work(events, decode_from_ns=90_000)
+    assert work.decode == Decode(busy_s=15e-6, span_s=15e-6, launches=2)
+    assert work.kernels == (
+        Kernel(name="gemm", calls=2, total_s=50e-6, decode_calls=1, decode_s=10e-6),
+        Kernel(name="norm", calls=1, total_s=10e-6, decode_calls=1, decode_s=10e-6),
+    )
+    assert (work.kernel_s, work.busy_s) == (60e-6, 55e-6)
+
+
+def test_all_kernels_of_a_replayed_graph_are_one_launch():
+    replays = [
+        event("a", 100 * replay + 10 * node, 5) | {"args": {"device": 0, "stream": 7, "correlation": replay}}
+        for replay in range(3)
+        for node in range(4)
+    ]
+    decode = device_work(replays, decode_from_ns=50_000).decode
+    assert decode is not None
+    assert decode.launches == 2
+
+
+def test_a_tracer_that_does_not_tell_launches_apart_gives_no_number_of_them():
+    decode = device_work([event("a", 0, 1), event("a", 10, 1)], decode_from_ns=5_000).decode
+    assert decode == Decode(busy_s=1e-6, span_s=1e-6, launches=None)
+
+
+@pytest.mark.parametrize("moment_ns", [-1, 0, 11_000, None])
+def test_work_on_one_side_of_the_first_token_is_not_split(moment_ns):
+    work = device_work([event("a", 0, 1), event("a", 10, 1)], decode_from_ns=moment_ns)
+    assert work.decode is None
+    assert work.kernels == (Kernel(name="a", calls=2, total_s=2e-6),)
+
+
+def test_an_operators_own_time_is_split_by_when_it_starts():
+    work = cpu_work(
+        [operator("aten::linear", 0, 100), operator("aten::mm", 10, 80), operator("aten::mm", 200, 30)],
+        decode_from_ns=150_000,
+    )
+    assert work.decode == Decode(busy_s=30e-6, span_s=30e-6, launches=None)
+    assert work.kernels[0] == Kernel(name="aten::mm", calls=2, total_s=110e-6, decode_calls=1, decode_s=30e-6)
+
+
+def test_the_hosts_clock_is_set_by_an_annotation():
+    mark = operator(CLOCK_MARK, 1000, 2, category="user_annotation")
+    assert on_the_traces_clock([mark], 5_500, mark_ns=5_000) == 1_001_500
+    assert on_the_traces_clock([operator("aten::mm", 0, 1)], 5_500, mark_ns=5_000) is None
 
 
 def test_of_two_devices_only_ours_counts():
@@ -211,7 +272,36 @@ def test_a_real_profile_on_the_cpu(generate, tmp_path):
     assert profile.trace == "run.trace.json.gz"
     kept = tmp_path / "results" / "run.trace.json.gz"
     assert [one.name for one in kept.parent.iterdir()] == [kept.name]
-    assert cpu_work(read_trace(kept)).kernels == profile.kernels
+    assert {kernel.name: kernel.calls for kernel in cpu_work(read_trace(kept)).kernels} == calls
+
+
+def test_a_real_generation_is_split_at_its_first_token(tmp_path):
+    """Sixteen products before a moment, four after it."""
+    matrix = torch.ones(64, 64)
+    moments = []
+
+    def step():
+        for _ in range(16):
+            matrix @ matrix
+        moments.append(time.perf_counter_ns())
+        for _ in range(4):
+            matrix @ matrix
+        return Sample(latency_s=1.0, new_tokens=5)
+
+    step()
+    profile = profile_generation(
+        step,
+        device=CpuDevice(),
+        trace_path=None,
+        prompt_tokens=5,
+        new_tokens=5,
+        batch_size=1,
+        first_token_ns=lambda: moments[-1],
+    )
+    (product,) = [kernel for kernel in profile.kernels if kernel.name == "aten::mm"]
+    assert (product.calls, product.decode_calls) == (20, 4)
+    assert profile.decode_busy_s == pytest.approx(sum(kernel.decode_s for kernel in profile.kernels))
+    assert profile.decode_launches is None
 
 
 def test_the_profilers_own_start_is_not_in_the_profile(generate):

@@ -140,10 +140,25 @@ from benchmarker.profiling.kernels import CATEGORIES, category, shares
         ("bitsandbytes::gemv_4bit", "quantized matmul"),
         ("onednn::qlinear_pointwise", "quantized matmul"),
         ("## Call CompiledFxGraph fp6332grql5ukoqmtonzsan7rnbrolnapwy36egj6nybthii6shn ##", "elementwise"),
-        # Bookkeeping, and what nobody knows
-        ("aten::view", "other"),
-        ("aten::transpose", "other"),
-        ("aten::as_strided", "other"),
+        ("aten::full", "copy/cast"),
+        ("aten::__or__", "elementwise"),
+        ("gptqmodel::torch_aten_linear", "quantized matmul"),
+        ("void at::native::(anonymous namespace)::fused_rms_norm", "norm"),
+        ("void cudnn::ops::nchwToNhwcKernel<__half>", "copy/cast"),
+        ("_swiglu_fwd_kernel", "elementwise"),
+        ("ck_fused_attn", "attention"),
+        ("Custom_Cijk_Alik_Bljk_HHS_BH_UserArgs_MT16x16x512", "matmul"),
+        ("void wvSplitK_hf_sml_<__half, 64, 2>", "matmul"),
+        # What only the host does
+        ("aten::view", "bookkeeping"),
+        ("aten::transpose", "bookkeeping"),
+        ("aten::as_strided", "bookkeeping"),
+        ("aten::empty_strided", "bookkeeping"),
+        ("aten::_local_scalar_dense", "bookkeeping"),
+        ("TorchDynamo Cache Lookup", "bookkeeping"),
+        ("aten::slice_scatter", "KV update"),
+        ("aten::index_select", "copy/cast"),
+        # What nobody knows
         ("my_secret_kernel<float>", "other"),
         ("", "other"),
     ],
@@ -183,6 +198,8 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("triton_poi_fused_mm_3", "copy/cast"),
         ("cpp_fused_mul_silu_3", "elementwise"),
         ("triton_mm", "matmul"),
+        ("triton_red_fused__weight_int8pack_mm_1", "quantized matmul"),
+        ("triton_tem_fused__int_mm_mul_4", "quantized matmul"),
     ],
 )
 def test_an_inductor_kernels_category(name, expected):

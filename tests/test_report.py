@@ -10,20 +10,21 @@ import pytest
 
 from benchmarker.comparison import Comparison, compare
 from benchmarker.errors import ResultsError, SpecError
+from benchmarker.page.answer import answer
+from benchmarker.page.charts.all import charts_of
+from benchmarker.page.charts.curves import crossings
+from benchmarker.page.charts.kernels import seconds_by_category
+from benchmarker.page.charts.style import to_svg
+from benchmarker.page.front import front
+from benchmarker.page.html import inline, to_html
+from benchmarker.page.writing import write_plots, write_report
 from benchmarker.record import Conditions
-from benchmarker.report.answer import answer
-from benchmarker.report.charts.all import charts_of
-from benchmarker.report.charts.kernels import seconds_by_category
-from benchmarker.report.charts.style import to_svg
-from benchmarker.report.front import front
-from benchmarker.report.html import inline, to_html
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.writing import write_plots, write_report
 from tests.records import cell, failed_cell, profile, record, rounds, sample, save
 
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
 STEADY = [1.400, 1.402, 1.399, 1.401, 1.398]
-CHARTS = ["speed", "speed-memory", "cells", "kernels", "rounds", "board"]
+CHARTS = ["speed", "speed-memory", "waterfall", "cells", "kernels", "rounds", "board"]
 
 
 def compared(folder: Path, *records: object, **options: object) -> Comparison:
@@ -117,6 +118,32 @@ def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
     for chart in charts_of(comparison):
         assert chart.note
         assert f'id="chart-{chart.name}"' in page(comparison)
+
+
+def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
+    def cells(*rates):
+        shapes = [(1, 0), (1, 4096), (8, 0)]
+        return [
+            cell([50 * batch / rate], batch_size=batch, depth=depth)
+            for (batch, depth), rate in zip(shapes, rates, strict=True)
+        ]
+
+    comparison = compared(
+        tmp_path, record("fp16", *cells(40.0, 30.0, 300.0)), record("int8", *cells(60.0, 50.0, 200.0))
+    )
+    charts = {chart.name: chart for chart in charts_of(comparison)}
+    assert "No variant's line crosses that of fp16." in charts["depth"].note
+    assert "a ring is where a variant's line crosses that of fp16" in charts["batch"].note
+    assert "<svg" in to_svg(charts["depth"]) + to_svg(charts["batch"])
+
+
+def test_a_crossing_is_where_the_drawn_lines_meet():
+    ((place, rate),) = crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 20.0}, is_logarithmic=True)
+    assert (place, rate) == pytest.approx((2.0, 20.0))
+    ((place, rate),) = crossings({0: 10.0, 100: 50.0}, {0: 30.0, 100: 30.0}, is_logarithmic=False)
+    assert (place, rate) == pytest.approx((50.0, 30.0))
+    assert crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 80.0}, is_logarithmic=True) == []
+    assert crossings({1: 10.0}, {4: 20.0}, is_logarithmic=True) == []
 
 
 def test_what_was_not_measured_has_no_chart(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.report.writing import write_report
+from benchmarker.page.writing import write_report
 from tests.browser import Page, find_browser, open_browser
 from tests.records import cell, record
 from tests.test_report import HOSTILE, compared, everything

@@ -172,13 +172,20 @@ def test_a_quantization_that_no_loader_reads(model_folder):
 
 def test_a_shipped_shape_has_no_weights():
     assert complaint("qwen3-tiny") == (
-        "qwen3-tiny: ships with benchmarker as a shape without weights; use --load-format dummy"
+        "qwen3-tiny: ships with benchmarker as a shape without weights; use --load-format dummy "
+        "(with weights there is qwen3-small)"
     )
+
+
+def test_the_small_model_ships_with_its_weights():
+    found = find("qwen3-small")
+    assert (found.dummy, found.revision) == (False, None)
+    assert found.config["vocab_size"] == 2048
 
 
 def test_a_shipped_shape_has_no_revisions():
     assert complaint("qwen3-tiny", dummy=True, revision="main") == (
-        "qwen3-tiny: a shape that ships with benchmarker, which has no revisions; leave --revision out"
+        "qwen3-tiny: a model that ships with benchmarker, which has no revisions; leave --revision out"
     )
 
 

@@ -221,7 +221,7 @@ def test_a_full_disk_stops_the_sweep_with_one_line_and_what_is_there_is_compared
     def full(*paths: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("benchmarker.record.os.replace", full)
+    monkeypatch.setattr("benchmarker.recordfile.os.replace", full)
     with pytest.raises(ResultsError, match="the disk is full; make room or choose another folder with --output"):
         stage.sweep(resume=True)
     assert len(stage.cells()) == 4
@@ -282,7 +282,7 @@ def test_no_name_leaves_the_folder_or_breaks_the_table(tmp_path: Path) -> None:
 
 
 def test_a_name_of_300_characters_is_refused_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"variants\[0\]\.name: String should have at most 80 characters"):
+    with pytest.raises(SpecError, match=r"variants\[0\]\.name: string should have at most 80 characters"):
         Stage(tmp_path, variants=["n" * 300]).sweep()
 
 

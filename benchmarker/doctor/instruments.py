@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarker.device import Device, torch_device
 from benchmarker.measure.board import Board, find_board
+from benchmarker.measure.limits import measure_limits
 from benchmarker.units import GIB
 
 SLEEP_S = 0.2
@@ -52,6 +53,7 @@ def readings(device: Device) -> Iterator[Reading]:
     board = find_board(device)
     yield _clock(device, board)
     yield _memory(device)
+    yield _bandwidth(device, board)
     yield _energy(device, board)
 
 
@@ -124,6 +126,15 @@ def _memory(device: Device) -> Reading:
 def _mark(device: Device) -> int | None:
     peak = device.peak()
     return peak.resident_bytes if peak.allocated_bytes is None else peak.allocated_bytes
+
+
+def _bandwidth(device: Device, board: Board | None) -> Reading:
+    """No program reads all that the bus could carry; more than that is a mistake of ours."""
+    limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
+    expected = board.memory_bytes_per_s() if board else None
+    remark = "the memory's clock and bus width" if expected else "nothing tells what the memory allows"
+    shown = limits.read_bytes_per_s / 1e9
+    return Reading("bandwidth", "GB/s", expected and expected / 1e9, shown, (0.6, 1.02), remark)
 
 
 def _energy(device: Device, board: Board | None) -> Reading:

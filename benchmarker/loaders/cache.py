@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ class Description(Plain):
     """What it was made with."""
     created: str
     """ISO 8601, UTC."""
+    made_s: float | None = None
+    """How long making it took. None in those from before this was kept."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,12 @@ def whole(key: str) -> Path:
     except ModelError as error:
         raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
     return folder
+
+
+def quantize_s(folder: Path) -> float | None:
+    """How long the checkpoint in this folder took to quantize; None where that was not done here, or not timed."""
+    entry = _entry(folder)
+    return entry.description.made_s if entry and entry.description.kind == "gptq" else None
 
 
 def entries() -> tuple[Entry, ...]:
@@ -133,6 +142,7 @@ def new_entry(
     final = cache_folder() / key
     # The process's number keeps two runs apart that make the same checkpoint at once.
     draft = final.with_name(f".{key}.{os.getpid()}.tmp")
+    started_s = time.perf_counter()
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_dead_drafts(final.parent)
@@ -140,7 +150,8 @@ def new_entry(
         draft.mkdir()
         yield draft
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        description = Description(kind=kind, model=model, options=options, created=created)
+        made_s = time.perf_counter() - started_s
+        description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
         (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
         _publish(draft, final)
     except OSError as error:

@@ -24,7 +24,12 @@ Linear = Any
 
 
 def load_facts(
-    model: PreTrainedModel, *, load_s: float, peak_bytes: int | None, notes: tuple[str, ...] = ()
+    model: PreTrainedModel,
+    *,
+    load_s: float,
+    peak_bytes: int | None,
+    quantize_s: float | None = None,
+    notes: tuple[str, ...] = (),
 ) -> LoadFacts:
     """Look a loaded model over."""
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
@@ -34,6 +39,7 @@ def load_facts(
     parameters = parameter_count(model)
     return LoadFacts(
         load_s=load_s,
+        quantize_s=quantize_s,
         peak_bytes=peak_bytes,
         weight_bytes=weight_bytes,
         parameters=parameters,

@@ -1,4 +1,4 @@
-"""Models whose shapes ship with benchmarker: config and tokenizer, no weights. They need no hub."""
+"""Models that ship with benchmarker and need no hub: shapes (config and tokenizer), and one small one with weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ SHIPPED = {
     "qwen3-4b": "qwen3-4b",
     "Qwen/Qwen3-4B": "qwen3-4b",
     "qwen3-tiny": "qwen3-tiny",
+    "qwen3-small": "qwen3-small",
 }
 """What a user may call it, and the folder under benchmarker/models."""
 
@@ -21,7 +22,7 @@ def shape_names() -> tuple[str, ...]:
 def shipped_shape(model_id: str) -> Path | None:
     """Folder of a shipped shape, or None where none goes by that name."""
     name = SHIPPED.get(model_id)
-    return Path(str(files("benchmarker") / "models" / name)) if name else None
+    return _folder(name) if name else None
 
 
 def only_shipped(model_id: str) -> bool:
@@ -29,6 +30,15 @@ def only_shipped(model_id: str) -> bool:
     return model_id in SHIPPED and "/" not in model_id
 
 
+def models_with_weights() -> tuple[str, ...]:
+    """Names of those that can be run as they are."""
+    return tuple(name for name in shape_names() if (_folder(name) / "model.safetensors").is_file())
+
+
+def _folder(name: str) -> Path:
+    return Path(str(files("benchmarker") / "models" / name))
+
+
 def shipped_text(name: str) -> str:
-    """A text that ships with benchmarker: `prompts.txt` or `calibration.txt`."""
+    """A text that ships with benchmarker: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
     return (files("benchmarker") / "text" / name).read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from benchmarker.loaders.files import check_weights, read_config
 from benchmarker.loaders.hub import fetch
 from benchmarker.loaders.reading import import_libraries, load_tokenizer
 from benchmarker.loaders.registry import LOADERS
-from benchmarker.loaders.shapes import only_shipped, shipped_shape
+from benchmarker.loaders.shapes import models_with_weights, only_shipped, shipped_shape
 from benchmarker.spec import ModelSpec, VariantSpec
 
 __all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
@@ -86,11 +86,18 @@ def _find_folder(model: ModelSpec, *, weights: bool, check_config: Any, progress
         return local, None
     if local.is_file():
         raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
-    if only_shipped(model.id) and weights:
-        raise ModelError(f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy")
     shape = shipped_shape(model.id)
-    if shape is not None and not weights and (only_shipped(model.id) or model.revision is None):
-        _refuse_revision(model, "a shape that ships with benchmarker")
+    if shape is not None and only_shipped(model.id):
+        _refuse_revision(model, "a model that ships with benchmarker")
+        if weights and model.id not in models_with_weights():
+            has = ", ".join(models_with_weights())
+            raise ModelError(
+                f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
+                f"(with weights there is {has})"
+            )
+        check_config(shape)
+        return shape, None
+    if shape is not None and not weights and model.revision is None:
         return shape, None
     _check_hub_id(model.id)
     return fetch(

@@ -10,13 +10,14 @@ import contextlib
 import gzip
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarker.device import Device, torch_device
 from benchmarker.errors import ResultsError
-from benchmarker.profiling.trace import cpu_work, device_work, read_trace
+from benchmarker.profiling.trace import CLOCK_MARK, cpu_work, device_work, on_the_traces_clock, read_trace
 from benchmarker.record import Profile, Sample
 
 if TYPE_CHECKING:
@@ -31,12 +32,15 @@ def profile_generation(
     prompt_tokens: int,
     new_tokens: int,
     batch_size: int,
+    first_token_ns: Callable[[], int | None] = lambda: None,
 ) -> Profile:
     """Run a warm step once more, with the profiler on.
 
     Args:
         step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
         trace_path: Where to keep the gzipped Chrome trace; None to keep none.
+        first_token_ns: When the step that just ran had its first token, on `time.perf_counter_ns`: prefill ends and
+            decoding begins there. None where that is not known.
 
     Raises:
         BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
@@ -45,15 +49,22 @@ def profile_generation(
     device.synchronize()
     device.reset_peak()
     with _profiler(device) as profiler:
+        mark_ns = _mark()
         sample = step()
         device.synchronize()
+    split_ns = first_token_ns()
     peak = device.peak()
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
         events = read_trace(exported)
         on_cpu = device.kind == "cpu"
-        work = cpu_work(events) if on_cpu else device_work(events, device_index=torch_device(device).index)
+        decode_from_ns = None if split_ns is None else on_the_traces_clock(events, split_ns, mark_ns=mark_ns)
+        work = (
+            cpu_work(events, decode_from_ns=decode_from_ns)
+            if on_cpu
+            else device_work(events, device_index=torch_device(device).index, decode_from_ns=decode_from_ns)
+        )
         if trace_path is not None:
             _keep(exported, trace_path)
     return Profile(
@@ -66,6 +77,9 @@ def profile_generation(
         busy_s=work.busy_s,
         span_s=work.span_s,
         kernels=work.kernels,
+        decode_busy_s=work.decode.busy_s if work.decode else None,
+        decode_span_s=work.decode.span_s if work.decode else None,
+        decode_launches=work.decode.launches if work.decode and not on_cpu else None,
         peak_allocated_bytes=peak.allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
@@ -101,8 +115,17 @@ def _start_once(device: Device) -> None:
     import torch
 
     with _profiler(device):
+        _mark()
         torch.ones(1, device=torch_device(device)).add_(1)
         device.synchronize()
+
+
+def _mark() -> int:
+    """Leave CLOCK_MARK in the trace, and return what `time.perf_counter_ns` read inside it."""
+    from torch.profiler import record_function
+
+    with record_function(CLOCK_MARK):
+        return time.perf_counter_ns()
 
 
 def _keep(trace: Path, destination: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 from typing import Literal, get_args
 
 Category = Literal[
@@ -23,11 +25,23 @@ Category = Literal[
     "KV update",
     "sampling",
     "communication",
+    "bookkeeping",
     "other",
 ]
+"""`bookkeeping` is of the host alone: views, allocations and the framework's own work, which no device ever sees."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+UNKNOWN_LIMIT = 0.10
+"""With more than this of the time in `other`, the table below needs the names."""
 
 _RULES: tuple[tuple[str, Category], ...] = (
+    # Operators that make a view, allocate or ask a question: on a CPU up to a fifth of the time of a small model.
+    (
+        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided|slice|unsqueeze|squeeze"
+        r"|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?|lift_fresh|resize_\w*"
+        r"|empty\w*|new_empty\w*|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
+        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
+        "bookkeeping",
+    ),
     (r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce", "communication"),
     # bitsandbytes, torchao (tinygemm, int8pack), ExLlamaV2, Marlin, Machete, AWQ, vLLM, llama.cpp; then cuBLAS, CUTLASS
     # and Tensile by their type codes for 8- and 4-bit integers.
@@ -44,20 +58,28 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8)|scaled_mm|4bit_linear|weight_only_linear",
         "quantized matmul",
     ),
+    (
+        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
+        "quantized matmul",
+    ),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
     (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
     # Decoding is greedy, so a softmax belongs to attention and not to sampling.
-    (r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|softmax|_dot_product", "attention"),
+    (r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|_attn\b|\bmha_|_mha\b|softmax|_dot_product", "attention"),
     (r"rms_?norm|layer_?norm|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b", "norm"),
     (r"rotary|rope_|_rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b", "rotary"),
     (r"reshape_and_cache|kv_?cache|index_copy|index_put|slice_scatter|scatter_", "KV update"),
     (r"argmax|topk|multinomial|radix_?sort|bitonic|sort_?kernel|aten::(sort|multinomial)\b", "sampling"),
     (
-        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select|index_kernel|embedding|transpose_",
+        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select|index_kernel|embedding|transpose_|nchwToNhwc|nhwcToNchw",
         "copy/cast",
     ),
-    (r"FillFunctor|clear_kernel|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel", "copy/cast"),
+    (r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$", "copy/cast"),
+    (
+        r"FillFunctor|clear_kernel|dynamic_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
+        "copy/cast",
+    ),
     (
         r"aten::(copy_|_?to(_copy)?|clone|cat|contiguous|fill_|zero_|index|repeat|repeat_interleave)(?![a-z])",
         "copy/cast",
@@ -65,9 +87,11 @@ _RULES: tuple[tuple[str, Category], ...] = (
     (r"gemm|gemv|Cijk_|nvjet|cutlass|cublas|hipblas|rocblas|split_?k|tensorop|wmma|_mfma", "matmul"),
     (r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk", "matmul"),
     (r"(aten|mkldnn|onednn|mkl)::_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*", "matmul"),
+    (r"\bmkldnn_\w*linear|ipex_linear", "matmul"),
     # The generated code of a compiled graph on CPU: all of it but the matrix products, which are calls of their own.
     (
-        r"elementwise|silu|gelu|activation|act_and_mul|reduce_kernel|DeviceScan|triton_poi|CompiledFxGraph",
+        r"elementwise|silu|swiglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan|kernel_scan_"
+        r"|triton_poi|CompiledFxGraph",
         "elementwise",
     ),
     (
@@ -75,7 +99,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "elementwise",
     ),
     (
-        r"aten::(eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid|tanh|relu|reciprocal)_?\b",
+        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid|tanh|relu|reciprocal)_?\b",
         "elementwise",
     ),
 )
@@ -86,6 +110,7 @@ _COMPILED: tuple[tuple[re.Pattern[str], Category], ...] = tuple(
 _INDUCTOR = re.compile(r"^(?:triton|cpp)_(?:(?P<kind>[a-z]{3})_)?fused_(?P<operators>.+?)(?:_\d+)?(?:\.kd)?$")
 
 _NAMES: tuple[tuple[Category, str], ...] = (
+    ("quantized matmul", "_weight_int8pack_mm _weight_int4pack_mm _int_mm _scaled_mm int_scaled_matmul"),
     ("matmul", "mm addmm bmm baddbmm mv addmv linear matmul dot"),
     ("attention", "softmax _softmax _scaled_dot_product_efficient_attention scaled_dot_product_attention"),
     ("attention", "_scaled_dot_product_flash_attention flex_attention"),
@@ -107,13 +132,15 @@ _OPERATOR = re.compile(
 )
 
 
+@cache
 def category(name: str) -> Category:
     """What most of the kernel is for."""
     parts = shares(name)
     return max(parts, key=lambda one: (parts[one], -CATEGORIES.index(one)))
 
 
-def shares(name: str) -> dict[Category, float]:
+@cache
+def shares(name: str) -> Mapping[Category, float]:
     """What the kernel is for, in parts that add up to 1.
 
     Only an inductor kernel has more than one part: each operator in its name counts the same, except that beside a
@@ -133,10 +160,10 @@ def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, floa
     # A pointwise kernel is also named after the product or attention whose result it takes over, and so is a
     # reduction short enough to stay in registers (a norm's); neither reads a weight matrix.
     if kind == "poi" or (kind == "per" and set(counts) - {"matmul", "copy/cast"}):
-        del counts["matmul"]
+        del counts["matmul"], counts["quantized matmul"]
     if kind == "poi":
         del counts["attention"]
-    for heavy in ("matmul", "attention", "dequantize"):
+    for heavy in ("quantized matmul", "matmul", "attention", "dequantize"):
         if counts[heavy]:
             return {heavy: 1.0}
     # Views alone cost nothing; if they became a kernel, it moves data.

@@ -24,6 +24,10 @@ CPU_CATEGORY = "cpu_op"
 TraceEvent = dict[str, Any]
 
 
+CLOCK_MARK = "benchmarker: clock"
+"""An annotation at a known moment, by which the host's clock and the trace's are set against each other."""
+
+
 class Interval(NamedTuple):
     """One thing that ran: a kernel on a stream, or an operator on a thread."""
 
@@ -32,6 +36,16 @@ class Interval(NamedTuple):
     end_ns: int
     lane: tuple[int, int]
     """Device and stream, or process and thread."""
+    launch: int | None = None
+    """Number of the launch that it is from; all kernels of a replayed graph share one."""
+
+
+class Decode(NamedTuple):
+    """The part of a trace after the first token."""
+
+    busy_s: float
+    span_s: float
+    launches: int | None
 
 
 class Work(NamedTuple):
@@ -42,6 +56,8 @@ class Work(NamedTuple):
     kernel_s: float
     busy_s: float
     span_s: float
+    decode: Decode | None = None
+    """None where no moment was given, or all work is on one side of it."""
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
@@ -65,11 +81,14 @@ def read_trace(path: Path) -> list[TraceEvent]:
     return [event for event in events if isinstance(event, dict)]
 
 
-def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Work:
+def device_work(
+    events: Iterable[TraceEvent], *, device_index: int | None = None, decode_from_ns: int | None = None
+) -> Work:
     """Kernel totals, busy time and span of one device.
 
     Args:
         device_index: Which device, where the trace has several.
+        decode_from_ns: When the first token was known, on the trace's clock: what starts later is decoding.
 
     Raises:
         BenchmarkerError: Nothing ran on the device, as far as the profiler saw.
@@ -87,10 +106,10 @@ def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None
             numbers = ", ".join(str(device) for device in sorted(devices))
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {device_index}")
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
-    return _work(intervals, [interval.end_ns - interval.start_ns for interval in intervals])
+    return _work(intervals, [interval.end_ns - interval.start_ns for interval in intervals], decode_from_ns)
 
 
-def cpu_work(events: Iterable[TraceEvent]) -> Work:
+def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None) -> Work:
     """The same from operators on the CPU: an operator's time is its own, without that of the operators it called.
 
     Raises:
@@ -101,8 +120,23 @@ def cpu_work(events: Iterable[TraceEvent]) -> Work:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    work = _work(intervals, self_times(intervals))
-    return work._replace(busy_s=work.kernel_s)
+    work = _work(intervals, self_times(intervals), decode_from_ns)
+    decode = work.decode and work.decode._replace(busy_s=sum(one.decode_s or 0.0 for one in work.kernels))
+    return work._replace(busy_s=work.kernel_s, decode=decode)
+
+
+def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, mark_ns: int) -> int | None:
+    """A reading of the host's clock as a time of the trace; None where the trace has no mark.
+
+    Args:
+        moment_ns: The reading.
+        mark_ns: What the same clock read inside the annotation CLOCK_MARK.
+    """
+    for event in _complete(events):
+        if event["name"] == CLOCK_MARK and event.get("cat") == "user_annotation":
+            middle_us: float = event["ts"] + event["dur"] / 2
+            return round(middle_us * 1000) + moment_ns - mark_ns
+    return None
 
 
 def self_times(intervals: list[Interval]) -> list[int]:
@@ -140,21 +174,50 @@ def _contains(outer: Interval, inner: Interval) -> bool:
     return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
-def _work(intervals: list[Interval], own_ns: list[int]) -> Work:
+def _work(intervals: list[Interval], own_ns: list[int], decode_from_ns: int | None) -> Work:
     totals: dict[str, list[int]] = {}
-    for interval, own in zip(intervals, own_ns, strict=True):
-        total = totals.setdefault(interval.name, [0, 0])
+    after = [decode_from_ns is not None and interval.start_ns >= decode_from_ns for interval in intervals]
+    is_split = any(after) and not all(after)
+    for interval, own, is_decode in zip(intervals, own_ns, after, strict=True):
+        total = totals.setdefault(interval.name, [0, 0, 0, 0])
         total[0] += 1
         total[1] += own
+        total[2] += is_decode
+        total[3] += own * is_decode
     longest_first = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
-    start = min(interval.start_ns for interval in intervals)
-    end = max(interval.end_ns for interval in intervals)
     return Work(
-        kernels=tuple(Kernel(name=name, calls=calls, total_s=ns / 1e9) for name, (calls, ns) in longest_first),
+        kernels=tuple(_kernel(name, total, is_split=is_split) for name, total in longest_first),
         kernel_s=sum(own_ns) / 1e9,
-        busy_s=union_ns((interval.start_ns, interval.end_ns) for interval in intervals) / 1e9,
-        span_s=(end - start) / 1e9,
+        busy_s=_busy_s(intervals),
+        span_s=_span_s(intervals),
+        decode=_decode([interval for interval, is_decode in zip(intervals, after, strict=True) if is_decode])
+        if is_split
+        else None,
     )
+
+
+def _kernel(name: str, total: list[int], *, is_split: bool) -> Kernel:
+    calls, time_ns, decode_calls, decode_ns = total
+    if not is_split:
+        return Kernel(name=name, calls=calls, total_s=time_ns / 1e9)
+    return Kernel(name=name, calls=calls, total_s=time_ns / 1e9, decode_calls=decode_calls, decode_s=decode_ns / 1e9)
+
+
+def _decode(intervals: list[Interval]) -> Decode:
+    launches = {interval.launch for interval in intervals}
+    return Decode(
+        busy_s=_busy_s(intervals),
+        span_s=_span_s(intervals),
+        launches=None if None in launches else len(launches),
+    )
+
+
+def _busy_s(intervals: list[Interval]) -> float:
+    return union_ns((interval.start_ns, interval.end_ns) for interval in intervals) / 1e9
+
+
+def _span_s(intervals: list[Interval]) -> float:
+    return (max(one.end_ns for one in intervals) - min(one.start_ns for one in intervals)) / 1e9
 
 
 def _complete(events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
@@ -164,7 +227,9 @@ def _complete(events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
 
 def _on_device(event: TraceEvent) -> Interval:
     arguments = event.get("args") or {}
-    return _interval(event, (int(arguments.get("device", 0)), int(arguments.get("stream", 0))))
+    correlation = arguments.get("correlation")
+    interval = _interval(event, (int(arguments.get("device", 0)), int(arguments.get("stream", 0))))
+    return interval._replace(launch=None if correlation is None else int(correlation))
 
 
 def _on_thread(event: TraceEvent) -> Interval:

@@ -15,7 +15,9 @@ def caption(results: Results) -> str:
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
-    return " ".join([*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results)])
+    return " ".join(
+        [*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results), *_energy(rows)]
+    )
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -72,3 +74,12 @@ def _peak(results: Results) -> list[str]:
         return ["Peak is the resident memory of the process."]
     where = " on a GPU, and the resident memory of the process on CPU" if "cpu" in kinds else ""
     return [f"Peak is the live tensors as torch's allocator counts them{where}."]
+
+
+def _energy(rows: Sequence[Row]) -> list[str]:
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
+        "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
+    ]

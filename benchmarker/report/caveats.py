@@ -34,9 +34,11 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_types(records),
         *_failed(rows),
         *_unfinished(records),
+        *_unjudged(records),
         *_clocks(rows),
         *_drifted(records),
         *_flagged(rows),
+        *_no_energy(records),
         *_notes(records),
     )
 
@@ -115,6 +117,15 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
+def _unjudged(records: Sequence[RunRecord]) -> list[str]:
+    judged = {record.variant.name for record in records if record.quality}
+    return [
+        f"{escaped(record.variant.name)}: no quality: {escaped(record.no_quality, longest=REASON_LENGTH)}"
+        for record in records
+        if record.no_quality and record.variant.name not in judged
+    ]
+
+
 def _clocks(rows: Sequence[Row]) -> list[str]:
     """Two variants at different clocks are two measurements of the board as well."""
     cells: dict[CellKey, dict[str, float]] = {}
@@ -158,6 +169,15 @@ def _marked(rows: Sequence[Row]) -> str:
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
     return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
+
+
+def _no_energy(records: Sequence[RunRecord]) -> list[str]:
+    """Once for each reason: it is most often the machine's, not the variant's."""
+    reasons: dict[str, list[str]] = {}
+    for record in records:
+        if record.no_energy:
+            reasons.setdefault(record.no_energy, []).append(record.variant.name)
+    return [f"{_names(dict.fromkeys(names))}: {escaped(reason)}." for reason, names in reasons.items()]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

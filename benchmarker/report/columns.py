@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from benchmarker.report.numbers import decimal, percent, times, with_spread
+from benchmarker.report.quality import INDISTINGUISHABLE
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import Column, escaped
 from benchmarker.report.words import status_words
-from benchmarker.units import GIB, MISSING
+from benchmarker.units import GIB, MISSING, significant
 
 MIB = 2**20
 Columns = list[Column[Row]]
@@ -95,9 +96,9 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_numbers(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *_numbers(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
         *_setup(rows),
-        *_numbers(rows, "J/token", lambda row: row.energy_per_token_j, decimal),
+        *_energy(rows),
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
-        *_numbers(rows, "KL divergence", lambda row: row.kl_divergence, decimal),
+        *_divergence(rows),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
         *_bound(rows),
     ]
@@ -127,12 +128,39 @@ def _numbers(
     return [Column(heading, lambda row: MISSING if (number := of(row)) is None else form(number))]
 
 
+def _divergence(rows: Sequence[Row]) -> Columns:
+    if all(row.kl_divergence is None for row in rows):
+        return []
+    return [Column("KL divergence", _divergence_text)]
+
+
+def _divergence_text(row: Row) -> str:
+    """A word where it is not above the baseline's own."""
+    if row.kl_divergence is None:
+        return MISSING
+    if row.quality and not row.quality.is_baseline and not row.quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    return significant(row.kl_divergence, 3)
+
+
 def _bytes(rows: Sequence[Row], name: str, of: Callable[[Row], int | None]) -> Columns:
     """In GiB; in MiB where all are small, as for a tiny model."""
     largest = max((size for row in rows if (size := of(row)) is not None), default=0)
     if largest < GIB / 20:
         return _numbers(rows, f"{name} MiB", of, lambda size: f"{size / MIB:.1f}")
     return _numbers(rows, f"{name} GiB", of, lambda size: f"{size / GIB:.2f}")
+
+
+def _energy(rows: Sequence[Row]) -> Columns:
+    """Of the whole board; with its spread, which for energy is never small enough to leave out."""
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        Column("J/token", lambda row: with_spread(row.energy.per_token if row.energy else None)),
+        *_numbers(rows, "net J/token", lambda row: row.energy.net_per_token_j if row.energy else None, decimal),
+        *_numbers(rows, "decode J/token", lambda row: row.energy.decode_per_token_j if row.energy else None, decimal),
+        *_numbers(rows, "prefill J", lambda row: row.energy.prefill_j if row.energy else None, decimal),
+    ]
 
 
 def _bound(rows: Sequence[Row]) -> Columns:

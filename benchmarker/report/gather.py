@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
+from benchmarker.report.energy import energy_use
 from benchmarker.report.rows import CellKey, Failure, Row
 from benchmarker.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.stats import Estimate, estimate, geometric_mean
@@ -44,6 +45,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         dummy_weights=any(record.model.load_format == "dummy" for record in records),
         flags=tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         failures=_failures(cells) if good else (),
+        **_judged(records),
         **(_measured(good) if good else {}),
     )
 
@@ -85,8 +87,23 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
         "rounds": len(latency_by_round),
         "runs": sum(len(one.samples) for _, one in good),
         "clock_mhz": _clock(good),
+        "energy": energy_use(good),
         "first_tokens": cell.first_tokens,
         **_limits(good),
+    }
+
+
+def _judged(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Quality, from the newest record that has it: it is measured once, in no matter which round."""
+    found = max((one for one in records if one.quality), key=lambda one: one.started_at, default=None)
+    if found is None or found.quality is None:
+        return {}
+    quality = found.quality
+    return {
+        "perplexity": quality.perplexity,
+        "kl_divergence": quality.against.kl_mean,
+        "top1_agreement": quality.against.same_top,
+        "quality": quality,
     }
 
 

@@ -28,7 +28,7 @@ def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
 
 def _with_best(row: Row, base: Row, rows: Sequence[Row]) -> Row:
     eager = next((one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, row.quant, "eager")), None)
-    same = None if eager is None or eager is row else _common(row.first_tokens, eager.first_tokens)
+    same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
     row = replace(row, same_tokens=same)
     if row.demand is None or base.demand is None or base.limits is None or row.variant == base.variant:
         return row
@@ -50,7 +50,7 @@ def _peer(row: Row, base: Row, rows: Sequence[Row]) -> Row | None:
     )
 
 
-def _common(some: Sequence[int], others: Sequence[int]) -> int | None:
+def tokens_in_common(some: Sequence[int], others: Sequence[int]) -> int | None:
     """Leading tokens that are the same; None where none are known."""
     if not some or not others:
         return None

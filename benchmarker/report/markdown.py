@@ -15,6 +15,7 @@ from benchmarker.report.columns import Columns, cell_columns, costs, memory, nam
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
+from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import escaped, table
 from benchmarker.report.words import cell_words
@@ -33,9 +34,14 @@ def to_markdown(results: Results) -> str:
         parts += ["**Against the limits of the device**", limits]
     if len({row.cell for row in rows}) > 1:
         parts += ["**Every cell**", _grid(results)]
-    parts += [caption(results), limit_caption(chosen)]
+    if quality := quality_columns(chosen):
+        parts += ["**Quality**", table(quality, chosen)]
+    parts += [caption(results), limit_caption(chosen), quality_caption(chosen)]
     parts.append(_bullets(batch_words(rows, results.baseline)))
-    parts.append(_bullets([*caveats(results.records, rows), *map(_left_out, results.problems)]))
+    if results.reasons:
+        parts += ["**Why**", _bullets(results.reasons)]
+    lines = [*caveats(results.records, rows), *text_line(chosen, results.baseline), *map(_left_out, results.problems)]
+    parts.append(_bullets(lines))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from benchmarker.qualityfacts import Quality
 from benchmarker.record import RunRecord
+from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
 
@@ -84,13 +86,18 @@ class Row:
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
     same_tokens: int | None = None
     """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
-    energy_per_token_j: float | None = None
+    quality: Quality | None = None
+    """Where the three above are from, and more."""
+    tokens_in_common: int | None = None
+    """Leading tokens that are those of the baseline variant."""
+    energy: EnergyUse | None = None
     rounds: int = 0
     runs: int = 0
     """Timed repeats in all."""
@@ -99,6 +106,11 @@ class Row:
     dummy_weights: bool = False
     flags: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def tokens_compared(self) -> int:
+        """Of how many `tokens_in_common` are."""
+        return len(self.first_tokens)
 
     @property
     def is_baseline(self) -> bool:
@@ -118,13 +130,15 @@ class Results:
     """What differs between records that --force compared all the same."""
     problems: tuple[str, ...] = ()
     """Files that were left out."""
+    reasons: tuple[str, ...] = ()
+    """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
 
 
 def to_row(row: Row) -> dict[str, Any]:
     """Plain values for a program, in base units; null for what is not known."""
-    cell, ratio = row.cell, row.ratio
+    cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
         "quant": row.quant,
@@ -163,7 +177,11 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
-        "energy_per_token_j": row.energy_per_token_j,
+        "tokens_in_common": row.tokens_in_common,
+        "energy_per_token_j": energy.per_token.value if energy else None,
+        "energy_net_per_token_j": energy.net_per_token_j if energy else None,
+        "energy_decode_per_token_j": energy.decode_per_token_j if energy else None,
+        "energy_prefill_j": energy.prefill_j if energy else None,
         "rounds": row.rounds,
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,

@@ -94,10 +94,14 @@ def plan_lines(asked: Asked, forecast: Forecast) -> list[str]:
     tasks = missing_tasks(asked, ())
     points = next(iter(asked.jobs.values())).grid.points()
     cells = sum(len(task.cells) for task in tasks)
-    return [
+    judged = [name for name, job in asked.jobs.items() if job.quality.size != "off"]
+    quality = f"  then quality ({asked.jobs[judged[0]].quality.size}), once for each form" if judged else None
+    lines = [
         f"plan: {plural(asked.rounds, 'round', 'rounds')} of {', '.join(asked.jobs)}",
         f"  prompt x new tokens: {'; '.join(map(shape_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"by a first guess {duration_words(forecast.seconds(tasks))}",
         f"  order rotated, and reversed in every second round; seed {asked.seed}",
+        quality,
     ]
+    return [line for line in lines if line]

@@ -72,8 +72,17 @@ class Site:
             *self.run,
             *self._arguments(variant),
             *([] if profile else ["--no-profile"]),
+            *("--only", "timing"),
             *("--record", str(record), "--round", str(round_number), "--cells", ",".join(map(str, cells))),
         ]
+
+    def quality_path(self, variant: str) -> Path:
+        """A temporary record, under a name that the next sweep sweeps up."""
+        return self.folder / f".{slug(variant)}-quality-{now_id()}.tmp"
+
+    def quality_command(self, variant: str, record: Path) -> list[str]:
+        """What starts a child that times nothing."""
+        return [*self.run, *self._arguments(variant), "--only", "quality", "--record", str(record)]
 
     def alone(self, variant: str, point: Point | None = None) -> str:
         """The command that measures one cell, or the whole variant, without a sweep."""

@@ -76,6 +76,7 @@ def make_checkpoint(
             options=option or [],
             grid={},
             procedure={},
+            quality={},
             device=device,
             output=None,
             part=None,

@@ -21,7 +21,7 @@ def import_logs(
     ] = None,
     day: Annotated[str | None, typer.Option(help="When it was run, as 2025-10-14.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the records.  [default: results/imported/<log>]")
+        Path | None, typer.Option(help="Folder for the records.  \\[default: results/imported/<log>]")
     ] = None,
 ) -> None:
     """Turn the runs of old logs into records, which compare then shows as imported.

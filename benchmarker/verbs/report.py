@@ -17,10 +17,10 @@ def report(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The page to write.  [default: report.html in the folder given]"),
+        typer.Option("--output", "-o", help="The page to write.  \\[default: report.html in the folder given]"),
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the charts as PNG files.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="Variant that speed-ups are against.  [default: fp16]")] = None,
+    baseline: Annotated[str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: fp16]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare what differs in device, model or versions.")] = False,
 ) -> None:
     """Write a page to look at: what `compare` says, with charts. One file, which asks nothing of the network.
@@ -29,8 +29,8 @@ def report(
     """
     with one_line_errors():
         from benchmarker.comparison import compare
+        from benchmarker.page.writing import write_plots, write_report
         from benchmarker.report.words import plural
-        from benchmarker.report.writing import write_plots, write_report
 
         comparison = compare(paths, baseline=baseline, force=force)
         page = output or _beside(paths)

@@ -14,7 +14,7 @@ def sweep(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="YAML file with the variants.")],
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Fresh processes of each variant.  [default: the config's, or 5]")
+        int | None, typer.Option(min=1, help="Fresh processes of each variant.  \\[default: the config's, or 5]")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round: a first look, without verdicts.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Ten rounds: for numbers that others will read.")] = False,
@@ -22,14 +22,14 @@ def sweep(
         bool, typer.Option("--resume", help="Go on with a sweep that was stopped: the folder named, or the last one.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the records.  [default: results/<device>/<model>/<time>]")
+        Path | None, typer.Option(help="Folder for the records.  \\[default: results/<device>/<model>/<time>]")
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the whole sweep.")] = None,
     load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
     cell_timeout: Annotated[
-        float | None, typer.Option(min=0, help="Seconds for a cell.  [default: ten times what it took before]")
+        float | None, typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times what it took before]")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the order of the variants.  [default: a new one]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the order of the variants.  \\[default: a new one]")] = None,
     allow_shared: Annotated[
         bool, typer.Option("--allow-shared", help="Keep, and flag, what was measured beside others on the device.")
     ] = False,

@@ -60,9 +60,12 @@ class GenerationStep:
         self._new_tokens = new_tokens
         self._tokens: Any = None
         self.flags: set[str] = set()
+        self.first_token_ns: int | None = None
+        """When the newest repeat had its first token, on `time.perf_counter_ns`."""
 
     def __call__(self) -> Sample:
         generation = self._generate()
+        self.first_token_ns = generation.first_ns
         made = int(generation.tokens.shape[1])
         if made != self._new_tokens:
             raise WrongTokenCountError(f"{made} tokens came instead of {self._new_tokens}")
@@ -81,7 +84,7 @@ class GenerationStep:
 class ModelBenchmarker:
     """Measures a loaded model cell by cell.
 
-    model = load_model("qwen3-tiny", "int8", load_format="dummy")
+    model = load_model("qwen3-small", "int8", dtype="bfloat16")
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
         print(cell.samples)
     """

@@ -144,7 +144,8 @@ class Stage:
             }
             for name, job in asked.jobs.items()
         }
-        script = {"variants": variants, "faults": list(self.faults)}
+        quality = json.loads(records.quality().model_dump_json())
+        script = {"variants": variants, "faults": list(self.faults), "quality": quality}
         (self.home / "script.json").write_text(json.dumps(script))
 
 

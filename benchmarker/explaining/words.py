@@ -1,0 +1,38 @@
+"""Numbers inside a sentence."""
+
+from __future__ import annotations
+
+from benchmarker.profiling.table import NAME_COLUMNS, shortened
+
+
+def ms(seconds: float) -> str:
+    """`27.8 ms`, with three digits."""
+    value = seconds * 1e3
+    places = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    return f"{value:.{places}f} ms"
+
+
+def signed_ms(seconds: float) -> str:
+    """`+24.1 ms`, `-6.6 ms`."""
+    return f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))}"
+
+
+def percent(share: float) -> str:
+    """`89 %`; one decimal below 10 %."""
+    value = 100 * share
+    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def signed_percent(share: float) -> str:
+    """`+1.6 %`, `-12 %`."""
+    return f"{'+' if share >= 0 else '-'}{percent(abs(share))}"
+
+
+def rate(per_s: float) -> str:
+    """`120 tok/s`."""
+    return f"{per_s:.0f} tok/s" if per_s >= 100 else f"{per_s:.1f} tok/s"
+
+
+def code(name: str, columns: int = NAME_COLUMNS) -> str:
+    """A kernel's name as code, which nothing in it can end."""
+    return f"`{shortened(name, columns).replace('`', chr(39))}`"

@@ -1,0 +1,116 @@
+"""Energy of a generation, from the board's own cumulative counter.
+
+The counter is updated about ten times a second, so a window of one second may be off by a fifth; at ten seconds the
+edges cost 2 % at most. Whole generations are repeated back to back for a window, after some seconds of the same work,
+because a board that warms up leaks more. It is the whole board that is counted, other programs on it included, and
+nothing but the board: no processor, no main memory, no power supply.
+
+Generations of one token stand for the prefill, and what is over for the decoding.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarker.errors import DeviceError
+from benchmarker.measure.board import Board
+from benchmarker.record import Energy, EnergyWindow
+
+WINDOW_S = 10.0
+WINDOWS = 3
+LEAST_GENERATIONS = 5
+SETTLE_S = 3.0
+AGREES_WITHIN = 1.3
+"""The counter's mean power may differ from the mean of the board's power readings by this factor: some boards count
+wrongly."""
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Time as it passes; a test has its own."""
+
+    now: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL = Stopwatch()
+
+
+def measure_energy(
+    board: Board | None,
+    *,
+    generation: Callable[[], object],
+    prefill: Callable[[], object] | None,
+    watch: Stopwatch = REAL,
+) -> Energy:
+    """Count the energy of a generation, of its prefill, and of doing nothing; takes a good minute.
+
+    Args:
+        board: None where no driver library answers.
+        generation: Runs one whole generation and returns when the device is drained.
+        prefill: The same with a single new token; None where the generation has no more.
+
+    Raises:
+        DeviceError: The counter cannot say.
+    """
+    if board is None:
+        raise DeviceError("no energy: no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
+    _count(board)
+    idle = _idle_power_w(board, watch)
+    windows = _windows(board, generation, watch)
+    return Energy(idle_power_w=idle, generation=windows, prefill=_windows(board, prefill, watch) if prefill else ())
+
+
+def _idle_power_w(board: Board, watch: Stopwatch) -> float:
+    """With the model loaded and nothing to do."""
+    before, started = _count(board), watch.now()
+    watch.sleep(WINDOW_S)
+    return (_count(board) - before) / (watch.now() - started)
+
+
+def _windows(board: Board, work: Callable[[], object], watch: Stopwatch) -> tuple[EnergyWindow, ...]:
+    until = watch.now() + SETTLE_S
+    while watch.now() < until:
+        work()
+    return tuple(_window(board, work, watch) for _ in range(WINDOWS))
+
+
+def _window(board: Board, work: Callable[[], object], watch: Stopwatch) -> EnergyWindow:
+    """Whole generations for at least ten seconds."""
+    warm, powers, generations = board.temperature_c(), list[float](), 0
+    before, started = _count(board), watch.now()
+    while generations < LEAST_GENERATIONS or watch.now() < started + WINDOW_S:
+        work()
+        generations += 1
+        if (power := board.power_w()) is not None:
+            powers.append(power)
+    counted, lasted = _count(board) - before, watch.now() - started
+    _check(counted, lasted, powers)
+    return EnergyWindow(
+        seconds=lasted,
+        energy_j=counted,
+        generations=generations,
+        temperature_before_c=warm,
+        temperature_after_c=board.temperature_c(),
+    )
+
+
+def _count(board: Board) -> float:
+    count = board.energy_j()
+    if count is None:
+        raise DeviceError("no energy: this board or its driver has no energy counter")
+    return count
+
+
+def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
+    """Refuse a counter that stands still or contradicts the board's power readings."""
+    if energy_j <= 0:
+        raise DeviceError(f"no energy: the board's counter did not move in {seconds:.0f} s of work")
+    counted, shown = energy_j / seconds, statistics.fmean(powers) if powers else None
+    if shown and not 1 / AGREES_WITHIN <= counted / shown <= AGREES_WITHIN:
+        raise DeviceError(
+            f"no energy: the board's counter says {counted:.0f} W and its power readings {shown:.0f} W; one is wrong"
+        )

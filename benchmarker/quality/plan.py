@@ -1,0 +1,123 @@
+"""What is going to be measured, checked as far as it can be before a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarker.errors import ModelError, SpecError
+from benchmarker.loaders.base import Checkpoint, DType, Progress
+from benchmarker.loaders.reading import load_tokenizer
+from benchmarker.loaders.source import find_checkpoint
+from benchmarker.quality.kept import Top, Whole
+from benchmarker.quality.scratch import check_room
+from benchmarker.quality.text import Text, read_text
+from benchmarker.quality.windows import SCORED, Windows, check_positions, cut
+from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
+
+if TYPE_CHECKING:
+    import torch
+
+BASELINE = VariantSpec(name="fp16", quant="fp16")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One variant against the unquantized model, on one text."""
+
+    size: Literal["quick", "full"]
+    top_k: int | None
+    text: Text
+    windows: Windows
+    name: str
+    """Of the variant."""
+    baseline: Checkpoint
+    dtype: DType
+    vocabulary: int
+    is_baseline: bool
+    """Whether the variant is the unquantized model itself."""
+
+    @property
+    def baseline_name(self) -> str:
+        """`fp16 weights of Qwen/Qwen3-4B in float16`."""
+        return f"{BASELINE.name} of {self.baseline.model_id} in {self.dtype}"
+
+    def row_bytes(self, dtype: torch.dtype) -> int:
+        """What one window takes in the file, with logits of that type."""
+        if self.top_k is not None:
+            return Top.row_bytes(SCORED, self.top_k)
+        return Whole.row_bytes(SCORED, self.vocabulary, dtype)
+
+
+def make_plan(
+    spec: QualitySpec,
+    model: ModelSpec,
+    variant: VariantSpec,
+    *,
+    checkpoint: Checkpoint,
+    tokenizer: Any | None,
+    progress: Progress,
+) -> Plan:
+    """Read the text, cut it, find the baseline.
+
+    Args:
+        checkpoint: The variant's, as it was found.
+        tokenizer: The variant's.
+
+    Raises:
+        BenchmarkerError: The text, the tokenizer, the baseline or the room on the disk will not do.
+    """
+    import torch
+
+    assert spec.size != "off"
+    if tokenizer is None:
+        raise ModelError(f"{model.id}: no tokenizer in its folder, and --quality is measured on a text; add its files")
+    text = read_text(spec.text)
+    windows = cut(text, tokenizer, size=spec.size)
+    check_positions(checkpoint.config, model.id)
+    baseline = _find_baseline(spec, model, checkpoint, tokenizer, progress)
+    plan = Plan(
+        size=spec.size,
+        top_k=spec.top_k,
+        text=text,
+        windows=windows,
+        name=variant.name,
+        baseline=baseline,
+        dtype=model.dtype,
+        vocabulary=int(checkpoint.config["vocab_size"]),
+        is_baseline=variant.quant == BASELINE.quant and spec.baseline is None,
+    )
+    if plan.top_k is not None and plan.top_k >= plan.vocabulary:
+        raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
+    check_room(len(windows.ids) * plan.row_bytes(getattr(torch, model.dtype)))
+    return plan
+
+
+def _find_baseline(
+    spec: QualitySpec, model: ModelSpec, checkpoint: Checkpoint, tokenizer: Any, progress: Progress
+) -> Checkpoint:
+    """The unquantized checkpoint.
+
+    Raises:
+        ModelError: The variant's own is quantized and no other was given, or the other has another vocabulary.
+    """
+    if spec.baseline is None:
+        if checkpoint.quantization is not None:
+            raise ModelError(
+                f"{model.id}: quantized already, so that --quality has nothing to hold it against; "
+                "name the original with --quality-baseline MODEL"
+            )
+        return checkpoint
+    found = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
+    other = load_tokenizer(found)
+    if other is None or other.get_vocab() != tokenizer.get_vocab():
+        raise ModelError(
+            f"--quality-baseline {spec.baseline}: its vocabulary differs from that of {model.id}, so that their "
+            "predictions do not compare; give the model that it was quantized from"
+        )
+    if found.config["vocab_size"] != checkpoint.config["vocab_size"]:
+        raise ModelError(
+            f"--quality-baseline {spec.baseline}: predicts {found.config['vocab_size']} tokens, and {model.id} "
+            f"{checkpoint.config['vocab_size']}; give the model that it was quantized from"
+        )
+    return found

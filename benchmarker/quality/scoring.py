@@ -1,0 +1,93 @@
+"""Running a model over the windows, and holding what it predicts against what was kept."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.errors import QualityError
+from benchmarker.loaders.base import Progress
+from benchmarker.quality.kept import Compared, Kept
+from benchmarker.quality.statistics import Scores
+from benchmarker.quality.windows import SCORED, Windows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PATIENCE_S = 5.0
+"""Before it is said how far the scoring is."""
+
+
+def keep(model: PreTrainedModel, windows: Windows, kept: Kept, progress: Progress, *, name: str) -> None:
+    """Keep what the model predicts.
+
+    Raises:
+        QualityError: A logit is not a finite number.
+    """
+    for window, logits, targets in _predictions(model, windows, progress, name=name):
+        kept.put(window, logits, targets)
+
+
+def score_against(
+    baseline: PreTrainedModel, windows: Windows, kept: Kept, progress: Progress, *, name: str, replace: bool
+) -> Scores:
+    """Score what was kept against the baseline.
+
+    Args:
+        name: Of the baseline, for messages.
+        replace: Keep the baseline's predictions in the place of those that were compared.
+
+    Raises:
+        QualityError: A logit is not a finite number.
+    """
+    compared: list[Compared] = []
+    for window, logits, targets in _predictions(baseline, windows, progress, name=name):
+        compared.append(kept.compare(window, logits, targets))
+        if replace:
+            kept.put(window, logits, targets)
+    nats, baseline_nats, kl, same_top = (torch.stack(column).cpu() for column in zip(*compared, strict=True))
+    return Scores(
+        nats=nats.double().numpy(),
+        baseline_nats=baseline_nats.double().numpy(),
+        kl=kl.double().numpy(),
+        same_top=same_top.numpy(),
+    )
+
+
+@torch.inference_mode()
+def first_logits(model: PreTrainedModel, windows: Windows) -> Tensor:
+    """Of the first window's scored positions, [SCORED, vocabulary]: tells the type and the width."""
+    return _logits(model, torch.from_numpy(windows.ids[:1]).to(model.device))
+
+
+def _predictions(
+    model: PreTrainedModel, windows: Windows, progress: Progress, *, name: str
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Window by window: its number, logits of its scored positions, and the tokens that came there."""
+    ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
+    started = time.monotonic()
+    for window in range(len(ids)):
+        with torch.inference_mode():
+            logits = _logits(model, ids[window : window + 1])
+            if not bool(torch.isfinite(logits).all()):
+                raise QualityError(
+                    f"--quality: {name} gives logits that are not finite in window {window + 1} of {len(ids)}, so that "
+                    "there is no perplexity; try --dtype bfloat16, whose range is wider"
+                )
+        yield window, logits, targets[window]
+        if time.monotonic() - started > PATIENCE_S:
+            progress.step(f"scoring {name}", window + 1, len(ids))
+
+
+def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Of the scored positions of one window, [SCORED, vocabulary]."""
+    extra: dict[str, Any] = {}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        extra["logits_to_keep"] = SCORED + 1
+    logits: Tensor = model(input_ids=ids, use_cache=False, **extra).logits
+    return logits[0, -SCORED - 1 : -1]

@@ -1,0 +1,86 @@
+"""From the scores of single tokens to what is reported: llama.cpp's statistics, with errors over windows.
+
+perplexity = exp(mean nats)            nats = -ln p(token)
+ln ratio   = mean(nats - baseline's)   paired: both models are surprised by the same hard words
+KL         = sum over the vocabulary of p_base (ln p_base - ln p)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarker.qualityfacts import Divergence, WindowMeans
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What two models made of the same tokens; every array is [windows, positions]."""
+
+    nats: Floats
+    """-ln of the probability that the model gave the text's own token."""
+    baseline_nats: Floats
+    kl: Floats
+    """Divergence of the model from the baseline."""
+    same_top: Bools
+    """Whether both think the same token likeliest."""
+
+    @property
+    def probability_change(self) -> Floats:
+        """Of the text's own token, from the baseline to the model."""
+        change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
+        return change
+
+
+def perplexity(nats: Floats) -> tuple[float, float | None]:
+    """Perplexity and its standard error, from nats by window and position."""
+    value = math.exp(nats.mean())
+    error = standard_error(nats)
+    return value, None if error is None else value * error
+
+
+def divergence(scores: Scores) -> Divergence:
+    """Everything that is said about the pair."""
+    median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
+    same_top = scores.same_top.astype(np.float64)
+    paired = scores.nats - scores.baseline_nats
+    return Divergence(
+        ln_ratio=float(paired.mean()),
+        ln_ratio_error=standard_error(paired),
+        kl_mean=float(scores.kl.mean()),
+        kl_mean_error=standard_error(scores.kl),
+        kl_median=float(median),
+        kl_90=float(ninety),
+        kl_99=float(ninety_nine),
+        kl_max=float(scores.kl.max()),
+        same_top=float(same_top.mean()),
+        same_top_error=standard_error(same_top),
+        probability_rms=math.sqrt(np.square(scores.probability_change).mean()),
+    )
+
+
+def standard_error(values: Floats) -> float | None:
+    """Of the mean, with the windows as the independent units; None for a single window."""
+    means = values.mean(axis=1)
+    return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
+
+
+def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
+    """One entry for each window."""
+    squared = np.square(scores.probability_change)
+    return tuple(
+        WindowMeans(
+            nats=float(scores.nats[at].mean()),
+            baseline_nats=float(scores.baseline_nats[at].mean()),
+            kl=float(scores.kl[at].mean()),
+            same_top=float(scores.same_top[at].mean()),
+            squared_change=float(squared[at].mean()),
+        )
+        for at in range(len(scores.nats))
+    )

@@ -1,0 +1,93 @@
+"""The text that quality is measured on: the shipped one, a file, or a data set from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarker.errors import MissingLibraryError, SpecError, did_you_mean
+from benchmarker.loaders.shapes import shipped_text
+
+SHIPPED = "evaluation.txt"
+SPLITS = ("test", "validation", "train")
+"""In the order in which they are taken where no split is named."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text with what a record says about it."""
+
+    name: str
+    content: str
+
+    @property
+    def sha256(self) -> str:
+        """Of its UTF-8 bytes."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+
+def read_text(source: str | None) -> Text:
+    """The text that `--eval-text` names; None for the shipped one.
+
+    Args:
+        source: A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
+
+    Raises:
+        SpecError: There is no such file or data set, or it holds no text.
+        MissingLibraryError: A data set was asked for, and the library for it is not installed.
+    """
+    if source is None:
+        return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
+    path = Path(source).expanduser()
+    text = _read_file(path) if path.is_file() else _read_dataset(source)
+    if not text.content.strip():
+        raise SpecError(f"--eval-text {source}: there is no text in it; give a text of at least a few kB")
+    return text
+
+
+def _read_file(path: Path) -> Text:
+    try:
+        content = path.read_bytes().decode()
+    except OSError as error:
+        raise SpecError(f"--eval-text {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        content = "\0"
+    if "\0" in content:
+        raise SpecError(f"--eval-text {path}: not a text file in UTF-8")
+    return Text(path.name, content)
+
+
+def _read_dataset(source: str) -> Text:
+    """A data set's texts, one after another."""
+    name, config, split = [*source.split(":"), "", ""][:3]
+    if source.endswith((".txt", ".md")) or source.count(":") > 2:
+        raise SpecError(f"--eval-text {source}: no such file; a data set is written NAME:CONFIG:SPLIT")
+    try:
+        import datasets
+    except ImportError:
+        raise MissingLibraryError(
+            f"--eval-text {source}: no such file, and for a data set of that name the library 'datasets' is not "
+            "installed; pip install 'benchmarker[quality]'"
+        ) from None
+    try:
+        found: Any = datasets.load_dataset(name, config or None)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SpecError(f"--eval-text {source}: no such file, and no data set that can be read: {reason}") from error
+    split = split or next((one for one in SPLITS if one in found), "")
+    if split not in found:
+        raise SpecError(f"--eval-text {source}: no split '{split}'{did_you_mean(split, list(found))}")
+    return Text(f"data set {name}{config and f':{config}'}:{split}", "\n\n".join(_texts(found[split], source)))
+
+
+def _texts(rows: Any, source: str) -> list[str]:
+    """The column of texts: the one named so, or the only one that holds strings."""
+    columns = [
+        name for name, kind in rows.features.items() if getattr(kind, "dtype", None) in ("string", "large_string")
+    ]
+    column = "text" if "text" in columns else columns[0] if len(columns) == 1 else None
+    if column is None:
+        raise SpecError(f"--eval-text {source}: no column named 'text' in it; there is {', '.join(rows.features)}")
+    return [text for text in rows[column] if text and text.strip()]

@@ -1,0 +1,89 @@
+"""What quantization cost in quality, as a record holds it.
+
+All in nats (natural logarithms) per token. Standard errors are over the windows, not over the tokens: tokens of one
+window share their subject, so that treating them as independent would understate the error.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.plain import Plain
+
+
+class Divergence(Plain):
+    """How far one model's predictions are from the baseline's, over all scored tokens."""
+
+    ln_ratio: float
+    """ln(perplexity / baseline's perplexity), token by token on the same text: 0 where nothing was lost."""
+    ln_ratio_error: float | None
+    """Its standard error. Of the paired difference, which is many times smaller than either perplexity's own. None for
+    a single window, as all standard errors here."""
+    kl_mean: float
+    """Kullback-Leibler divergence: what is lost by predicting with this model where the baseline is right."""
+    kl_mean_error: float | None
+    kl_median: float
+    kl_90: float
+    """90th percentile over the tokens."""
+    kl_99: float
+    kl_max: float
+    same_top: float
+    """Share of the tokens at which both models think the same next token likeliest."""
+    same_top_error: float | None
+    probability_rms: float
+    """Root mean square of the change of the probability that the text's own token was given."""
+
+
+class WindowMeans(Plain):
+    """One window of the text: what every mean and every standard error can be computed from again."""
+
+    nats: float
+    """Mean surprise at the text's own tokens: -ln of the probability that they were given."""
+    baseline_nats: float
+    kl: float
+    same_top: float
+    squared_change: float
+    """Mean square of the change of the own token's probability."""
+
+
+class Quality(Plain):
+    """Perplexity, and the divergence from the unquantized model."""
+
+    size: Literal["quick", "full"]
+    text: str
+    """Name of the text: the shipped one's, the file's, or the data set's."""
+    text_sha256: str
+    text_tokens: int
+    window_tokens: int
+    scored_from: int
+    """First position in a window whose next token is scored: what stands before it is context only."""
+    begins_with: int | None
+    """Token put at the beginning of every window (BOS); None where the tokenizer puts none."""
+    positions: int
+    """Tokens scored, over all windows."""
+    top_k: int | None
+    """Tokens that each distribution was kept with; the others were lumped together, so that divergences are lower
+    bounds. None where all of them were kept."""
+    perplexity: float
+    perplexity_error: float | None
+    """Standard error, for the text: another text of the same kind would differ by that much."""
+    baseline: str
+    """The model that this one is held against."""
+    is_baseline: bool
+    """Whether it is that model itself: then `against` is `noise`."""
+    baseline_perplexity: float
+    against: Divergence
+    noise: Divergence
+    """Of the baseline from itself, run twice: a divergence that is not larger is not the quantization's."""
+    windows: tuple[WindowMeans, ...]
+    seconds: float
+    """For all of it, loading the baseline included."""
+    file_bytes: int
+    """Size of the temporary file that the distributions were kept in."""
+    extra_bytes: int | None
+    """Most bytes of live tensors beyond the model's own while it was scored. None on CPU."""
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether the divergence is larger than the baseline's from itself."""
+        return self.against.kl_mean > self.noise.kl_mean

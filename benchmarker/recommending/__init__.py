@@ -1,0 +1,1 @@
+"""Name the one variant that fits a budget, or say why none can be named."""

@@ -1,0 +1,115 @@
+"""What quantization cost in quality, one row a variant: the table that stands beside the speeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from benchmarker.qualityfacts import Quality
+from benchmarker.report.numbers import decimal, percent
+from benchmarker.report.rows import Row
+from benchmarker.report.tables import Column, escaped
+from benchmarker.units import MISSING, significant
+
+INDISTINGUISHABLE = "indistinguishable"
+
+
+def quality_line(quality: Quality) -> str:
+    """The whole of it in one line, for the end of a run."""
+    against = quality.against
+    said = [f"quality: perplexity {decimal(quality.perplexity)}"]
+    if not quality.is_baseline:
+        said += [
+            f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
+            f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
+            f"99 % {significant(against.kl_99, 3)}",
+            f"same top token {percent(against.same_top, places=1)}",
+        ]
+    return ", ".join([*said, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+
+
+def change_text(quality: Quality) -> str:
+    """Of the perplexity, from the baseline's: `+1.2 ± 0.3 %`."""
+    against = quality.against
+    ratio = math.exp(against.ln_ratio)
+    error = "" if against.ln_ratio_error is None else f" ± {100 * ratio * against.ln_ratio_error:.2f}"
+    return f"{100 * (ratio - 1):+.2f}{error} %"
+
+
+def kl_text(quality: Quality) -> str:
+    """Mean and standard error; a word where the baseline differs from itself by as much."""
+    against = quality.against
+    if not quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    if against.kl_mean_error is None:
+        return significant(against.kl_mean, 3)
+    places = len(significant(against.kl_mean, 3).partition(".")[2])
+    plain = "e" not in significant(against.kl_mean, 3)
+    error = f"{against.kl_mean_error:.{places}f}" if plain else significant(against.kl_mean_error, 1)
+    return f"{significant(against.kl_mean, 3)} ± {error}"
+
+
+def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """The detail; none where no quality is known."""
+    if not any(row.quality for row in rows):
+        return []
+    return [
+        Column[Row]("variant", lambda row: escaped(row.variant), "left"),
+        Column[Row]("perplexity", _of(lambda one: decimal(one.perplexity))),
+        Column[Row]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
+        Column[Row]("KL divergence", _against(kl_text)),
+        Column[Row]("median", _against(lambda one: significant(one.against.kl_median, 3))),
+        Column[Row]("99 %", _against(lambda one: significant(one.against.kl_99, 3))),
+        Column[Row]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
+        Column[Row]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
+    ]
+
+
+def quality_caption(rows: Sequence[Row]) -> str:
+    """How to read the table, and what it was measured on; empty where there is none."""
+    found = [row.quality for row in rows if row.quality]
+    if not found:
+        return ""
+    one = found[0]
+    noise = max(quality.noise.kl_mean for quality in found)
+    said = [
+        f"Quality on {one.positions:,} tokens of {escaped(one.text)} (sha256 {one.text_sha256[:12]}; windows of "
+        f"{one.window_tokens}, the second half scored), each variant against {escaped(one.baseline)}; ± is a standard "
+        "error over the windows.",
+        "KL divergence is in nats a token: mean, median and 99th percentile. Same top is how often both think the "
+        "same token likeliest, RMS Δp how much the probability of the text's own token moves.",
+        f"The baseline's divergence from itself, run twice, is {significant(noise, 3)}; what is not above it is "
+        f"{INDISTINGUISHABLE}.",
+        *_top_k(found),
+    ]
+    return " ".join(said)
+
+
+def text_line(rows: Sequence[Row], baseline: str | None) -> list[str]:
+    """Where each variant's greedy text leaves the baseline's. Random weights write no text that could be left."""
+    told = [row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights]
+    if not told or baseline is None:
+        return []
+    places = ", ".join(f"{escaped(row.variant)} {_leaves(row)}" for row in told)
+    return [f"Greedy text, against {escaped(baseline)}'s (information, not a score): {places}."]
+
+
+def _leaves(row: Row) -> str:
+    if row.tokens_in_common == row.tokens_compared:
+        return f"the same for all {row.tokens_compared} tokens"
+    return f"differs from token {(row.tokens_in_common or 0) + 1} on"
+
+
+def _top_k(found: Sequence[Quality]) -> list[str]:
+    kept = sorted({quality.top_k for quality in found if quality.top_k is not None})
+    if not kept:
+        return []
+    return [f"Divergences are lower bounds: only the {' or '.join(map(str, kept))} likeliest tokens were kept."]
+
+
+def _of(text: Callable[[Quality], str]) -> Callable[[Row], str]:
+    return lambda row: text(row.quality) if row.quality else MISSING
+
+
+def _against(text: Callable[[Quality], str]) -> Callable[[Row], str]:
+    return lambda row: text(row.quality) if row.quality and not row.quality.is_baseline else MISSING

@@ -1,0 +1,115 @@
+"""Quality in a sweep: once for each form, in a process of its own, after everything that is timed.
+
+Variants that differ only in their runtime load the same weights by the same recipe; they share one measurement. The
+child's record is temporary: what it found goes into a record of each variant, so that a folder holds one kind of file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarker.collect import collect
+from benchmarker.errors import ResultsError
+from benchmarker.record import RunRecord
+from benchmarker.recordfile import write_record
+from benchmarker.report.words import status_words
+from benchmarker.spec import QualitySpec
+from benchmarker.sweeping.child import Phase, Watch, run_child
+from benchmarker.sweeping.faults import Fault, fault_of
+from benchmarker.sweeping.log import CappedLog
+from benchmarker.sweeping.site import Failure, Ledger, Site
+from benchmarker.terminal import Terminal
+
+TAIL_LINES = 8
+
+
+def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
+    """Measure what was asked for and is not there yet.
+
+    Raises:
+        ResultsError: A record cannot be saved.
+        KeyboardInterrupt: Ctrl-C.
+        SweepTimeoutError: The sweep's time is up.
+    """
+    for variants in _forms(site):
+        newest = _newest_records(site.folder, variants)
+        wanted = {path: one for path, one in newest if not _is_judged(one, site.job(variants[0]).quality)}
+        if not wanted:
+            continue
+        terminal.line(f"[quality] {', '.join(variants)}")
+        made, fault = _run(site, ledger, terminal, variants[0])
+        quality = made.quality if made else None
+        reason = None if quality else (made and made.no_quality) or (fault.reason if fault else "it gave no reason")
+        for path, record in wanted.items():
+            write_record(record.model_copy(update={"quality": quality, "no_quality": reason}), path)
+
+
+def _forms(site: Site) -> list[list[str]]:
+    """Variants to be judged, those with the same weights together."""
+    forms: dict[str, list[str]] = {}
+    for name, job in site.asked.jobs.items():
+        if job.quality.size != "off":
+            recipe = f"{job.model!r} {job.variant.quant} {job.variant.loader_options!r} {job.quality!r}"
+            forms.setdefault(recipe, []).append(name)
+    return list(forms.values())
+
+
+def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, RunRecord]]:
+    """One of each variant that has any."""
+    try:
+        files = collect([folder]).files
+    except ResultsError:
+        return []
+    newest = {
+        record.variant.name: (path, record) for path, record in sorted(files, key=lambda file: file[1].started_at)
+    }
+    return [newest[name] for name in variants if name in newest]
+
+
+def _is_judged(record: RunRecord, asked: QualitySpec) -> bool:
+    found = record.quality
+    return found is not None and (found.size, found.top_k) == (asked.size, asked.top_k)
+
+
+def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[RunRecord | None, Fault | None]:
+    """One child; its record, and why it ended early if it did."""
+    path = site.quality_path(variant)
+    log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
+    watch = Watch(path, 0)
+    try:
+        ended = run_child(
+            site.quality_command(variant, path),
+            watch=watch,
+            log=log,
+            limit_s=_limit(site),
+            deadline_s=site.deadline_s,
+            step=lambda lines: _show(lines, variant, terminal),
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    tail = log.last_lines(TAIL_LINES)
+    fault = fault_of(ended, watch.record, problem=None, last_line=tail[-1] if tail else None)
+    if watch.record and watch.record.no_quality:
+        fault = Fault("error", watch.record.no_quality)
+    if fault:
+        what = f"{variant}, quality"
+        terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
+        ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
+    return watch.record, fault
+
+
+def _limit(site: Site) -> Any:
+    """Loading the variant may take that long, and so may the baseline and all the scoring."""
+
+    def limit_s(phase: Phase) -> float:  # noqa: ARG001
+        return site.settings.load_timeout_s
+
+    return limit_s
+
+
+def _show(lines: Sequence[str], variant: str, terminal: Terminal) -> None:
+    for line in lines:
+        if not line.startswith(f"{variant}: "):
+            terminal.line(f"  {line}")

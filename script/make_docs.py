@@ -1,0 +1,187 @@
+"""Write the pages of docs/ that are made from the code: `python script/make_docs.py`.
+
+`tests/test_docs.py` fails while what is there is not what this writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from benchmarker.cli import app
+from benchmarker.loaders.registry import LOADERS
+from benchmarker.plain import Plain
+from benchmarker.record import RunRecord
+from benchmarker.report.tables import Column, table
+from benchmarker.spec import Experiment
+
+DOCS = Path(__file__).parents[1] / "docs"
+Line = tuple[str, ...]
+
+
+def pages() -> dict[str, str]:
+    """Every generated file by its name."""
+    return {
+        "options.md": options_page(),
+        "config.md": config_page(),
+        "record.md": record_page(),
+        "record.schema.json": json.dumps(RunRecord.model_json_schema(), indent=1, ensure_ascii=False) + "\n",
+    }
+
+
+def options_page() -> str:
+    """Every verb with its arguments and options."""
+    parts = [
+        "# Commands and options",
+        "Made from the code by `script/make_docs.py`. `benchmarker VERB --help` says the same in a terminal, and "
+        "`benchmarker --install-completion` makes your shell complete them. Colours are off where `NO_COLOR` is set "
+        "or the output is no terminal.",
+    ]
+    for words, command in _commands(typer.main.get_command(app), ()):
+        parts += [f"## benchmarker {' '.join(words)}", *_paragraphs(command.help or "")]
+        lines = [_option_line(one) for one in command.params if not getattr(one, "hidden", False)]
+        parts.append(_rows(("argument or option", "what for", "default"), lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from _commands(inner, (*words, name))
+    else:
+        yield words, command
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A docstring's paragraphs; its examples as code."""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
+    return [f"`{one.removeprefix('Example: ')}`" if one.startswith("Example: ") else one for one in paragraphs]
+
+
+def _option_line(parameter: Any) -> Line:
+    text = (getattr(parameter, "help", None) or "").replace("\\[", "[")
+    said, _, default = text.partition("  [default: ")
+    if not default and parameter.default not in (None, False) and not callable(parameter.default):
+        default = f"{parameter.default}]"
+    names = ", ".join(f"`{name}`" for name in parameter.opts) if parameter.opts[0].startswith("-") else ""
+    default = default.removesuffix("]")
+    return names or f"`{parameter.name.upper()}`", said, f"`{default}`" if "<" in default else default
+
+
+def config_page() -> str:
+    """Every key of a config file, and each variant's options."""
+    parts = [
+        "# The config file",
+        "Made from the code by `script/make_docs.py`. A config is YAML; an unknown key is an error that names the "
+        "near miss. `benchmarker run` takes the same values as options, and those win.",
+    ]
+    for place, kind in _kinds(Experiment, ""):
+        parts.append(f"## {f'`{place}`' if place else 'Top level'}")
+        parts.append(
+            _rows(("key", "type", "default", "what for"), [_key_line(kind, name) for name in kind.model_fields])
+        )
+    parts.append("## Options of the variants")
+    for name, loader in LOADERS.items():
+        parts.append(f"### {name}: {loader.summary}")
+        lines = [_key_line(loader.options, key) for key in loader.options.model_fields]
+        parts.append(_rows(("key", "type", "default", "what for"), lines) if lines else "It has none.")
+    return "\n\n".join(parts) + "\n"
+
+
+def record_page() -> str:
+    """Every field of a record."""
+    parts = [
+        "# The record",
+        "Made from the code by `script/make_docs.py`. One JSON file per process, in base units (seconds, bytes, "
+        "joules, counts), with the raw samples: every number in every table follows from it, and `benchmarker verify` "
+        "checks that. `null` means not measured. The same as JSON Schema: [record.schema.json](record.schema.json).",
+    ]
+    for place, kind in _kinds(RunRecord, ""):
+        parts.append(f"## {f'`{place}`' if place else 'Top level'}")
+        parts += _paragraphs(kind.__doc__ or "")[:1]
+        parts.append(
+            _rows(("field", "type", "default", "what it is"), [_key_line(kind, name) for name in kind.model_fields])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _kinds(kind: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """A model and those in its fields, each with the path to it."""
+    yield place, kind
+    for name, field in kind.model_fields.items():
+        for inner in _models(field.annotation):
+            is_many = get_origin(field.annotation) is tuple
+            yield from _kinds(inner, f"{place}.{name}".removeprefix(".") + "[]" * is_many)
+
+
+def _models(annotation: Any) -> Iterator[type[Plain]]:
+    if isinstance(annotation, type) and issubclass(annotation, Plain):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _key_line(kind: type[BaseModel], name: str) -> Line:
+    field = kind.model_fields[name]
+    return (
+        f"`{name}`",
+        _type_words(field.annotation),
+        _default_words(field),
+        " ".join((field.description or "").split()),
+    )
+
+
+def _type_words(annotation: Any) -> str:
+    """`int`, `list of int`, `"a" or "b"`, `object`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, type):
+        is_plain = issubclass(annotation, Plain)
+        return "null" if annotation is type(None) else "object" if is_plain else annotation.__name__
+    if origin is dict:
+        return "mapping"
+    if origin is tuple:
+        is_list = Ellipsis in arguments
+        return f"list of {_type_words(arguments[0])}" if is_list else f"{len(arguments)} values"
+    if hasattr(annotation, "__metadata__"):
+        return _type_words(arguments[0])
+    return " or ".join(
+        dict.fromkeys(f"`{one}`" if isinstance(one, str | int) else _type_words(one) for one in arguments)
+    )
+
+
+def _default_words(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if default is None:
+        return "null"
+    if isinstance(default, BaseModel):
+        return "its own defaults"
+    if isinstance(default, tuple | dict):
+        return f"`{json.dumps(default)}`" if default else "empty"
+    return f"`{json.dumps(default)}`"
+
+
+def _rows(headings: Line, lines: list[Line]) -> str:
+    columns = [
+        Column[Line](heading, lambda line, at=at: line[at].replace("|", "\\|"), "left")  # type: ignore[misc]
+        for at, heading in enumerate(headings)
+    ]
+    return table(columns, lines)
+
+
+def main() -> None:
+    """Write them all."""
+    DOCS.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Does calibration pay? GPTQ against round-to-nearest at the same bits and group size, on the small model.
+
+    python tests/benchmarks/calibration.py                 4 bits in groups of 128, the whole text
+    python tests/benchmarks/calibration.py --bits 3 --size quick
+
+Round-to-nearest takes each weight to the nearest of the codes that GPTQ has too: symmetric around zero, one scale in
+16 bit for each group. GPTQ sees the calibration text that ships with benchmarker; both are judged on the evaluation
+text, which neither has seen. About a minute on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarker.device import find_device
+from benchmarker.loaders.base import Silent
+from benchmarker.loaders.plan import packable_linears
+from benchmarker.loaders.reading import load_tokenizer
+from benchmarker.loaders.source import find_checkpoint
+from benchmarker.loading import load_model
+from benchmarker.quality.kept import Whole
+from benchmarker.quality.plan import BASELINE, make_plan
+from benchmarker.quality.scoring import keep, score_against
+from benchmarker.quality.statistics import divergence
+from benchmarker.spec import ModelSpec, QualitySpec
+
+MODEL = "qwen3-small"
+DTYPE = "bfloat16"
+
+
+class Outcome(NamedTuple):
+    """What one way of quantizing costs."""
+
+    perplexity: float
+    baseline_perplexity: float
+    kl: float
+    ln_ratio: float
+    ln_ratio_error: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bits", type=int, default=4, choices=(2, 3, 4, 8))
+    parser.add_argument("--group-size", type=int, default=128)
+    parser.add_argument("--size", default="full", choices=("quick", "full"))
+    asked = parser.parse_args()
+    found = outcomes(bits=asked.bits, group_size=asked.group_size, size=asked.size)
+    print(f"{MODEL}, {asked.bits} bits in groups of {asked.group_size}; fp16 {found['GPTQ'].baseline_perplexity:.3f}")
+    for name, one in found.items():
+        change = f"{100 * math.expm1(one.ln_ratio):+.2f} ± {100 * one.ln_ratio_error:.2f} %"
+        print(f"{name:16} perplexity {one.perplexity:.3f} ({change}), KL divergence {one.kl:.5f}")
+
+
+def outcomes(*, bits: int, group_size: int, size: Literal["quick", "full"]) -> dict[str, Outcome]:
+    """Both ways, by name."""
+    nearest = load_model(MODEL, dtype=DTYPE, device="cpu")
+    round_to_nearest(nearest, bits=bits, group_size=group_size)
+    options: dict[str, Any] = {"bits": bits, "group_size": group_size}
+    calibrated = load_model(MODEL, "gptq", dtype=DTYPE, device="cpu", options=options)
+    return {"round-to-nearest": judge(nearest, size), "GPTQ": judge(calibrated, size)}
+
+
+@torch.no_grad()
+def round_to_nearest(model: nn.Module, *, bits: int, group_size: int) -> None:
+    """Replace the weights that GPTQ would quantize, in place."""
+    for linear in packable_linears(model).values():
+        linear.weight.copy_(nearest_codes(linear.weight.float(), bits=bits, group_size=group_size))
+
+
+def nearest_codes(weight: torch.Tensor, *, bits: int, group_size: int) -> torch.Tensor:
+    """What the weights become: [out_features, in_features], in float32.
+
+    The codes are -2^(bits-1) ... 2^(bits-1)-1 times the group's scale, as GPTQ's with `sym`.
+    """
+    groups = weight.unflatten(-1, (-1, group_size))
+    largest = groups.abs().amax(-1, keepdim=True)
+    scale = (2 * largest / (2**bits - 1)).half().float().clamp_min(1e-8)
+    codes = (groups / scale).round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return (codes * scale).flatten(-2)
+
+
+def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
+    """Against the model in 16 bit, on the shipped text."""
+    spec = ModelSpec(id=MODEL, dtype=DTYPE)
+    checkpoint = find_checkpoint(spec, BASELINE)
+    tokenizer = load_tokenizer(checkpoint)
+    plan = make_plan(
+        QualitySpec(size=size), spec, BASELINE, checkpoint=checkpoint, tokenizer=tokenizer, progress=Silent()
+    )
+    windows, dtype = plan.windows, getattr(torch, DTYPE)
+    kept = Whole(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
+    keep(model, windows, kept, Silent(), name="model")
+    baseline = load_model(MODEL, dtype=DTYPE, device=find_device("cpu").torch_name)
+    scores = score_against(baseline, windows, kept, Silent(), name="fp16", replace=False)
+    found = divergence(scores)
+    assert found.ln_ratio_error is not None
+    return Outcome(
+        perplexity=math.exp(scores.nats.mean()),
+        baseline_perplexity=math.exp(scores.baseline_nats.mean()),
+        kl=found.kl_mean,
+        ln_ratio=found.ln_ratio,
+        ln_ratio_error=found.ln_ratio_error,
+    )
+
+
+if __name__ == "__main__":
+    main()

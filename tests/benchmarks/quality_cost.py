@@ -1,0 +1,101 @@
+"""What --quality costs: seconds, memory beyond the model's own, and disk, at a model's full shapes.
+
+    python tests/benchmarks/quality_cost.py --model Qwen/Qwen3-4B              on a GPU, without the hub
+    python tests/benchmarks/quality_cost.py --model qwen3-tiny fp16 int8       anywhere, to try the script
+
+No weights of that size are at hand everywhere, and the program refuses to judge a dummy. So a checkpoint of random
+weights is made, its last norm is scaled until the predictions are sure of something (logits with a deviation of about
+5 instead of 1), it gets the small model's tokenizer, and it is given to `benchmarker run` as a folder like any other.
+Its perplexity and divergence mean nothing; what is measured here is what they cost. Fails where a variant takes more
+than 60 s, or more than 3 GiB of device memory beyond the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from benchmarker.device import find_device
+from benchmarker.loaders.files import INDEX, SINGLE
+from benchmarker.loaders.shapes import shipped_shape
+from benchmarker.loaders.source import find_checkpoint
+from benchmarker.recordfile import read_record
+from benchmarker.spec import ModelSpec, VariantSpec
+from benchmarker.units import GIB, gib
+
+NORM = "model.norm.weight"
+NORM_FACTOR = 5.0
+LIMIT_S = 60.0
+LIMIT_BYTES = 3 * GIB
+VARIANTS = ("fp16", "int8", "bnb4")
+TOKENIZER_OF = "qwen3-small"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="*", default=VARIANTS)
+    parser.add_argument("--model", default="Qwen/Qwen3-4B")
+    parser.add_argument("--size", default="quick", choices=("quick", "full"))
+    parser.add_argument("--topk", type=int)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        os.environ["BENCHMARKER_CACHE"] = str(Path(work) / "cache")
+        folder = sure_model(asked.model)
+        slow = [name for name in asked.variants if not is_cheap(name, folder, Path(work), asked.size, asked.topk)]
+    if slow:
+        sys.exit(f"over {LIMIT_S:.0f} s or {gib(LIMIT_BYTES)}: {', '.join(slow)}")
+
+
+def sure_model(model: str) -> Path:
+    """A folder of random weights that passes for a real model."""
+    dummy, variant = ModelSpec(id=model, load_format="dummy"), VariantSpec(name="fp16", quant="fp16")
+    folder = find_checkpoint(dummy, variant, device=find_device().torch_name).folder
+    (folder / "benchmarker.json").unlink()
+    tokenizer = shipped_shape(TOKENIZER_OF)
+    assert tokenizer is not None
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer / name, folder / name)
+    index = folder / INDEX
+    shard = folder / (json.loads(index.read_text())["weight_map"][NORM] if index.exists() else SINGLE)
+    weights = load_file(shard)
+    weights[NORM] = weights[NORM] * NORM_FACTOR
+    # Beside it first: the tensors are views of the old file.
+    save_file(weights, folder / "shard.tmp", metadata={"format": "pt"})
+    (folder / "shard.tmp").replace(shard)
+    return folder
+
+
+def is_cheap(variant: str, folder: Path, work: Path, size: str, top_k: int | None) -> bool:
+    """Run one variant with as little timing as there can be, and print what its quality cost."""
+    output = work / variant
+    extra = [] if top_k is None else ["--quality-topk", str(top_k)]
+    words = (
+        f"--model {folder} --quant {variant} --quality {size} --runs 1 --warmup 1 --no-profile --prompt-tokens 3 "
+        f"--new-tokens 8 --output {output} --quiet"
+    )
+    command = [sys.executable, "-m", "benchmarker.run", *words.split(), *extra]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (path,) = output.glob("*.json")
+    record = read_record(path)
+    quality = record.quality
+    assert quality is not None, record.no_quality
+    print(
+        f"{variant:6} {quality.positions:,} tokens on {find_device().kind}: "
+        f"{quality.seconds:.1f} s with loading the baseline, {gib(quality.extra_bytes)} beyond the model, "
+        f"{gib(quality.file_bytes)} of disk; perplexity {quality.perplexity:.1f} (random weights), "
+        f"KL divergence {quality.against.kl_mean:.3g}, noise floor {quality.noise.kl_mean:.3g}",
+        flush=True,
+    )
+    return quality.seconds <= LIMIT_S and (quality.extra_bytes or 0) <= LIMIT_BYTES
+
+
+if __name__ == "__main__":
+    main()

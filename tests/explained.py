@@ -1,0 +1,117 @@
+"""Runs whose profile and timing are known, to be explained."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.values import Explanation
+from benchmarker.record import Kernel, Profile, RunRecord
+from benchmarker.roofline import Demand, Limits
+from tests.records import cell, load, profile, record
+
+COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Iter&)"
+TOKENS = 31
+"""Decode steps of the profiled generation, which makes 32 tokens."""
+
+LIMITS = Limits(
+    read_bytes_per_s=3e12,
+    copy_bytes_per_s=2.8e12,
+    array_bytes=2**30,
+    matmul_flops_per_s=600e12,
+    matmul_dtype="float16",
+    matmul_size=8192,
+    launch_s=2e-6,
+    operator_s=6e-6,
+    graph_kernel_s=1.5e-6,
+)
+
+
+def kernel(name: str, *, ms: float, calls: int = 252) -> Kernel:
+    """So many milliseconds and calls a decoded token, and as many in the prefill."""
+    return Kernel(
+        name=name,
+        calls=calls * (TOKENS + 1),
+        total_s=ms * (TOKENS + 1) / 1e3,
+        decode_calls=calls * TOKENS,
+        decode_s=ms * TOKENS / 1e3,
+    )
+
+
+def split_profile(*kernels: Kernel, busy_ms: float | None = None, **fields: object) -> Profile:
+    """A profile that tells prefill and decode apart."""
+    kernel_s = sum(one.total_s for one in kernels)
+    decode_s = sum(one.decode_s or 0.0 for one in kernels) if busy_ms is None else busy_ms * TOKENS / 1e3
+    return profile(
+        kernels=kernels,
+        kernel_s=kernel_s,
+        busy_s=decode_s * (TOKENS + 1) / TOKENS,
+        span_s=2.0,
+        latency_s=2.0,
+        decode_busy_s=decode_s,
+        decode_span_s=1.86,
+        **fields,
+    )
+
+
+def demand(weight_gb: float = 8.0, **fields: object) -> Demand:
+    facts = {
+        "weight_bytes": round(weight_gb * 1e9),
+        "kv_bytes_per_token": 147_456,
+        "context_tokens": 76.0,
+        "kv_bytes": 11_000_000,
+        "decode_flops": 8_100_000_000,
+        "prefill_flops": 200_000_000_000,
+        **fields,
+    }
+    return Demand(**facts)
+
+
+def run(
+    quant: str,
+    *kernels: Kernel,
+    tpot_ms: float,
+    weight_gb: float | None = 8.0,
+    profiled: Profile | None = None,
+    **fields: object,
+) -> RunRecord:
+    """A run whose token takes so long, with the device's limits unless `weight_gb` is None."""
+    times = [tpot_ms * 100 / 1e3] * 5
+    return record(
+        quant,
+        cell(times, prompt_tokens=26, new_tokens=100, demand=demand(weight_gb) if weight_gb else None),
+        profile=profiled or split_profile(*kernels),
+        limits=LIMITS if weight_gb else None,
+        **fields,
+    )
+
+
+def explained(one: RunRecord, *more: RunRecord) -> Explanation:
+    found = explain(one.variant.name, [one, *more])
+    assert isinstance(found, Explanation), found
+    return found
+
+
+def parts(found: Explanation) -> dict[str, float]:
+    """Milliseconds a token."""
+    return {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall.parts}
+
+
+FP16 = (
+    kernel("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT", ms=3.6),
+    kernel("void at::native::reduce_kernel<512, 1, MeanOps<float>>", ms=1.0, calls=145),
+    kernel("void at::native::vectorized_elementwise_kernel<4, MulFunctor<float>>", ms=1.4, calls=700),
+    kernel(COPY, ms=0.7, calls=290),
+    kernel("fmha_cutlassF_f16_aligned_64x128_rf_sm80", ms=0.3, calls=36),
+)
+
+INT8 = (
+    kernel(COPY, ms=10.0),
+    kernel("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT", ms=3.4, calls=253),
+    kernel("void at::native::vectorized_elementwise_kernel<4, MulFunctor<float>>", ms=1.6, calls=700),
+)
+INT8_LOAD = load(
+    weight_bytes=4_417_150_464,
+    quantized_fraction=0.9,
+    weight_classes={"Int8Tensor int8": 252, "Tensor float16": 1},
+)

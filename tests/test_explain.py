@@ -1,0 +1,203 @@
+"""From a profile and a timing to a reason, on records whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.explaining.advice import graph_ceiling
+from benchmarker.explaining.explain import explain
+from benchmarker.explaining.values import Ceiling, NotExplained
+from benchmarker.record import Kernel
+from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
+from tests.records import cell, cpu_environment, load, profile, record, sample
+
+
+def test_the_parts_of_a_token_add_up_to_its_measured_time() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=28.0))
+    assert parts(found) == {
+        "reading the weights": 8.0 / 3.0,
+        "matrix products beyond that": 3.6 - 8.0 / 3.0,
+        "attention": 0.3,
+        "norms, rotary, elementwise": 2.4,
+        "copies and casts": 0.7,
+        "gaps (launches, host)": 21.0,
+    }
+    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.028)
+
+
+def test_without_a_measured_bandwidth_the_matrix_products_are_one_part() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=28.0, weight_gb=None))
+    assert parts(found)["matrix products"] == 3.6
+    assert "reading the weights" not in parts(found)
+    assert any("the ideal time of reading the weights is not known" in note for note in found.notes)
+
+
+def test_weights_that_stay_in_the_cache_are_read_faster_than_the_bandwidth() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=8.0, weight_gb=30.0))
+    assert parts(found)["reading the weights"] == 3.6
+    assert "matrix products beyond that" not in parts(found)
+
+
+def test_what_the_parts_do_not_add_up_to_is_shown_as_unexplained() -> None:
+    overlapping = split_profile(*FP16, busy_ms=6.0)
+    found = explained(run("fp16", tpot_ms=8.0, profiled=overlapping))
+    assert parts(found)["unexplained"] == -1.0
+    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.008)
+
+
+def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is_computed() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=28.0))
+    assert found.verdict.bound == "host"
+    assert found.verdict.reason == (
+        "75 % of each token the device waits for the host; busy 7.00 ms of each 28.0 ms token (25 %), "
+        "9.5 % of the measured bandwidth."
+    )
+    # 7.0 ms of kernels; the shortest takes 2 us, more than an empty one in a graph.
+    assert found.verdict.advice == (
+        "Quantization cannot help here. `--runtime graph` would lift the ceiling to about 143 tok/s."
+    )
+
+
+def test_gaps_that_are_shorter_than_the_copies_are_not_the_reason() -> None:
+    found = explained(run("int8", *INT8, tpot_ms=24.0, load=INT8_LOAD))
+    assert found.waterfall.busy_share < 0.70
+    assert found.verdict.bound == "dequantizing"
+
+
+def test_the_ceiling_has_what_is_left_of_each_launch_in_a_graph() -> None:
+    phase = explained(
+        run("fp16", kernel("nvjet_a", ms=4.0, calls=1000), kernel("Memset (Device)", ms=1.0, calls=1000), tpot_ms=28.0)
+    ).phase
+    # 2,000 kernels, each with 1.5 us - 1.0 us between it and the next.
+    assert graph_ceiling(phase, LIMITS, batch_size=1) == Ceiling(pytest.approx(1 / 0.006), is_bound=False)
+    assert graph_ceiling(phase, LIMITS, batch_size=4) == Ceiling(pytest.approx(4 / 0.006), is_bound=False)
+    assert graph_ceiling(phase, None, batch_size=1) == Ceiling(pytest.approx(1 / 0.005), is_bound=True)
+
+
+def test_a_ceiling_without_a_measured_launch_is_an_upper_bound() -> None:
+    advice = explained(run("fp16", *FP16, tpot_ms=28.0, weight_gb=None)).verdict.advice
+    assert advice.endswith("would lift the ceiling to at most 143 tok/s, the kernels' time alone.")
+
+
+def test_reading_the_weights_at_most_of_the_bandwidth_is_bandwidth_bound() -> None:
+    found = explained(run("fp16", kernel("triton_red_fused_mm_t_view_1", ms=3.2), tpot_ms=3.6, runtime="compile"))
+    assert found.verdict.bound == "bandwidth"
+    assert found.mbu == pytest.approx(8.011 / 3.6 / 3.0)
+    assert found.verdict.reason.startswith(
+        "it uses 74 % of the measured memory bandwidth; busy 3.20 ms of each 3.60 ms"
+    )
+
+
+def test_arithmetic_near_the_matmul_rate_is_compute_bound() -> None:
+    busy = cell([0.5] * 5, batch_size=64, new_tokens=100, demand=demand(decode_flops=1_500_000_000_000))
+    made = record("fp16", busy, profile=split_profile(kernel("nvjet_a", ms=4.5), batch_size=64), limits=LIMITS)
+    assert explained(made).verdict.bound == "compute"
+
+
+def test_a_copy_before_each_product_is_dequantizing_under_another_name() -> None:
+    found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD))
+    assert found.verdict.bound == "dequantizing"
+    assert found.verdict.reason == (
+        "each weight is converted before it is multiplied: 67 % of the kernel time is one copy kernel, "
+        "`unrolled_elementwise_kernel<direct_copy_kernel_cuda(Iter&)`, launched as often as there are matrix "
+        "products; busy 15.0 ms of each 18.0 ms token (83 %), 15 % of the measured bandwidth."
+    )
+    assert found.verdict.advice == (
+        "A kernel that multiplies the packed weights saves it: `--runtime compile` fuses the conversion into the "
+        "product."
+    )
+
+
+def test_a_quantized_variant_that_multiplies_in_16_bits_is_said_so_loudly() -> None:
+    found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD))
+    assert found.proof.warnings == (
+        "not a low-bit product: the quantized weights are converted to 16 or 32 bits, which takes 10.0 ms of each "
+        "token, and multiplied like any others",
+    )
+    packed = explained(
+        run("bnb4", kernel("void gemm_4bit_simt<__half, 1>(__half const*)", ms=3.0), tpot_ms=18.0, load=INT8_LOAD)
+    )
+    assert packed.proof.warnings == ()
+
+
+def test_a_torch_fallback_is_said_loudly() -> None:
+    facts = load(
+        quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}
+    )
+    found = explained(run("gptq", kernel("triton_poi_fused_index_mul_sub_0", ms=10.0), tpot_ms=12.0, load=facts))
+    assert found.verdict.bound == "dequantizing"
+    assert found.proof.warnings[0] == (
+        "torch fallback: TorchLinear is gptqmodel's for where no better one runs: it unpacks by torch operators and "
+        "multiplies in 16 bits"
+    )
+    assert found.proof.warnings[1].startswith("not a low-bit product: ")
+
+
+def test_copies_that_no_weight_explains_are_copy_bound() -> None:
+    found = explained(run("fp16", kernel("nvjet_a", ms=5.0), kernel(COPY, ms=3.0, calls=900), tpot_ms=9.0))
+    assert found.verdict.bound == "copies"
+
+
+def test_attention_and_cache_updates_together_can_be_the_reason() -> None:
+    found = explained(
+        run(
+            "fp16",
+            kernel("nvjet_a", ms=4.0),
+            kernel("void pytorch_flash::flash_fwd_splitkv_kernel<T>", ms=3.0, calls=36),
+            kernel("void at::native::index_elementwise_kernel<128, 4, index_copy_kernel_impl>", ms=1.0, calls=72),
+            tpot_ms=9.0,
+        )
+    )
+    assert found.verdict.bound == "attention/KV"
+
+
+def test_a_name_without_a_category_is_named_where_it_matters() -> None:
+    found = explained(run("fp16", kernel("nvjet_a", ms=4.0), kernel("mystery", ms=1.0), tpot_ms=6.0))
+    assert parts(found)["other"] == 1.0
+    assert any("20 % of the kernel time has no category" in note and "`mystery`" in note for note in found.notes)
+
+
+def test_on_a_cpu_making_views_is_the_hosts_time() -> None:
+    on_cpu = split_profile(kernel("aten::mm", ms=6.0), kernel("aten::view", ms=2.0), by="cpu")
+    found = explained(run("fp16", tpot_ms=20.0, profiled=on_cpu, environment=cpu_environment()))
+    assert parts(found)["gaps (launches, host)"] == 14.0
+    assert found.verdict.bound == "host"
+    assert found.verdict.advice.endswith("`--runtime compile` takes Python and dispatch out of each token.")
+
+
+def test_an_older_profile_is_held_against_the_whole_generation() -> None:
+    whole = profile(
+        kernels=(Kernel(name="nvjet_a", calls=320, total_s=0.32),), kernel_s=0.32, busy_s=0.32, latency_s=1.6
+    )
+    times = tuple(sample(2.6, new_tokens=100, ttft_s=0.125) for _ in range(3))
+    found = explained(record("fp16", cell(prompt_tokens=26, new_tokens=100, samples=times), profile=whole))
+    # The first token takes 125 ms and each of the 31 others 25 ms.
+    assert found.waterfall.total_s == pytest.approx((0.125 + 31 * 0.025) / 32)
+    assert found.waterfall.busy_share == pytest.approx(0.32 / 0.9)
+    assert found.waterfall.slow_down == pytest.approx(1.6 / 0.9)
+
+
+def test_the_time_is_of_all_processes_and_the_profile_of_the_one_that_has_it() -> None:
+    rounds = [run("fp16", *FP16, tpot_ms=tpot_ms, round_number=number) for number, tpot_ms in enumerate((27, 28, 29))]
+    without = [one.model_copy(update={"profile": None}) for one in rounds[1:]]
+    assert explained(rounds[0], *without).waterfall.total_s == pytest.approx((27 * 28 * 29) ** (1 / 3) / 1e3)
+
+
+def test_a_variant_without_a_profile_says_why_it_is_not_explained() -> None:
+    assert explain("fp16", [record("fp16")]) == NotExplained(
+        "fp16", "it has no profile; measure it without --no-profile"
+    )
+    failed = record("fp16", no_profile="profile: the profiler recorded no kernel")
+    assert explain("fp16", [failed]) == NotExplained("fp16", "profile: the profiler recorded no kernel")
+
+
+def test_prefill_has_a_verdict_of_its_own() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=28.0))
+    assert found.prefill == (
+        "prefill of 26 tokens: 28.00 ms to the first token, busy 25 %, 1.2 % of the measured matmul rate: host-bound"
+    )
+
+
+def test_a_compiled_runtime_is_not_told_to_compile() -> None:
+    found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD, runtime="compile"))
+    assert "--runtime compile" not in found.verdict.advice

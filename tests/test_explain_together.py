@@ -1,0 +1,126 @@
+"""Several variants explained together: their differences, predicted ceilings, break-even, and what is printed."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarker.cli import app
+from benchmarker.comparison import compare_records, to_markdown
+from benchmarker.explaining.breakeven import Cost, break_even, cost_of
+from benchmarker.page.html import to_html
+from benchmarker.record import RunRecord, RuntimeFacts
+from tests.explained import FP16, INT8, INT8_LOAD, run
+from tests.records import load, record, save
+
+
+def pair(*, rounds: int = 1) -> list[RunRecord]:
+    return [
+        made
+        for number in range(rounds)
+        for made in (
+            run("fp16", *FP16, tpot_ms=9.0 + 0.01 * number, round_number=number),
+            run("int8", *INT8, tpot_ms=18.0 + 0.02 * number, round_number=number, load=INT8_LOAD),
+        )
+    ]
+
+
+def test_two_variants_differ_part_by_part() -> None:
+    (contrast,) = compare_records(pair(rounds=3)).contrasts
+    assert sum(seconds for _, seconds in contrast.parts) == pytest.approx(0.009, rel=0.01)
+    assert contrast.sentence() == (
+        "int8 is 2.00x slower than fp16: +9.30 ms/token copies and casts (converting each weight before it is "
+        "multiplied), +1.01 ms gaps (launches, host), -0.800 ms norms, rotary, elementwise, -0.300 ms attention"
+    )
+
+
+def test_one_process_each_is_said_to_be_no_test() -> None:
+    (contrast,) = compare_records(pair()).contrasts
+    assert contrast.sentence().startswith("int8 is 2.00x slower than fp16 (not tested): ")
+
+
+def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
+    comparison = compare_records(pair())
+    assert [(row.variant, row.bound_by) for row in comparison.rows] == [
+        ("fp16", "mixed"),
+        ("int8", "dequantizing"),
+    ]
+    printed = to_markdown(comparison)
+    assert "bound by" in printed
+    assert "**Why**\n\n- **fp16** is bound by mixed: no part stands out: " in printed
+    assert "- **int8** is bound by dequantizing: each weight is converted" in printed
+
+
+def test_the_page_says_why_as_well() -> None:
+    page = to_html(compare_records(pair()), ())
+    assert "<h2>Why</h2>" in page
+    assert "<li><strong>int8</strong> is bound by dequantizing: each weight is converted" in page
+
+
+def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair()))])
+    assert done.exit_code == 0, done.output
+    assert "| reading the weights         |     2.67 |         2.67 |" in done.output
+    assert "| **a token, measured**       | **9.00** |    **18.00** |" in done.output
+    assert "**int8** (eager) is bound by **dequantizing**: " in done.output
+    assert "- **not a low-bit product: " in done.output
+    assert "**Against fp16**" in done.output
+
+
+def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, record("fp16")))])
+    assert done.exit_code == 0
+    assert "- fp16 is not explained: it has no profile; measure it without --no-profile." in done.output
+
+
+def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:
+    eager = run("fp16", *FP16, tpot_ms=28.0)
+    graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="graph")
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, eager, graph))])
+    assert (
+        "- fp16 was to reach about 143 tok/s in a graph; fp16 graph decodes 135 tok/s (predicted +5.7 %)."
+        in done.output
+    )
+
+
+def costly(quant: str, *, tpot_ms: float, load_s: float, quantize_s: float | None = None, number: int) -> RunRecord:
+    kernels = FP16 if quant == "fp16" else INT8
+    facts = load(load_s=load_s, quantize_s=quantize_s)
+    return run(quant, *kernels, tpot_ms=tpot_ms + 0.001 * number, load=facts, round_number=number)
+
+
+def test_a_variant_has_paid_for_itself_after_so_many_tokens_cold_and_warm(tmp_path) -> None:
+    records = [
+        one
+        for number in range(3)
+        for one in (
+            costly("fp16", tpot_ms=30.0, load_s=2.0, number=number),
+            costly("gptq", tpot_ms=20.0, load_s=12.0, quantize_s=300.0, number=number),
+        )
+    ]
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *records))])
+    # Ten seconds of loading and 300 of quantizing, at 10 ms saved a token.
+    assert (
+        "- gptq has paid for itself against fp16 after: warm 1,000 tokens (12.00 s before the first token); cold "
+        "31,000 tokens (312 s before the first token)." in done.output
+    )
+
+
+def test_a_variant_that_is_not_really_faster_never_pays() -> None:
+    row = compare_records(pair()).rows[1]
+    found = break_even(row, row, costs=(Cost(1.0, 1.0), Cost(9.0, 9.0)))
+    assert found is not None
+    assert found.sentence("fp16") == "int8 is not faster than fp16, and never pays for its loading"
+
+
+def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
+    def facts(setup_s: float, state: str) -> RuntimeFacts:
+        return RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=state)
+
+    cold, warm = (
+        record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"runtime": facts(*given)})
+        for given in ((80.0, "cold"), (20.0, "warm"))
+    )
+    assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
+    assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
+    assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)

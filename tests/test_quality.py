@@ -1,0 +1,143 @@
+"""Quality from end to end: the real loaders and runs, on a two-layer random Qwen3."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarker.errors import SpecError
+from benchmarker.job import make_job
+from benchmarker.loading import load_model
+from benchmarker.measuring import Run
+from benchmarker.record import RunRecord
+from benchmarker.terminal import Terminal
+from tests.test_quality_inputs import plan
+
+
+def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **quality: Any) -> RunRecord:
+    """`benchmarker run --quality quick`, in this process."""
+    job = make_job(
+        config=None,
+        variant=None,
+        model={"id": str(folder), "dtype": "bfloat16"},
+        form={"quant": quant, "runtime": runtime},
+        options=[],
+        grid={"prompt_tokens": [3], "new_tokens": [2]},
+        procedure={"runs": 1, "warmup": 1, "profile": False},
+        quality={"size": "quick", **quality},
+        device="cpu",
+        output=output,
+        part=None,
+        reproduce="",
+    )
+    return Run(job, Terminal(quiet=True)).execute()
+
+
+@pytest.fixture
+def peaked(model_folder: Path) -> Path:
+    """Random weights that are sure of something: with a small last norm, every distribution would be nearly flat."""
+    weights = load_file(model_folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] * 3
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    return model_folder
+
+
+def test_the_baseline_is_held_against_itself_and_differs_by_nothing(peaked: Path, tmp_path: Path) -> None:
+    quality = run(peaked, "fp16", tmp_path).quality
+    assert quality is not None
+    assert quality.is_baseline
+    assert quality.perplexity == quality.baseline_perplexity
+    assert (quality.against.kl_max, quality.against.same_top, quality.against.ln_ratio) == (0, 1, 0)
+    assert quality.against == quality.noise
+    assert not quality.is_distinguishable
+
+
+def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, tmp_path: Path) -> None:
+    record = run(peaked, "int8", tmp_path)
+    quality = record.quality
+    assert [cell.status for cell in record.cells] == ["ok"]
+    assert quality is not None
+    assert quality.baseline == f"fp16 of {peaked} in bfloat16"
+    assert (quality.positions, quality.window_tokens, quality.scored_from) == (8160, 512, 256)
+    assert quality.text == "benchmarker evaluation.txt"
+    assert quality.file_bytes == 32 * 255 * 2048 * 2
+    assert 0 < quality.against.kl_mean < 0.1
+    assert 0.9 < quality.against.same_top <= 1
+    assert quality.noise.kl_mean == 0
+    assert quality.is_distinguishable
+    assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
+
+
+def test_a_form_is_judged_by_a_forward_pass_of_the_model_that_was_loaded(peaked: Path, tmp_path: Path) -> None:
+    """The same windows, by hand: one whole window at a time, in float64."""
+    windows = plan(peaked).windows.ids
+    model = load_model(str(peaked), "int8", device="cpu", dtype="bfloat16")
+    nats = []
+    with torch.no_grad():
+        for window in torch.from_numpy(windows[:4]):
+            logs = model(window[None]).logits[0].double().log_softmax(-1)
+            nats += [-logs[at, window[at + 1]] for at in range(256, 511)]
+    quality = run(peaked, "int8", tmp_path).quality
+    assert quality is not None
+    found = sum(one.nats for one in quality.windows[:4]) / 4
+    assert found == pytest.approx(float(sum(nats) / len(nats)), rel=1e-4)
+
+
+def test_keeping_the_likeliest_is_labelled_and_is_no_more_than_the_whole(peaked: Path, tmp_path: Path) -> None:
+    whole, top = run(peaked, "int8", tmp_path).quality, run(peaked, "int8", tmp_path, top_k=50).quality
+    assert whole is not None
+    assert top is not None
+    assert top.top_k == 50
+    assert top.file_bytes < whole.file_bytes / 4
+    assert 0 < top.against.kl_mean <= whole.against.kl_mean
+    assert top.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
+
+
+def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = load_file(model_folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("inf"))
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    record = run(model_folder, "fp16", tmp_path / "results")
+    assert [cell.status for cell in record.cells] == ["ok"]
+    assert (record.status, record.quality) == ("complete", None)
+    assert record.no_quality == (
+        "--quality: fp16 gives logits that are not finite in window 1 of 32, so that there is no perplexity; "
+        "try --dtype bfloat16, whose range is wider"
+    )
+    assert list(scratch.iterdir()) == []
+
+
+def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None:
+    nothing: dict[str, Any] = {
+        "config": None, "variant": None, "form": {}, "options": [], "grid": {}, "procedure": {}, "device": "cpu",
+        "output": None, "part": None, "reproduce": "",
+    }  # fmt: skip
+    dummy = {"id": str(session_model), "load_format": "dummy"}
+    with pytest.raises(SpecError) as caught:
+        make_job(model=dummy, quality={"size": "quick"}, **nothing)
+    assert str(caught.value) == (
+        "--quality: random weights (load_format dummy) have no quality to lose; measure real weights, "
+        "or give --quality off"
+    )
+    assert make_job(model=dummy, quality={"size": "off"}, **nothing).quality.size == "off"
+    with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):
+        make_job(model={}, quality={"text": "some.txt"}, **nothing)
+
+
+@pytest.mark.slow
+def test_a_compiled_variant_is_judged_like_the_eager_one(peaked: Path, tmp_path: Path) -> None:
+    eager, compiled = run(peaked, "int8", tmp_path).quality, run(peaked, "int8", tmp_path, runtime="compile").quality
+    assert eager is not None
+    assert compiled is not None
+    assert compiled.against == eager.against

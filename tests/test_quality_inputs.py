@@ -1,0 +1,202 @@
+"""What a user can give --quality that will not do: each is one line, as early as can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.errors import ModelError, QualityError, SpecError
+from benchmarker.loaders.base import Silent
+from benchmarker.loaders.reading import load_tokenizer
+from benchmarker.loaders.source import find_checkpoint
+from benchmarker.quality.plan import Plan, make_plan
+from benchmarker.quality.scratch import check_room, scratch_file
+from benchmarker.quality.text import read_text
+from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
+from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
+
+LONG = "The quick brown fox jumps over the lazy dog. " * 2000
+
+
+def plan(folder: Path, quant: str = "int8", **quality: object) -> Plan:
+    spec = QualitySpec.model_validate({"size": "quick", **quality})
+    model, variant = ModelSpec(id=str(folder)), VariantSpec(name=quant, quant=quant)
+    checkpoint = find_checkpoint(model, variant)
+    return make_plan(
+        spec, model, variant, checkpoint=checkpoint, tokenizer=load_tokenizer(checkpoint), progress=Silent()
+    )
+
+
+def test_the_shipped_text_gives_32_windows_spread_over_all_of_it(session_model: Path) -> None:
+    quick, full = plan(session_model), plan(session_model, size="full")
+    assert quick.windows.ids.shape == (QUICK_WINDOWS, WINDOW_TOKENS)
+    assert quick.windows.targets.size == 8160
+    assert full.windows.ids.shape[0] > 4 * QUICK_WINDOWS
+    positions = [full.windows.ids.tolist().index(window) for window in quick.windows.ids.tolist()]
+    assert positions == sorted(positions)
+    assert positions[-1] > 0.9 * len(full.windows.ids)
+    assert quick.row_bytes(torch.float16) == SCORED * 2048 * 2
+
+
+def test_a_file_of_ones_own_is_named_with_its_hash(session_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "fox.txt").write_text(LONG)
+    made = plan(session_model, text=str(tmp_path / "fox.txt"))
+    assert made.text.name == "fox.txt"
+    assert made.text.sha256 == read_text(str(tmp_path / "fox.txt")).sha256
+    assert made.windows.text_tokens // WINDOW_TOKENS >= len(made.windows.ids)
+
+
+def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text("".join(json.dumps({"text": f"line {at}"}) + "\n" for at in range(3)))
+    assert read_text(str(folder)).content == "line 0\n\nline 1\n\nline 2"
+    with pytest.raises(SpecError, match=r"no split 'tests'; did you mean 'test'\?"):
+        read_text(f"{folder}::tests")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "there is no text in it; give a text of at least a few kB"),
+        (b" \n\n", "there is no text in it; give a text of at least a few kB"),
+        (b"\x89PNG\r\n\x1a\n\xff", "not a text file in UTF-8"),
+        (b"all ASCII \0 and yet no text", "not a text file in UTF-8"),
+    ],
+)
+def test_a_file_without_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        read_text(str(tmp_path / "text"))
+    assert str(caught.value) == f"--eval-text {tmp_path / 'text'}: {message}"
+
+
+def test_a_text_shorter_than_a_window_is_refused_with_both_lengths(session_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("Too short. " * 20)
+    with pytest.raises(SpecError) as caught:
+        plan(session_model, text=str(tmp_path / "short.txt"))
+    found = str(caught.value)
+    assert found.startswith("short.txt: ")
+    assert found.endswith(" tokens, fewer than one window of 512; give a longer --eval-text")
+
+
+def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"no such file; a data set is written NAME:CONFIG:SPLIT"):
+        read_text(str(tmp_path / "missing.txt"))
+
+
+def test_a_baseline_with_another_vocabulary_is_refused(session_model: Path, model_folder: Path) -> None:
+    tokenizer = json.loads((model_folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    last = max(vocabulary, key=vocabulary.get)
+    vocabulary["another"] = vocabulary.pop(last)
+    tokenizer["model"]["merges"] = [pair for pair in tokenizer["model"]["merges"] if "".join(pair) != last]
+    (model_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelError) as caught:
+        plan(session_model, baseline=str(model_folder))
+    assert str(caught.value) == (
+        f"--quality-baseline {model_folder}: its vocabulary differs from that of {session_model}, so that their "
+        "predictions do not compare; give the model that it was quantized from"
+    )
+
+
+def test_a_checkpoint_that_is_quantized_already_needs_the_original(session_model: Path, model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="name the original with --quality-baseline MODEL"):
+        plan(model_folder, "gptq")
+    assert plan(model_folder, "gptq", baseline=str(session_model)).baseline.folder == session_model
+
+
+def test_a_model_without_a_tokenizer_reads_no_text(model_folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model_folder / name).unlink()
+    with pytest.raises(ModelError, match="no tokenizer in its folder, and --quality is measured on a text"):
+        plan(model_folder)
+
+
+def test_a_model_that_cannot_see_a_window_is_refused(model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text()) | {"max_position_embeddings": 256}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="sees 256 positions, and quality is measured in windows of 512"):
+        plan(model_folder)
+
+
+def test_more_tokens_kept_than_there_are_is_refused(session_model: Path) -> None:
+    with pytest.raises(SpecError, match="--quality-topk 2048: the vocabulary has 2048 tokens; give fewer"):
+        plan(session_model, top_k=2048)
+
+
+def test_no_room_for_the_file_is_said_with_its_size_and_the_way_out() -> None:
+    with pytest.raises(QualityError) as caught:
+        check_room(2**60)
+    message = str(caught.value)
+    assert message.startswith(f"--quality: no room in {tempfile.gettempdir()} for 1073741824.00 GiB of distributions (")
+    assert message.endswith("are free); set TMPDIR to a folder with room, or keep less with --quality-topk 100")
+
+
+def test_a_disk_that_gives_no_room_is_an_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from benchmarker.quality.scratch import scratch_file\n"
+        "from benchmarker.errors import QualityError\n"
+        "try:\n"
+        "    scratch_file(10, 1000).__enter__()\n"
+        "except QualityError as error:\n"
+        "    print(error)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert f"no room in {tmp_path} for 0.0 MiB of distributions (file too large)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_has_no_name_even_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch_file(3, 5) as file:
+        file[1] = 7
+        assert file[1].tolist() == [7] * 5
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_that_begins_texts_begins_windows(session_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(session_model, tmp_path / "bos"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    one = {"Sequence": {"id": "A", "type_id": 0}}
+    bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    special = {"<|im_start|>": {"id": "<|im_start|>", "ids": [2], "tokens": ["<|im_start|>"]}}
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [bos, one],
+        "pair": [bos, one],
+        "special_tokens": special,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "<|im_start|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    windows = plan(folder).windows
+    assert windows.begins_with == 2
+    assert set(windows.ids[:, 0]) == {2}
+
+
+def test_windows_do_not_overlap_and_the_rest_is_left_out(session_model: Path) -> None:
+    tokenizer = load_tokenizer(
+        find_checkpoint(ModelSpec(id=str(session_model)), VariantSpec(name="fp16", quant="fp16"))
+    )
+    text = read_text(None)
+    windows = cut(text, tokenizer, size="full")
+    tokens = tokenizer(text.content, add_special_tokens=False)["input_ids"]
+    assert windows.ids.flatten().tolist() == tokens[: windows.ids.size]
+    assert len(tokens) - windows.ids.size < WINDOW_TOKENS

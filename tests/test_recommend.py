@@ -1,0 +1,145 @@
+"""A budget names one variant, or says why it cannot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarker.cli import app
+from benchmarker.comparison import compare_records
+from benchmarker.errors import ResultsError, SpecError
+from benchmarker.recommending.budget import parse_budget
+from benchmarker.recommending.choose import Recommendation, recommend
+from benchmarker.recommending.words import recommendation_to_dict, recommendation_to_markdown
+from benchmarker.record import Memory, RunRecord
+from tests.records import cell, environment, record, save
+
+GIB = 2**30
+
+
+def sweep(quant: str, latencies_s: list[float], *, memory_gib: float, **fields: object) -> list[RunRecord]:
+    """One record a round, all with that peak."""
+    peak = Memory(peak_allocated_bytes=round(memory_gib * GIB))
+    return [
+        record(quant, cell([latency_s] * 3, memory=peak), round_number=number, **fields)
+        for number, latency_s in enumerate(latencies_s)
+    ]
+
+
+FP16 = sweep("fp16", [1.40, 1.41, 1.40, 1.39, 1.40], memory_gib=7.6)
+INT8 = sweep("int8", [2.20, 2.21, 2.22, 2.20, 2.21], memory_gib=5.3)
+GPTQ = sweep("gptq", [1.10, 1.11, 1.10, 1.10, 1.09], memory_gib=2.6)
+BNB4 = sweep("bnb4", [1.101, 1.109, 1.101, 1.099, 1.091], memory_gib=2.9)
+
+
+def answer(budget: str, *variants: list[RunRecord]) -> tuple[Recommendation, str]:
+    found = recommend(compare_records([one for variant in variants for one in variant]), budget)
+    return found, recommendation_to_markdown(found)
+
+
+def test_the_fastest_that_fits_is_named_with_its_margins() -> None:
+    found, printed = answer("memory<6GiB", FP16, INT8, GPTQ)
+    assert found.chosen is not None
+    assert found.chosen.row.variant == "gptq"
+    assert printed.startswith(
+        "**For the budget `memory<6GiB`, at prompt 26, 50 new tokens, batch 1**: gptq on the eager runtime, memory "
+        "2.60 GiB (57 % below the limit); 2.01x ["
+    )
+    assert "] as fast as int8, the next that fits." in printed
+    assert "- fp16 on the eager runtime does not fit: memory 7.60 GiB (27 % above the limit)" in printed
+
+
+def test_the_only_one_that_fits_needs_no_test() -> None:
+    found, printed = answer("memory<3GiB", FP16[:1], GPTQ[:1])
+    assert found.chosen is not None
+    assert "gptq on the eager runtime, memory 2.60 GiB (13 % below the limit); no other variant fits." in printed
+
+
+def test_where_none_fits_the_nearest_is_named() -> None:
+    found, printed = answer("memory<2GiB", FP16, INT8, GPTQ)
+    assert found.chosen is None
+    assert "none fits; the nearest is gptq on the eager runtime: memory 2.60 GiB (30 % above the limit)." in printed
+
+
+def test_a_difference_that_was_not_tested_decides_nothing() -> None:
+    found, printed = answer("memory<6GiB", FP16[:1], INT8[:1], GPTQ[:1])
+    assert found.chosen is None
+    assert "no recommendation: gptq and int8 fit, and their difference is not tested; more rounds would tell" in printed
+
+
+def test_an_inconclusive_difference_decides_nothing() -> None:
+    noisy = sweep("bnb4", [1.0, 1.3, 1.05, 1.25, 1.10], memory_gib=2.9)
+    found, printed = answer("memory<6GiB", FP16, GPTQ, noisy)
+    assert found.chosen is None
+    assert "their difference is inconclusive" in printed
+
+
+def test_of_two_that_are_as_fast_the_smaller_is_named() -> None:
+    found, printed = answer("memory<6GiB", FP16, GPTQ, BNB4)
+    assert found.chosen is not None
+    assert found.chosen.row.variant == "gptq"
+    assert "it is as fast as bnb4 within the band, and needs least memory." in printed
+
+
+def test_a_metric_that_nobody_measured_makes_the_budget_unanswerable() -> None:
+    found, printed = answer("memory<6GiB, kld<0.05", FP16, GPTQ)
+    assert found.chosen is None
+    assert "it cannot be answered; kld was not measured: a sweep of real weights with quality measures it." in printed
+    assert recommendation_to_dict(found)["not_measured"] == ["kld"]
+
+
+def test_a_time_of_one_process_is_not_held_against_a_limit() -> None:
+    found, printed = answer("latency<2s", FP16[:1], INT8[:1])
+    assert found.chosen is None
+    assert "none is known to fit; fp16 and int8 may, and more rounds or measurements would tell." in printed
+    assert "latency 1.4000 s (30 % below the limit, of fewer than 3 rounds)" in printed
+
+
+def test_an_interval_with_the_limit_inside_is_too_close_to_call() -> None:
+    _, printed = answer("latency<1.4s", FP16)
+    assert "too close to call" in printed
+
+
+def test_a_forced_comparison_recommends_nothing() -> None:
+    elsewhere = sweep("gptq", [1.1, 1.1, 1.1], memory_gib=2.6, environment=environment(device={"name": "NVIDIA A100"}))
+    forced = compare_records([*FP16, *elsewhere], force=True)
+    with pytest.raises(
+        ResultsError, match="nothing is recommended from records that were compared by force; device is"
+    ):
+        recommend(forced, "memory<6GiB")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memry<6GiB", "'memry' cannot be limited; did you mean 'memory'?"),
+        ("memory<6 parsec", "memory is in b, mib, gib, mb, gb, not 'parsec'"),
+        ("kld<5ms", "kld is in %, not 'ms'"),
+        ("memory 6", "write it as memory<6GiB: what, < or >, a number and its unit"),
+        ("", "write conditions, as in --budget 'memory<6GiB, kld<0.05'"),
+    ],
+)
+def test_a_budget_that_cannot_be_read_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_budget(text)
+    assert said in str(caught.value)
+
+
+def test_units_are_base_units_inside() -> None:
+    (memory, first, agreement) = parse_budget("memory<=6GiB, TTFT<30ms,top1>95%")
+    assert (memory.value, memory.is_inclusive, memory.is_upper) == (6 * GIB, True, True)
+    assert (first.metric, first.value) == ("ttft", 0.03)
+    assert (agreement.value, agreement.is_upper) == (0.95, False)
+    assert memory.allows(6 * GIB)
+    assert not agreement.allows(0.95)
+
+
+def test_compare_prints_the_recommendation_under_its_tables(tmp_path) -> None:
+    folder = save(tmp_path, *FP16, *GPTQ)
+    done = CliRunner().invoke(app, ["compare", str(folder), "--budget", "memory<6GiB"])
+    assert done.exit_code == 0, done.output
+    assert "**For the budget `memory<6GiB`" in done.output
+    plain = CliRunner().invoke(app, ["compare", str(folder), "--budget", "memory<6GiB", "--format", "json"])
+    assert json.loads(plain.output)["variant"] == "gptq"
