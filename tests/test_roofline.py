@@ -20,7 +20,7 @@ from benchmarker.measure.limits import (
     host_time,
     measure_limits,
 )
-from benchmarker.record import RunRecord, RuntimeFacts
+from benchmarker.record import Memory, RunRecord, RuntimeFacts
 from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
 from benchmarker.verify import verify
 from tests.fakes import FakeDevice
@@ -220,3 +220,38 @@ def test_a_depth_that_does_not_fit_names_the_deepest_that_does() -> None:
 
     with pytest.raises(SpecError, match=r"depth 500 \+ prompt of 26 .* use a depth of at most 474"):
         check_fits(Prompt((0,) * 26, "", (0,) * 500), 12, positions=512, model="qwen3")
+
+
+def test_rows_of_several_depths_stay_apart_and_show_their_depth(tmp_path: Path) -> None:
+    shallow, deep = (cell([1.0 + depth / 1e4] * 3, depth=depth) for depth in (0, 4096))
+    save(tmp_path, record("fp16", shallow, deep), record("int8", shallow, deep))
+    rows = to_rows(compare([tmp_path]))
+    assert [(row["variant"], row["depth"], row["latency_s"]) for row in rows] == [
+        ("fp16", 0, 1.0), ("int8", 0, 1.0), ("fp16", 4096, 1.4096), ("int8", 4096, 1.4096),
+    ]  # fmt: skip
+    shown = to_markdown(compare([tmp_path]))
+    assert "**At prompt 26, 50 new tokens, batch 1, depth 4096**" in shown
+    assert "| depth | variant |" in shown
+    assert verify([tmp_path]).is_right
+
+
+def test_setting_up_with_an_empty_cache_and_a_filled_one_are_two_columns(tmp_path: Path) -> None:
+    def compiled(setup_s: float, cache: str, number: int) -> RunRecord:
+        facts = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=cache)
+        made = record("int8", name="int8 compile", runtime="compile", run_id=f"run-{number}")
+        return made.model_copy(update={"runtime": facts})
+
+    save(tmp_path, record("fp16"), compiled(31.5, "cold", 1), compiled(6.25, "warm", 2))
+    shown = to_markdown(compare([tmp_path]))
+    assert "| cold setup s | warm setup s |" in shown
+    assert "|         31.5 |         6.25 |" in shown
+    [_, row] = to_rows(compare([tmp_path]))
+    assert (row["setup_cold_s"], row["setup_warm_s"]) == (31.5, 6.25)
+
+
+def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path) -> None:
+    kept = Memory(peak_allocated_bytes=8_150_000_000, peak_reserved_bytes=8_400_000_000, graph_pool_bytes=50_000_000)
+    save(tmp_path, record("fp16", cell(memory=kept)))
+    [row] = to_rows(compare([tmp_path]))
+    assert row["peak_memory_bytes"] == 8_200_000_000
+    assert verify([tmp_path]).is_right
