@@ -143,7 +143,13 @@ class Run:
             )
 
     def _measure_limits(self) -> None:
-        limits = measure_limits(self.device, self.job.model.dtype)
+        try:
+            limits = measure_limits(self.device, self.job.model.dtype)
+        except Exception as error:
+            if not self.device.is_out_of_memory(error):
+                raise
+            self.terminal.line("limits: not measured, there is no room for the arrays")
+            return
         self.record = self.record.model_copy(update={"limits": limits})
         self.terminal.line(
             f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "

@@ -45,7 +45,8 @@ the longest name that fits is a module's place."""
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
     "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing "
-    "roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table profiling.trace"
+    "recommending roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table "
+    "profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
