@@ -15,7 +15,7 @@ config=${CONFIG:-configs/qwen3-4b.yaml}
 mkdir -p "$folder"
 
 "$PYTHON" -m benchmarker doctor | tee "$folder/doctor.md" || echo "doctor: not all is well; see above"
-"$PYTHON" -m benchmarker sweep "$config" "$@" --quick --energy --load-format dummy \
+"$PYTHON" -m benchmarker sweep "$config" "$@" --quick --energy --load-format dummy --quality off \
     --prompt-tokens 26 --new-tokens 100 --output "$folder/records" | tee "$folder/sweep.log"
 "$PYTHON" -m benchmarker compare "$folder/records" | tee "$folder/table.md"
 "$PYTHON" -m benchmarker report "$folder/records" -o "$folder/report.html" --plots "$folder/plots" ||
