@@ -72,7 +72,7 @@ class Job:
     @property
     def is_judged(self) -> bool:
         """Whether quality is measured in this process."""
-        return self.quality.size != "off" and (self.part is None or self.part.only == "quality")
+        return self.quality.is_asked and (self.part is None or self.part.only == "quality")
 
     def points(self) -> list[Point]:
         """The cells to measure, smallest first."""
@@ -145,10 +145,10 @@ def _check_quality(model: ModelSpec, quality: QualitySpec, *, given: Given) -> N
     idle = [name for name, key in QUALITY_OPTIONS.items() if given.get(key) is not None]
     if quality.size == "off" and given.get("size") is None and idle:
         raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
-    if quality.size != "off" and model.load_format == "dummy":
+    if quality.is_asked and model.load_format == "dummy":
         raise SpecError(
-            "--quality: random weights (load_format dummy) have no quality to lose; measure real weights, "
-            "or give --quality off"
+            "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
+            "or leave them out"
         )
 
 

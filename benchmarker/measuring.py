@@ -16,7 +16,7 @@ from benchmarker.errors import BenchmarkerError, ResultsError
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
-from benchmarker.judging import judge_or_say, plan_quality
+from benchmarker.judging import judged, plan_quality
 from benchmarker.keys import result_key
 from benchmarker.loaders.base import Checkpoint, Target
 from benchmarker.loaders.cache import quantize_s
@@ -112,11 +112,11 @@ class Run:
             self._profile(benchmarker)
         if self.job.procedure.energy:
             self._energy(benchmarker)
-        if plan:
+        if self.job.is_judged:
             # Handed over whole, so that the model can make room for the baseline.
             models = [benchmarker.model]
             del benchmarker
-            self._keep(**judge_or_say(plan, models, self.device, self.terminal))
+            self._keep(**judged(self.job, plan, models, tokenizer, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key and the time of its repeats, which have just ended."""

@@ -34,6 +34,26 @@ class Divergence(Plain):
     """Root mean square of the change of the probability that the text's own token was given."""
 
 
+class TaskResult(Plain):
+    """Answers to the questions of one task of lm-evaluation-harness."""
+
+    task: str
+    version: str
+    """Of the task, as the harness states it."""
+    harness: str
+    """Version of the harness."""
+    metric: str
+    """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood."""
+    few_shots: int
+    """Examples before each question."""
+    right: tuple[bool, ...]
+    """Whether each question was answered rightly, in the order of the data set."""
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+
 class WindowMeans(Plain):
     """One window of the text: what every mean and every standard error can be computed from again."""
 

@@ -95,6 +95,23 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     return found
 
 
+def quality_of(windows: Sequence[Raw]) -> Numbers:
+    """What can be told from the windows' means alone; the percentiles cannot."""
+    of = {name: np.array([window[name] for window in windows]) for name in windows[0]}
+    change = of["nats"] - of["baseline_nats"]
+    many = len(windows) > 1
+    return {
+        "perplexity": float(np.exp(np.mean(of["nats"]))),
+        "baseline_perplexity": float(np.exp(np.mean(of["baseline_nats"]))),
+        "against.ln_ratio": float(np.mean(change)),
+        "against.ln_ratio_error": float(stats.sem(change)) if many else None,
+        "against.kl_mean": float(np.mean(of["kl"])),
+        "against.kl_mean_error": float(stats.sem(of["kl"])) if many else None,
+        "against.same_top": float(np.mean(of["same_top"])),
+        "against.probability_rms": float(np.sqrt(np.mean(of["squared_change"]))),
+    }
+
+
 def ratio(baseline: dict[int, float], variant: dict[int, float], *, is_paired: bool) -> tuple[Numbers, float | None]:
     """The speed-up with its interval, and its two-sided p."""
     if is_paired:

@@ -15,7 +15,7 @@ from benchmarker.energyfacts import EnergyWindow as EnergyWindow
 from benchmarker.plain import Plain
 from benchmarker.profilefacts import Kernel as Kernel
 from benchmarker.profilefacts import Profile as Profile
-from benchmarker.qualityfacts import Quality
+from benchmarker.qualityfacts import Quality, TaskResult
 from benchmarker.roofline import Demand, Limits
 
 SCHEMA_VERSION = 1
@@ -274,6 +274,10 @@ class RunRecord(Plain):
     no_energy: str | None = None
     """Why there is none although it was asked for."""
     quality: Quality | None = None
+    tasks: tuple[TaskResult, ...] = ()
+    """Answers to benchmark questions, where they were asked."""
+    no_tasks: str | None = None
+    """Why there are none although they were asked for."""
     no_quality: str | None = None
     """Why there is none although it was asked for."""
     imported: Imported | None = None

@@ -118,6 +118,13 @@ def asked_job(
     quality_baseline: Annotated[
         str | None, typer.Option(help="The unquantized model, for a quantized checkpoint.", rich_help_panel=QUALITY)
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Tasks of lm-evaluation-harness: hellaswag,arc_easy.", rich_help_panel=QUALITY),
+    ] = None,
+    task_limit: Annotated[
+        int | None, typer.Option(help="Questions of each task.  \\[default: all]", rich_help_panel=QUALITY)
+    ] = None,
     eval_text: Annotated[
         str | None,
         typer.Option(
@@ -171,7 +178,14 @@ def asked_job(
             "energy": True if energy else None,
             "limits": False if no_limits else None,
         },
-        quality={"size": quality, "text": eval_text, "top_k": quality_topk, "baseline": quality_baseline},
+        quality={
+            "size": quality,
+            "text": eval_text,
+            "top_k": quality_topk,
+            "baseline": quality_baseline,
+            "tasks": tasks.split(",") if tasks else None,
+            "task_limit": task_limit,
+        },
         device=device,
         output=output,
         part=part_of(record, round_, whole_numbers("--cells", cells), only=only),
@@ -190,7 +204,7 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
 
         with quiet_libraries(verbose=verbose) as streams:
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
-    if made.no_quality or any(cell.status != "ok" for cell in made.cells):
+    if made.no_quality or made.no_tasks or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
 
 

@@ -187,6 +187,16 @@ class QualitySpec(Plain):
     baseline: Annotated[str, Field(min_length=1)] | None = None
     """Hub id or folder of the unquantized model, where the checkpoint itself is quantized."""
 
+    tasks: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Tasks of lm-evaluation-harness whose questions are asked, by name."""
+    task_limit: Positive | None = None
+    """Questions of each task; all of them if not said."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is to be judged."""
+        return self.size != "off" or bool(self.tasks)
+
     @field_validator("size", mode="before")
     @classmethod
     def _off_is_a_word(cls, size: Any) -> Any:

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarker.collect import Collected, collect
 from benchmarker.comparable import check_comparable, named_variants
 from benchmarker.comparison import Comparison, compare_records
-from benchmarker.recompute import Numbers, Raw, numbers_of, ratio, spreads_of, times_by_round, verdict
+from benchmarker.qualityfacts import Quality
+from benchmarker.recompute import Numbers, Raw, numbers_of, quality_of, ratio, spreads_of, times_by_round, verdict
 from benchmarker.record import Cell, Profile, RunRecord
 from benchmarker.report.rows import CellKey, Row, to_row
 from benchmarker.report.words import cell_words
@@ -101,6 +102,8 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
         yield _Check("runtime", "recompilations", count, "none in a cell that is ok", holds=False)
     if record.profile:
         yield from _profile_checks(record.profile)
+    if record.quality:
+        yield from _quality_checks(record.quality)
 
 
 def _cell_checks(cell: Cell) -> Iterator[_Check]:
@@ -137,6 +140,13 @@ def _limit_checks(cell: Cell, limits: Limits | None) -> Iterator[_Check]:
         used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
         place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}"
         yield _Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
+
+
+def _quality_checks(quality: Quality) -> Iterator[_Check]:
+    stated = quality.model_dump()
+    for field, recomputed in quality_of(stated["windows"]).items():
+        group, _, name = field.rpartition(".")
+        yield _equal("quality", field, (stated[group] if group else stated)[name], recomputed)
 
 
 def _profile_checks(profile: Profile) -> Iterator[_Check]:

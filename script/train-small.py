@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from small_model.bigram import bigram_perplexity
 from small_model.corpus import Corpus, library_corpus, package_versions
 from small_model.tokenizer import train_tokenizer, write_tokenizer
-from small_model.training import Plan, mean_loss, new_model, train
+from small_model.training import WINDOW, Plan, mean_loss, new_model, train
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3ForCausalLM
 
@@ -37,7 +38,10 @@ def main() -> None:
     print(f"Python {platform.python_version()}, text {corpus.sha256}, tokens", {k: len(v) for k, v in ids.items()})
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "evaluation.txt").write_text(corpus.evaluation + "\n", encoding="utf-8")
-    model = new_model(VOCABULARY).to(options.device)
+    model = new_model(VOCABULARY)
+    if options.start:
+        model = Qwen3ForCausalLM.from_pretrained(options.start, dtype=torch.float32)
+    model.to(options.device)
     write_tokenizer(tokenizer, options.output, positions=model.config.max_position_embeddings)
     best = math.inf
     started = time.monotonic()
@@ -51,10 +55,24 @@ def main() -> None:
             best = loss
             save(model, options.output)
 
-    plan = Plan(steps=options.steps, minutes=options.minutes)
+    plan = Plan(
+        steps=options.steps,
+        minutes=options.minutes,
+        rows=tuple((name, int(count)) for name, count in (word.split("=") for word in options.rows.split(","))),
+        dropout=options.dropout,
+        learning_rate=options.learning_rate,
+        decay=options.decay,
+    )
     train(model, texts=ids, validation=ids["validation"], plan=plan, keep=keep)
     shipped = Qwen3ForCausalLM.from_pretrained(options.output, dtype=torch.float32)
-    print(f"as saved, in bfloat16: validation perplexity {math.exp(mean_loss(shipped, ids['validation'])):.3f}")
+    print(yardsticks(shipped, ids["prose"], encode(tokenizer, corpus, "evaluation")))
+
+
+def yardsticks(model: Qwen3ForCausalLM, learned: torch.Tensor, judged: torch.Tensor) -> str:
+    """Perplexity of the evaluation text: by guessing, by pairs of tokens, and by the model as it was saved."""
+    bigram = bigram_perplexity(learned.numpy(), judged.numpy(), vocabulary=VOCABULARY)
+    perplexity = math.exp(mean_loss(model, judged, scored_from=WINDOW // 2))
+    return f"evaluation text: chance {VOCABULARY}, bigram model {bigram:.2f}, this model {perplexity:.2f}"
 
 
 def arguments() -> argparse.Namespace:
@@ -62,6 +80,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--start", type=Path, help="a folder that this script wrote before, to go on from")
+    parser.add_argument("--rows", default="prose=3,packages=4,code=1", help="windows of each kind of text in a step")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--learning-rate", type=float, default=6e-3)
+    parser.add_argument("--decay", type=float, default=0.8, help="share of the training in which the rate falls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()

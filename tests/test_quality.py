@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarker.loading import load_model
 from benchmarker.measuring import Run
 from benchmarker.record import RunRecord
 from benchmarker.terminal import Terminal
+from benchmarker.verify import verify
 from tests.test_quality_inputs import plan
 
 
@@ -74,6 +76,17 @@ def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, tmp_
     assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
 
 
+def test_what_is_stated_of_quality_follows_from_its_windows(peaked: Path, tmp_path: Path) -> None:
+    run(peaked, "int8", tmp_path)
+    assert verify([tmp_path]).mismatches == ()
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    record["quality"]["against"]["kl_mean"] *= 0.9
+    path.write_text(json.dumps(record))
+    (mismatch,) = verify([tmp_path]).mismatches
+    assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
+
+
 def test_a_form_is_judged_by_a_forward_pass_of_the_model_that_was_loaded(peaked: Path, tmp_path: Path) -> None:
     """The same windows, by hand: one whole window at a time, in float64."""
     windows = plan(peaked).windows.ids
@@ -127,8 +140,8 @@ def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None
     with pytest.raises(SpecError) as caught:
         make_job(model=dummy, quality={"size": "quick"}, **nothing)
     assert str(caught.value) == (
-        "--quality: random weights (load_format dummy) have no quality to lose; measure real weights, "
-        "or give --quality off"
+        "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
+        "or leave them out"
     )
     assert make_job(model=dummy, quality={"size": "off"}, **nothing).quality.size == "off"
     with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.comparison import compare_records, to_rows
+from benchmarker.page.html import to_html
 from benchmarker.report.limits import tokens_in_common
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.quality import quality_line
@@ -39,6 +40,12 @@ def test_quality_stands_in_a_table_of_its_own() -> None:
         "| gptq    |      13.20 | +1.72 ± 0.21 % |   0.0281 ± 0.0009 |    0.014 |    0.141 |   91.4 % |  4.1 % |\n"
         "| bnb4    |          – |              – |                 – |        – |        – |        – |      – |"
     )
+
+
+def test_the_page_has_the_same_table_and_caption() -> None:
+    page = to_html(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]), ())
+    assert "0.0281 ± 0.0009" in page
+    assert "Quality on 8,160 tokens of benchmarker evaluation.txt" in page
 
 
 def test_the_text_the_baseline_and_the_noise_are_named_under_the_table() -> None:

@@ -33,7 +33,8 @@ from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.markdown import headline
 from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import Row
-from benchmarker.report.tables import escaped, plain_line
+from benchmarker.report.tables import Column, RowT, escaped, plain_line
+from benchmarker.report.tasks import answers, task_caption, task_columns
 from benchmarker.report.words import cell_words, plural
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -91,7 +92,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         answer=[inline(sentence) for sentence in answer(chosen)],
         facts=[inline(line) for line in (*_forced(results), *header(results.records))],
         sheets=_sheets(results, chosen),
-        caption=inline(f"{caption(results)} {quality_caption(chosen)}".strip()),
+        caption=inline(" ".join([caption(results), quality_caption(chosen), task_caption(answers(chosen))]).strip()),
         limits=_block(limit_table(chosen)),
         limits_caption=inline(limit_caption(chosen)),
         batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
@@ -178,10 +179,13 @@ def _sheets(results: Comparison, chosen: Sequence[Row]) -> list[Sheet]:
         sheets.append(_sheet("Every cell", every, rows))
     if quality := quality_columns(chosen):
         sheets.append(_sheet("Quality", quality, chosen))
+    asked = answers(chosen)
+    if tasks := task_columns(asked):
+        sheets.append(_sheet("Tasks", tasks, asked))
     return sheets
 
 
-def _sheet(title: str, columns: Columns, rows: Sequence[Row]) -> Sheet:
+def _sheet(title: str, columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> Sheet:
     return Sheet(
         title=title,
         headings=tuple((column.heading, column.align) for column in columns),

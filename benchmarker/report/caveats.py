@@ -118,11 +118,18 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _unjudged(records: Sequence[RunRecord]) -> list[str]:
-    judged = {record.variant.name for record in records if record.quality}
-    return [
-        f"{escaped(record.variant.name)}: no quality: {escaped(record.no_quality, longest=REASON_LENGTH)}"
+    found = {("quality", record.variant.name) for record in records if record.quality}
+    found |= {("tasks", record.variant.name) for record in records if record.tasks}
+    missing = [
+        (what, record.variant.name, reason)
         for record in records
-        if record.no_quality and record.variant.name not in judged
+        for what, reason in (("quality", record.no_quality), ("tasks", record.no_tasks))
+        if reason
+    ]
+    return [
+        f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
+        for what, name, reason in missing
+        if (what, name) not in found
     ]
 
 

@@ -95,11 +95,13 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
 
 def _judged(records: Sequence[RunRecord]) -> dict[str, Any]:
     """Quality, from the newest record that has it: it is measured once, in no matter which round."""
-    found = max((one for one in records if one.quality), key=lambda one: one.started_at, default=None)
-    if found is None or found.quality is None:
-        return {}
-    quality = found.quality
+    newest = sorted(records, key=lambda one: one.started_at, reverse=True)
+    tasks = next((one.tasks for one in newest if one.tasks), ())
+    quality = next((one.quality for one in newest if one.quality), None)
+    if quality is None:
+        return {"tasks": tasks}
     return {
+        "tasks": tasks,
         "perplexity": quality.perplexity,
         "kl_divergence": quality.against.kl_mean,
         "top1_agreement": quality.against.same_top,

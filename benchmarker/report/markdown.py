@@ -18,6 +18,7 @@ from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import escaped, table
+from benchmarker.report.tasks import answers, task_caption, task_columns
 from benchmarker.report.words import cell_words
 
 
@@ -36,7 +37,10 @@ def to_markdown(results: Results) -> str:
         parts += ["**Every cell**", _grid(results)]
     if quality := quality_columns(chosen):
         parts += ["**Quality**", table(quality, chosen)]
-    parts += [caption(results), limit_caption(chosen), quality_caption(chosen)]
+    asked = answers(chosen)
+    if tasks := task_columns(asked):
+        parts += ["**Tasks**", table(tasks, asked)]
+    parts += [caption(results), limit_caption(chosen), quality_caption(chosen), task_caption(asked)]
     parts.append(_bullets(batch_words(rows, results.baseline)))
     if results.reasons:
         parts += ["**Why**", _bullets(results.reasons)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from benchmarker.qualityfacts import Quality
+from benchmarker.qualityfacts import Quality, TaskResult
 from benchmarker.record import RunRecord
 from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
@@ -95,6 +95,7 @@ class Row:
     top1_agreement: float | None = None
     quality: Quality | None = None
     """Where the three above are from, and more."""
+    tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None
     """Leading tokens that are those of the baseline variant."""
     energy: EnergyUse | None = None

@@ -89,13 +89,17 @@ def _guess_s(job: Job) -> float:
     return START_S + sum(repeats * point.new_tokens * TOKEN_S for point in job.grid.points())
 
 
+def _judged_words(job: Job) -> str:
+    return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
+
+
 def plan_lines(asked: Asked, forecast: Forecast) -> list[str]:
     """What is going to be measured, and roughly how long that takes."""
     tasks = missing_tasks(asked, ())
     points = next(iter(asked.jobs.values())).grid.points()
     cells = sum(len(task.cells) for task in tasks)
-    judged = [name for name, job in asked.jobs.items() if job.quality.size != "off"]
-    quality = f"  then quality ({asked.jobs[judged[0]].quality.size}), once for each form" if judged else None
+    judged = [name for name, job in asked.jobs.items() if job.quality.is_asked]
+    quality = f"  then quality ({_judged_words(asked.jobs[judged[0]])}), once for each form" if judged else None
     lines = [
         f"plan: {plural(asked.rounds, 'round', 'rounds')} of {', '.join(asked.jobs)}",
         f"  prompt x new tokens: {'; '.join(map(shape_words, points))}",

@@ -40,17 +40,21 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
             continue
         terminal.line(f"[quality] {', '.join(variants)}")
         made, fault = _run(site, ledger, terminal, variants[0])
-        quality = made.quality if made else None
-        reason = None if quality else (made and made.no_quality) or (fault.reason if fault else "it gave no reason")
+        changes = {
+            "quality": made.quality if made else None,
+            "tasks": made.tasks if made else (),
+            "no_tasks": made.no_tasks if made else None,
+            "no_quality": fault.reason if fault and not (made and made.quality) else None,
+        }
         for path, record in wanted.items():
-            write_record(record.model_copy(update={"quality": quality, "no_quality": reason}), path)
+            write_record(record.model_copy(update=changes), path)
 
 
 def _forms(site: Site) -> list[list[str]]:
     """Variants to be judged, those with the same weights together."""
     forms: dict[str, list[str]] = {}
     for name, job in site.asked.jobs.items():
-        if job.quality.size != "off":
+        if job.quality.is_asked:
             recipe = f"{job.model!r} {job.variant.quant} {job.variant.loader_options!r} {job.quality!r}"
             forms.setdefault(recipe, []).append(name)
     return list(forms.values())
@@ -69,8 +73,8 @@ def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, R
 
 
 def _is_judged(record: RunRecord, asked: QualitySpec) -> bool:
-    found = record.quality
-    return found is not None and (found.size, found.top_k) == (asked.size, asked.top_k)
+    found = (record.quality.size, record.quality.top_k) if record.quality else ("off", asked.top_k)
+    return found == (asked.size, asked.top_k) and bool(record.tasks) == bool(asked.tasks)
 
 
 def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[RunRecord | None, Fault | None]:
@@ -91,8 +95,9 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
         path.unlink(missing_ok=True)
     tail = log.last_lines(TAIL_LINES)
     fault = fault_of(ended, watch.record, problem=None, last_line=tail[-1] if tail else None)
-    if watch.record and watch.record.no_quality:
-        fault = Fault("error", watch.record.no_quality)
+    reason = watch.record and (watch.record.no_quality or watch.record.no_tasks)
+    if reason:
+        fault = Fault("error", reason)
     if fault:
         what = f"{variant}, quality"
         terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")

@@ -26,14 +26,14 @@ class Plan:
     steps: int
     minutes: float
     """The learning rate falls to zero by `steps` or by then, whichever comes first."""
-    rows: tuple[tuple[str, int], ...] = (("prose", 3), ("packages", 4), ("code", 1))
+    rows: tuple[tuple[str, int], ...]
     """Windows of each kind of text in a step."""
-    dropout: float = 0.1
-    learning_rate: float = 6e-3
+    dropout: float
+    learning_rate: float
+    decay: float
+    """Share of the training, at its end, in which the learning rate falls to zero."""
     warmup: float = 0.02
-    """Share of the training in which the learning rate rises."""
-    decay: float = 0.8
-    """Share of the training, at its end, in which it falls to zero."""
+    """Share of the training in which it rises."""
     weight_decay: float = 0.1
     report_every: int = 200
 
@@ -113,20 +113,26 @@ def _drop_in_training(model: Qwen3ForCausalLM, share: float) -> None:
 
 
 @torch.no_grad()
-def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor) -> float:
-    """Nats per token over windows that do not overlap, every token scored: harsher than the quality measure's."""
+def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor, *, scored_from: int = 0) -> float:
+    """Nats per token over windows that do not overlap.
+
+    Args:
+        scored_from: First position in a window whose next token is scored; 256 gives what `--quality full` gives.
+    """
     was_training = model.training
     model.eval()
     rows = tokens[: len(tokens) // WINDOW * WINDOW].view(-1, WINDOW).to(next(model.parameters()).device)
-    losses = [_loss(model, part).item() * len(part) for part in rows.split(16)]
+    losses = [_loss(model, part, scored_from=scored_from).item() * len(part) for part in rows.split(16)]
     model.train(was_training)
     return math.fsum(losses) / len(rows)
 
 
-def _loss(model: Qwen3ForCausalLM, rows: Tensor) -> Tensor:
+def _loss(model: Qwen3ForCausalLM, rows: Tensor, *, scored_from: int = 0) -> Tensor:
     with torch.autocast(rows.device.type, torch.bfloat16):
         logits = model(rows[:, :-1]).logits
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+    return nn.functional.cross_entropy(
+        logits[:, scored_from:].float().flatten(0, 1), rows[:, scored_from + 1 :].flatten()
+    )
 
 
 def _windows(tokens: Tensor, count: int) -> Tensor:

@@ -1,0 +1,85 @@
+"""Accuracy on benchmark tasks, by lm-evaluation-harness on the loaded model: what users ask for beside perplexity.
+
+The harness makes the questions and judges the answers; what is added here is which question was answered rightly, so
+that two variants are compared on the same questions: equal accuracies can hide many changed answers (Dutta et al.,
+"Accuracy is not all you need", 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.errors import QualityError, SpecError, did_you_mean
+from benchmarker.loaders.base import Progress, require
+from benchmarker.qualityfacts import TaskResult
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+METRICS = ("acc_norm", "acc", "exact_match")
+"""The first of them that a task has is taken."""
+BATCH_SIZE = 8
+
+
+def check_tasks(names: Sequence[str]) -> None:
+    """Refuse early what the harness does not know.
+
+    Raises:
+        MissingLibraryError: It is not installed.
+        SpecError: No task of that name.
+    """
+    require("tasks", "lm_eval")
+    from lm_eval.tasks import TaskManager
+
+    known: set[str] = set(TaskManager().all_tasks)
+    for name in names:
+        if name.endswith(".yaml") and not Path(name).is_file():
+            raise SpecError(f"--tasks {name}: no such file")
+        if not name.endswith(".yaml") and name not in known:
+            raise SpecError(f"--tasks: no task '{name}'{did_you_mean(name, known)}")
+
+
+def run_tasks(
+    model: PreTrainedModel, tokenizer: Any, names: Sequence[str], *, limit: int | None, progress: Progress
+) -> tuple[TaskResult, ...]:
+    """Answer the questions.
+
+    Args:
+        names: As the harness has them, or files of its YAML.
+        limit: Questions of each task; None for all.
+
+    Raises:
+        QualityError: The questions cannot be had, or a task has no accuracy.
+    """
+    from importlib.metadata import version
+
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    progress.note(f"tasks: {', '.join(names)}")
+    harness: Any = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH_SIZE)
+    wanted: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
+    try:
+        # Its standard errors by bootstrap are left out: ours are of paired answers.
+        found: Any = simple_evaluate(harness, tasks=wanted, limit=limit, bootstrap_iters=0, log_samples=True)
+    except (OSError, ConnectionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise QualityError(f"--tasks: the questions cannot be read: {reason}") from error
+    return tuple(_result(name, found, version("lm_eval")) for name in sorted(found["samples"]))
+
+
+def _result(name: str, found: Any, harness_version: str) -> TaskResult:
+    samples = sorted(found["samples"][name], key=lambda sample: int(sample["doc_id"]))
+    metric = next((one for one in METRICS if samples and one in samples[0]), None)
+    if metric is None:
+        raise QualityError(f"--tasks {name}: has no accuracy ({', '.join(METRICS)}); choose another task")
+    return TaskResult(
+        task=name,
+        version=str(found["versions"].get(name)),
+        harness=harness_version,
+        metric=metric,
+        few_shots=int(found["n-shot"].get(name, 0)),
+        right=tuple(bool(sample[metric]) for sample in samples),
+    )

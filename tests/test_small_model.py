@@ -1,0 +1,94 @@
+"""The real model that ships: it has learned something, and quantizations cost on it what they should."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarker.loaders.files import read_config
+from benchmarker.loaders.shapes import shipped_shape, shipped_text
+from benchmarker.qualityfacts import Quality
+from tests.test_quality import run
+
+FOLDER = shipped_shape("qwen3-small")
+assert FOLDER is not None
+TEXTS = Path("benchmarker/text")
+
+
+def card_number(name: str) -> float:
+    """A number that the model's card states."""
+    found = re.search(rf"\| {re.escape(name)} \| ([0-9,.]+) \|", (FOLDER / "README.md").read_text())
+    assert found, f"the card states no {name}"
+    return float(found[1].replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def fp16(tmp_path_factory: pytest.TempPathFactory) -> Quality:
+    quality = run(Path("qwen3-small"), "fp16", tmp_path_factory.mktemp("fp16")).quality
+    assert quality is not None
+    return quality
+
+
+def test_it_predicts_far_better_than_chance_and_than_pairs_of_tokens(fp16: Quality) -> None:
+    assert card_number("chance") == read_config(FOLDER)["vocab_size"]
+    assert fp16.perplexity < card_number("bigram model") / 2
+    assert fp16.perplexity < card_number("chance") / 50
+    assert fp16.perplexity == pytest.approx(card_number("`quick`"), rel=0.01)
+
+
+def test_every_quantization_finds_sides_that_it_can_divide() -> None:
+    config = read_config(FOLDER)
+    assert config["hidden_size"] % 128 == 0
+    assert config["intermediate_size"] % 128 == 0
+    assert config["num_attention_heads"] * config["head_dim"] % 128 == 0
+    assert config["num_key_value_heads"] * config["head_dim"] % 128 == 0
+
+
+def test_it_is_small_enough_to_ship() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size < 5_000_000
+
+
+def test_the_texts_are_those_whose_hashes_are_stated() -> None:
+    stated = dict(re.findall(r"^    ([0-9a-f]{64})  (\S+)$", (TEXTS / "README.md").read_text(), re.MULTILINE))
+    found = {hashlib.sha256((TEXTS / name).read_bytes()).hexdigest(): name for name in set(stated.values())}
+    assert found == stated
+
+
+def test_nothing_is_judged_on_what_it_was_calibrated_on() -> None:
+    def paragraphs(name: str) -> set[str]:
+        return {" ".join(one.split()) for one in shipped_text(name).split("\n\n") if len(one) >= 40}
+
+    assert not paragraphs("evaluation.txt") & paragraphs("calibration.txt")
+
+
+def test_the_bigram_model_is_right_on_a_text_that_can_be_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend("script")
+    from small_model.bigram import bigram_perplexity
+
+    # 0 is followed by 1 twice and by 2 once. Token 1 occurs twice among 7; each of 3 has one occurrence more.
+    learned = np.array([0, 1, 0, 1, 0, 2, 2])
+    after_0 = (2 + 2 * (2 + 1) / (7 + 3)) / (3 + 2)
+    assert bigram_perplexity(learned, np.array([0, 1]), vocabulary=3) == pytest.approx(1 / after_0)
+
+
+@pytest.mark.slow
+def test_int8_costs_less_than_either_form_in_four_bits(fp16: Quality, tmp_path: Path) -> None:
+    judged = {quant: run(Path("qwen3-small"), quant, tmp_path).quality for quant in ("int8", "gptq", "bnb4")}
+    kl = {quant: quality.against.kl_mean for quant, quality in judged.items() if quality}
+    assert fp16.noise.kl_mean < kl["int8"] < kl["gptq"] / 10
+    assert kl["int8"] < kl["bnb4"] / 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [3, 4])
+def test_calibrated_gptq_beats_rounding_to_nearest_at_equal_bits_and_groups(bits: int) -> None:
+    from tests.benchmarks.calibration import outcomes
+
+    found = outcomes(bits=bits, group_size=128, size="quick")
+    gptq, nearest = found["GPTQ"], found["round-to-nearest"]
+    assert gptq.kl < 0.75 * nearest.kl
+    assert gptq.ln_ratio + 2 * gptq.ln_ratio_error < nearest.ln_ratio
