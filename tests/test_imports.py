@@ -31,6 +31,7 @@ LAYERS = (
     "explained page recommending",
     "job checkpoints verify",
     "judging",
+    "afterwards",
     "measuring loading",
     "run",
     "sweeping doctor",
