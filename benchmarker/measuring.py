@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarker.afterwards import kernels_counted, profiled, with_energy
 from benchmarker.device import find_device
 from benchmarker.environment import environment
-from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.errors import ResultsError
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
 from benchmarker.job import Job, blank_record
@@ -24,13 +25,9 @@ from benchmarker.loaders.facts import load_facts
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.source import find_checkpoint, shapes_sha256
-from benchmarker.measure.board import find_board
-from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.limits import measure_limits
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.names import slug
-from benchmarker.profiling.capture import count_kernels, profile_generation
-from benchmarker.profiling.table import profile_table
 from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.recordfile import write_record
 from benchmarker.report.markdown import summary
@@ -109,9 +106,10 @@ class Run:
                 # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
                 break
         if self.job.procedure.profile:
-            self._profile(benchmarker)
+            self._keep(**kernels_counted(self.record, benchmarker))
+            self._keep(**profiled(self.job, self.record, benchmarker, self.path, self.terminal))
         if self.job.procedure.energy:
-            self._energy(benchmarker)
+            self._keep(**with_energy(self.job, self.record, benchmarker, self.terminal))
         if self.job.is_judged:
             # Handed over whole, so that the model can make room for the baseline.
             models = [benchmarker.model]
@@ -143,7 +141,13 @@ class Run:
             )
 
     def _measure_limits(self) -> None:
-        limits = measure_limits(self.device, self.job.model.dtype)
+        try:
+            limits = measure_limits(self.device, self.job.model.dtype)
+        except Exception as error:
+            if not self.device.is_out_of_memory(error):
+                raise
+            self.terminal.line("limits: not measured, there is no room for the arrays")
+            return
         self.record = self.record.model_copy(update={"limits": limits})
         self.terminal.line(
             f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "
@@ -208,69 +212,6 @@ class Run:
             )
 
         return line
-
-    def _profile(self, benchmarker: ModelBenchmarker) -> None:
-        """Profile the largest cell that ran, cut to `profile_tokens`."""
-        done = [point for point, cell in zip(self.job.points(), self.record.cells, strict=False) if cell.status == "ok"]
-        if not done:
-            return
-        point = done[-1]._replace(new_tokens=min(done[-1].new_tokens, self.job.procedure.profile_tokens))
-        self._count_kernels(benchmarker)
-        trace = self.path.with_suffix(".trace.json.gz")
-        self.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
-        step = benchmarker.step(point)
-        step()  # warm at this length too: its cache shape may be new
-        try:
-            profile = profile_generation(
-                step,
-                device=self.device,
-                trace_path=trace,
-                prompt_tokens=len(benchmarker.prompt(point).ids),
-                new_tokens=point.new_tokens,
-                batch_size=point.batch_size,
-                first_token_ns=lambda: step.first_token_ns,
-            )
-        except BenchmarkerError as error:
-            # The cells are measured and saved: a profiler that does not work here must not undo that.
-            self._keep(no_profile=str(error))
-            self.terminal.line(f"no profile: {error}")
-            return
-        self._keep(profile=profile)
-        if not self.job.part:
-            self.terminal.table(profile_table(profile), detail=True)
-
-    def _energy(self, benchmarker: ModelBenchmarker) -> None:
-        """Count the energy of the largest cell that ran."""
-        cells = list(self.record.cells)
-        done = [at for at, cell in enumerate(cells) if cell.status == "ok"]
-        if not done:
-            return
-        point = self.job.points()[done[-1]]
-        self.terminal.line("counting the energy of the last cell")
-        try:
-            energy = measure_energy(
-                find_board(self.device),
-                generation=benchmarker.step(point),
-                prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
-            )
-        except BenchmarkerError as error:
-            self._keep(no_energy=str(error))
-            self.terminal.line(str(error))
-            return
-        cells[done[-1]] = cells[done[-1]].model_copy(update={"energy": energy})
-        self._keep(cells=tuple(cells))
-
-    def _count_kernels(self, benchmarker: ModelBenchmarker) -> None:
-        """At the shape that ran last, which is the largest. Not before all is timed: a tracer leaves its mark."""
-        runtime = self.record.runtime
-        if runtime is None or self.device.kind == "cpu":
-            return
-        try:
-            kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, self.device))
-        except BenchmarkerError as error:
-            self._keep(no_profile=str(error))
-            return
-        self._keep(runtime=runtime.model_copy(update={"kernels_per_token": kernels}))
 
     def _keep(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""

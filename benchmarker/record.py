@@ -6,11 +6,15 @@ computed again from the file alone. `null` means not measured; nothing is ever 0
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from benchmarker.energyfacts import Energy as Energy
+from benchmarker.energyfacts import EnergyWindow as EnergyWindow
 from benchmarker.plain import Plain
+from benchmarker.profilefacts import Kernel as Kernel
+from benchmarker.profilefacts import Profile as Profile
 from benchmarker.qualityfacts import Quality, TaskResult
 from benchmarker.roofline import Demand, Limits
 
@@ -67,28 +71,6 @@ class Conditions(Plain):
     """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`."""
     processes: int | None = None
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
-
-
-class EnergyWindow(Plain):
-    """Whole generations, back to back, for at least ten seconds."""
-
-    seconds: float
-    energy_j: float
-    """Of the whole board, by its driver's counter, idle power included."""
-    generations: int
-    temperature_before_c: float | None = None
-    temperature_after_c: float | None = None
-
-
-class Energy(Plain):
-    """What a cell's generations cost, counted apart from the timed repeats."""
-
-    idle_power_w: float | None = None
-    """Of the board with the model loaded and nothing to do, by the same counter."""
-    generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
-    """At the cell's shape."""
-    prefill: tuple[EnergyWindow, ...] = ()
-    """The same with one new token. Empty where the cell has no more."""
 
 
 class Cell(Plain):
@@ -211,48 +193,6 @@ class RuntimeFacts(Plain):
     kernels_per_token: float | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
     without a profile."""
-
-
-class Kernel(Plain):
-    """All launches of one kernel (or, on CPU, all calls of one operator) in the profiled generation."""
-
-    name: str
-    calls: int
-    total_s: float
-    """Summed device time; on CPU the operator's self time."""
-    decode_calls: int | None = None
-    """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
-    decode_s: float | None = None
-    """Time of those."""
-
-
-class Profile(Plain):
-    """One generation under torch.profiler, after the timing and in no statistic."""
-
-    by: Literal["device", "cpu"]
-    prompt_tokens: int
-    new_tokens: int
-    batch_size: int
-    latency_s: float
-    """With the profiler on: never to be quoted as a speed."""
-    kernel_s: float
-    """Sum of all kernels' time: what the percentages are of."""
-    busy_s: float
-    """Union of the kernels' intervals over all streams. On CPU the same as `kernel_s`."""
-    span_s: float
-    """From the first kernel's start to the last one's end."""
-    kernels: tuple[Kernel, ...]
-    """Every kernel, longest total first."""
-    decode_busy_s: float | None = None
-    """Union of the kernels' intervals after the first token. None where prefill and decode are not told apart."""
-    decode_span_s: float | None = None
-    """From the first of those kernels' start to the last one's end."""
-    decode_launches: int | None = None
-    """Times that the host gave the device work after the first token: a replayed graph is one, with all its kernels.
-    None on CPU, and where the tracer does not say which launch a kernel is from."""
-    peak_allocated_bytes: int | None = None
-    trace: str | None = None
-    """Name of the gzipped Chrome trace beside the record."""
 
 
 class DeviceFacts(Plain):

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarker.job import Job, make_job, part_of, whole_numbers
 from benchmarker.sweeping.orphan import end_with_parent
 from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
+
+if TYPE_CHECKING:
+    from benchmarker.job import Job
 
 MODEL = "Model"
 FORM = "Variant"
@@ -142,11 +144,14 @@ def asked_job(
     # The last two are for run_command, whose options these are too.
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
-) -> Job:
+) -> Any:
     """Measure one variant, and print and save what came out.
 
     Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
     """
+    # A Job; imported here, because making its classes takes as long as all the rest of --help.
+    from benchmarker.job import make_job, part_of, whole_numbers
+
     options = list(option or [])
     if calibration is not None:
         options.append(f"calibration={calibration}")
@@ -228,7 +233,8 @@ def read_job(arguments: Sequence[str]) -> Job | None:
     """
     words = list(arguments)
     answer = _command(asked_job).main(words, prog_name=PROGRAM, standalone_mode=False, obj=words)
-    return answer if isinstance(answer, Job) else None
+    # Help, which prints, answers with an exit code.
+    return None if isinstance(answer, int) else answer
 
 
 def known_options() -> dict[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,19 @@ def test_compare_is_the_function_however_often_it_is_asked_for():
 
     assert callable(first)
     assert first is second
+
+
+def test_the_shell_completes_verbs_and_options():
+    def completed(words: str, at: int) -> list[str]:
+        variables = {"_BENCHMARKER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        command = [sys.executable, "-m", "benchmarker"]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("benchmarker re", 1) == ["report"]
+    assert completed("benchmarker report --pl", 2) == ["--plots"]
+
+
+def test_help_shows_the_defaults():
+    _, printed = typed("run", "--help")
+    assert "[default: 50,100]" in printed

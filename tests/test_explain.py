@@ -138,6 +138,22 @@ def test_copies_that_no_weight_explains_are_copy_bound() -> None:
     assert found.verdict.bound == "copies"
 
 
+def test_products_that_read_slowly_ask_for_a_better_kernel() -> None:
+    found = explained(
+        run("gptq", kernel("void marlin::Marlin<__half, 4>(int4 const*)", ms=5.0), tpot_ms=6.0, weight_gb=2.7)
+    )
+    assert found.verdict.bound == "mixed"
+    assert found.verdict.reason.startswith(
+        "matrix products take 100 % of the kernel time, and read the weights at 18 % of the measured bandwidth; busy "
+    )
+    assert found.verdict.advice == "A better kernel for the products helps, before fewer bits do."
+
+
+def test_a_hostile_name_stays_inside_its_code() -> None:
+    found = explained(run("gptq", kernel("evil`dequant` **x**\n# y\x1b[31m", ms=5.0), tpot_ms=6.0))
+    assert "`evil'dequant' **x** # y [31m`" in found.verdict.reason
+
+
 def test_attention_and_cache_updates_together_can_be_the_reason() -> None:
     found = explained(
         run(

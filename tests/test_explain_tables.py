@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,23 @@ def test_several_tables_of_one_file_are_set_side_by_side_when_asked() -> None:
 
 def test_a_table_alone_says_what_it_cannot_tell() -> None:
     assert "- a table alone does not tell: gaps between kernels, prefill from decode, " in output(QLORA)
+
+
+def test_latencies_that_belong_to_an_unknown_variant_are_not_used_and_it_says_why(tmp_path: Path) -> None:
+    text = ROCM.read_text(encoding="utf-8")
+    path = tmp_path / "unknown.log"
+    # From the third run on, without the line that says what it is.
+    path.write_text(text[text.index("GPTQ:") + len("GPTQ:") :], encoding="utf-8")
+    printed = output(path)
+    assert "Its latencies are not used: " in printed
+    assert "does not say which variant" in printed
+
+
+def test_a_program_gets_tables_as_plain_values() -> None:
+    (row,) = json.loads(output(QLORA, "--format", "json"))
+    assert row["bound_by"] == "bandwidth or compute"
+    assert row["kernel_s"] == pytest.approx(3.904)
+    assert row["busy_at_most_of_profiled_span"] is None
 
 
 def test_a_text_without_a_table_is_one_line(tmp_path: Path) -> None:

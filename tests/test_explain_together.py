@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -47,14 +49,14 @@ def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
     ]
     printed = to_markdown(comparison)
     assert "bound by" in printed
-    assert "**Why**\n\n- **fp16** is bound by mixed: no part stands out: " in printed
-    assert "- **int8** is bound by dequantizing: each weight is converted" in printed
+    assert "**Why**\n\n- **fp16** has **mixed** bounds: no part stands out: " in printed
+    assert "- **int8** is bound by **dequantizing**: each weight is converted" in printed
 
 
 def test_the_page_says_why_as_well() -> None:
     page = to_html(compare_records(pair()), ())
     assert "<h2>Why</h2>" in page
-    assert "<li><strong>int8</strong> is bound by dequantizing: each weight is converted" in page
+    assert "<li><strong>int8</strong> is bound by <strong>dequantizing</strong>: each weight is converted" in page
 
 
 def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:
@@ -65,6 +67,16 @@ def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> N
     assert "**int8** (eager) is bound by **dequantizing**: " in done.output
     assert "- **not a low-bit product: " in done.output
     assert "**Against fp16**" in done.output
+
+
+def test_explain_gives_a_program_plain_values(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair(), record("gptq"))), "--format", "json"])
+    fp16, int8, gptq = json.loads(done.output)
+    assert (fp16["bound_by"], int8["bound_by"]) == ("mixed", "dequantizing")
+    assert sum(int8["parts_s"].values()) == pytest.approx(int8["token_s"]) == pytest.approx(0.018)
+    assert sum(int8["more_s"].values()) == pytest.approx(0.009)
+    assert fp16["ratio"] is None
+    assert gptq == {"variant": "gptq", "not_explained": "it has no profile; measure it without --no-profile"}
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
@@ -124,3 +136,8 @@ def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
     assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
     assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
     assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)
+
+
+def test_random_weights_written_as_gptq_cost_nothing_to_quantize_and_tell_no_cold_cost() -> None:
+    dummy = record("gptq", load=load(load_s=2.0), model={"load_format": "dummy"})
+    assert cost_of([dummy]) == Cost(cold_s=None, warm_s=2.0)

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "benchmarker"
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
     "plain silence logtext folding",
-    "roofline qualityfacts",
+    "roofline energyfacts profilefacts qualityfacts",
     "record device terminal",
     "recordfile",
     "loaders",
@@ -31,6 +31,7 @@ LAYERS = (
     "explained page recommending",
     "job checkpoints verify",
     "judging",
+    "afterwards",
     "measuring loading",
     "run",
     "sweeping doctor",
@@ -45,7 +46,8 @@ the longest name that fits is a module's place."""
 WITHOUT_TORCH = (
     "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
     "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing "
-    "roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table profiling.trace"
+    "recommending roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table "
+    "profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

@@ -86,7 +86,7 @@ def test_of_two_that_are_as_fast_the_smaller_is_named() -> None:
 def test_a_metric_that_nobody_measured_makes_the_budget_unanswerable() -> None:
     found, printed = answer("memory<6GiB, kld<0.05", FP16, GPTQ)
     assert found.chosen is None
-    assert "it cannot be answered; kld was not measured: a sweep of real weights with quality measures it." in printed
+    assert "it cannot be answered; kld was not measured: `--quality` measures it, on real weights." in printed
     assert recommendation_to_dict(found)["not_measured"] == ["kld"]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from benchmarker.comparison import Comparison, compare
-from benchmarker.errors import ResultsError, SpecError
+from benchmarker.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.page.answer import answer
 from benchmarker.page.charts.all import charts_of
 from benchmarker.page.charts.curves import crossings
@@ -18,9 +19,9 @@ from benchmarker.page.charts.style import to_svg
 from benchmarker.page.front import front
 from benchmarker.page.html import inline, to_html
 from benchmarker.page.writing import write_plots, write_report
-from benchmarker.record import Conditions
+from benchmarker.record import Conditions, Kernel
 from benchmarker.report.markdown import to_markdown
-from tests.records import cell, failed_cell, profile, record, rounds, sample, save
+from tests.records import cell, environment, failed_cell, load, profile, record, rounds, sample, save
 
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
 STEADY = [1.400, 1.402, 1.399, 1.401, 1.398]
@@ -103,6 +104,43 @@ def test_a_hostile_name_is_text_everywhere(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
+def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
+    kernels = (Kernel(name=HOSTILE, calls=3, total_s=0.5),)
+    one = record(
+        HOSTILE,
+        cell(flags=(HOSTILE,)),
+        failed_cell("error", HOSTILE, new_tokens=100),
+        name="bad",
+        runtime=HOSTILE,
+        options={HOSTILE: HOSTILE},
+        model={"id": HOSTILE, "revision": HOSTILE},
+        environment=environment(
+            device={"name": HOSTILE, "driver": HOSTILE},
+            packages={HOSTILE: HOSTILE},
+            variables={"X": HOSTILE},
+            cpu=HOSTILE,
+        ),
+        profile=profile(kernels=kernels),
+        load=load(notes=(HOSTILE,), lm_head_dtype=HOSTILE),
+        reproduce=HOSTILE,
+        no_energy=HOSTILE,
+    )
+    text = page(compared(tmp_path, one))
+    assert text.count("<script>") == 1
+    assert "<img" not in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("module", "package"), [("matplotlib", "matplotlib"), ("markdown_it", "markdown-it-py")])
+def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, module, package):
+    comparison = compared(tmp_path, record("fp16"))
+    for name in [one for one in sys.modules if one.startswith(("benchmarker.page.html", "benchmarker.page.charts"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingLibraryError, match=f"the report needs {package}.*: pip install {package}"):
+        write_report(comparison, tmp_path / "report.html")
+
+
 def test_the_page_names_no_place_in_the_network(tmp_path):
     found = set(re.findall(r"https?://[^\s\"'<)]+", page(everything(tmp_path))))
     assert found == set()
@@ -114,10 +152,11 @@ def test_markdown_in_a_sentence_makes_no_link_and_no_picture():
 
 def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
     comparison = everything(tmp_path)
-    assert [chart.name for chart in charts_of(comparison)] == CHARTS
-    for chart in charts_of(comparison):
+    charts, text = charts_of(comparison), page(comparison)
+    assert [chart.name for chart in charts] == CHARTS
+    for chart in charts:
         assert chart.note
-        assert f'id="chart-{chart.name}"' in page(comparison)
+        assert f'id="chart-{chart.name}"' in text
 
 
 def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):

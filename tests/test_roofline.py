@@ -10,10 +10,20 @@ from benchmarker.comparison import compare, to_markdown, to_rows
 from benchmarker.device import CpuDevice
 from benchmarker.errors import SpecError
 from benchmarker.loaders.demand import Weights
-from benchmarker.measure.limits import CPU_ARRAY_BYTES, best_time, cpu_array_bytes, host_cache_bytes, measure_limits
-from benchmarker.record import RunRecord, RuntimeFacts
+from benchmarker.measure.limits import (
+    CPU_ARRAY_BYTES,
+    LAUNCH_REPEATS,
+    LAUNCHES,
+    best_time,
+    cpu_array_bytes,
+    host_cache_bytes,
+    host_time,
+    measure_limits,
+)
+from benchmarker.record import Memory, RunRecord, RuntimeFacts
 from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
 from benchmarker.verify import verify
+from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, record, save
 
@@ -113,6 +123,16 @@ def test_the_best_time_is_the_shortest_after_a_first_call() -> None:
     assert len(calls) == 4
 
 
+def test_a_launch_is_timed_until_it_returns_not_until_it_is_done() -> None:
+    device = FakeDevice()
+    launched: list[int] = []
+    assert 0 < host_time(device, lambda: launched.append(len(device.calls))) < 1e-3
+    # Waiting comes before each row of launches, and after the last.
+    assert sorted(set(launched)) == list(range(1, LAUNCH_REPEATS + 1))
+    assert len(launched) == LAUNCHES * LAUNCH_REPEATS
+    assert len(device.calls) == LAUNCH_REPEATS + 1
+
+
 def limited(
     quant: str,
     *tpots_ms: float,
@@ -200,3 +220,38 @@ def test_a_depth_that_does_not_fit_names_the_deepest_that_does() -> None:
 
     with pytest.raises(SpecError, match=r"depth 500 \+ prompt of 26 .* use a depth of at most 474"):
         check_fits(Prompt((0,) * 26, "", (0,) * 500), 12, positions=512, model="qwen3")
+
+
+def test_rows_of_several_depths_stay_apart_and_show_their_depth(tmp_path: Path) -> None:
+    shallow, deep = (cell([1.0 + depth / 1e4] * 3, depth=depth) for depth in (0, 4096))
+    save(tmp_path, record("fp16", shallow, deep), record("int8", shallow, deep))
+    rows = to_rows(compare([tmp_path]))
+    assert [(row["variant"], row["depth"], row["latency_s"]) for row in rows] == [
+        ("fp16", 0, 1.0), ("int8", 0, 1.0), ("fp16", 4096, 1.4096), ("int8", 4096, 1.4096),
+    ]  # fmt: skip
+    shown = to_markdown(compare([tmp_path]))
+    assert "**At prompt 26, 50 new tokens, batch 1, depth 4096**" in shown
+    assert "| depth | variant |" in shown
+    assert verify([tmp_path]).is_right
+
+
+def test_setting_up_with_an_empty_cache_and_a_filled_one_are_two_columns(tmp_path: Path) -> None:
+    def compiled(setup_s: float, cache: str, number: int) -> RunRecord:
+        facts = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=cache)
+        made = record("int8", name="int8 compile", runtime="compile", run_id=f"run-{number}")
+        return made.model_copy(update={"runtime": facts})
+
+    save(tmp_path, record("fp16"), compiled(31.5, "cold", 1), compiled(6.25, "warm", 2))
+    shown = to_markdown(compare([tmp_path]))
+    assert "| cold setup s | warm setup s |" in shown
+    assert "|         31.5 |         6.25 |" in shown
+    [_, row] = to_rows(compare([tmp_path]))
+    assert (row["setup_cold_s"], row["setup_warm_s"]) == (31.5, 6.25)
+
+
+def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path) -> None:
+    kept = Memory(peak_allocated_bytes=8_150_000_000, peak_reserved_bytes=8_400_000_000, graph_pool_bytes=50_000_000)
+    save(tmp_path, record("fp16", cell(memory=kept)))
+    [row] = to_rows(compare([tmp_path]))
+    assert row["peak_memory_bytes"] == 8_200_000_000
+    assert verify([tmp_path]).is_right

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from benchmarker.errors import SpecError
-from benchmarker.spec import Grid, Point, parse_option, read_experiment
+from benchmarker.keys import result_key
+from benchmarker.spec import Grid, ModelSpec, Point, Procedure, VariantSpec, parse_option, read_experiment
+from tests.records import environment
 
 MINIMAL = "variants:\n  - {quant: fp16}\n"
 
@@ -37,6 +40,24 @@ def test_cells_come_smallest_first_so_that_running_out_of_memory_costs_only_the_
 
 def test_given_prompts_take_the_place_of_lengths() -> None:
     assert Grid(prompts=("Hello",), new_tokens=(5,)).points() == [Point(None, "Hello", 5, 1)]
+
+
+def test_a_depth_is_a_part_of_the_grid_and_the_deeper_cells_come_later() -> None:
+    points = Grid(prompt_tokens=(26, 3), new_tokens=(50,), batch_size=(1, 8), depth=(4096, 0)).points()
+    assert [(point.batch_size, point.depth, point.prompt_tokens) for point in points] == [
+        (1, 0, 3), (1, 0, 26), (1, 4096, 3), (1, 4096, 26),
+        (8, 0, 3), (8, 0, 26), (8, 4096, 3), (8, 4096, 26),
+    ]  # fmt: skip
+    with pytest.raises(ValidationError, match="depth"):
+        Grid(depth=(-1,))
+
+
+def test_cells_of_another_depth_are_not_reused() -> None:
+    keys = {
+        result_key(ModelSpec(), VariantSpec(name="fp16", quant="fp16"), point, Procedure(), environment())
+        for point in Grid(prompt_tokens=(26,), new_tokens=(50,), depth=(0, 4096)).points()
+    }
+    assert len(keys) == 2
 
 
 MISTAKES = {

@@ -21,7 +21,7 @@ def advice_for(bound: Bound, case: Case) -> str:
         "host": _host,
         "dequantizing": _dequantize,
         "copies": lambda case: f"Fewer or fused copies help, not fewer bits: {_static(case)}",
-        "mixed": lambda case: f"No single change helps much: {_static(case)}",
+        "mixed": _mixed,
     }.get(bound, lambda _: _ALWAYS[bound])(case)
 
 
@@ -58,6 +58,12 @@ def _host(case: Case) -> str:
         f"Quantization cannot help here. `--runtime graph` would lift the ceiling to {'at most' if alone else 'about'} "
         f"{rate(ceiling.tokens_per_s)}{alone}."
     )
+
+
+def _mixed(case: Case) -> str:
+    if case.slow_products is not None:
+        return "A better kernel for the products helps, before fewer bits do."
+    return f"No single change helps much: {_static(case)}"
 
 
 def _dequantize(case: Case) -> str:

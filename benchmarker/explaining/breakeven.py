@@ -20,6 +20,9 @@ from benchmarker.units import seconds
 
 State = Literal["cold", "warm"]
 
+QUANTIZED_AHEAD = ("gptq",)
+"""Forms that are quantized before they are loaded; the others are while loading."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -70,9 +73,16 @@ def cost_of(records: Sequence[RunRecord]) -> Cost:
     quantized = [load.quantize_s for load in loads if load.quantize_s is not None]
     cold, warm = _setup(records, "cold"), _setup(records, "warm")
     return Cost(
-        cold_s=None if cold is None else load_s + cold + (statistics.median(quantized) if quantized else 0.0),
+        cold_s=None
+        if cold is None or _skips_quantizing(records)
+        else load_s + cold + (statistics.median(quantized) if quantized else 0.0),
         warm_s=None if warm is None else load_s + warm,
     )
+
+
+def _skips_quantizing(records: Sequence[RunRecord]) -> bool:
+    """Whether weights that take minutes to quantize were random ones, written as if they had been."""
+    return any(one.model.load_format == "dummy" and one.variant.quant in QUANTIZED_AHEAD for one in records)
 
 
 def _setup(records: Sequence[RunRecord], state: State) -> float | None:

@@ -14,10 +14,9 @@ from benchmarker.explaining.waterfall import waterfall
 from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import UNKNOWN_LIMIT, category
 from benchmarker.profiling.table_reader import read_tables
-from benchmarker.record import Cell, Profile, RunRecord
+from benchmarker.record import Profile, RunRecord
 from benchmarker.report.gather import cell_of, keys_of, make_row
 from benchmarker.report.rows import CellKey, Row
-from benchmarker.roofline import prefill_mfu
 from benchmarker.units import seconds
 
 
@@ -98,6 +97,7 @@ def _explanation(
         conversion=conversion,
         demand=demand,
         limits=record.limits,
+        mbu=row.mbu,
     )
     return Explanation(
         variant=name,
@@ -113,7 +113,7 @@ def _explanation(
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
         if profile and phase.by == "device" and case.runtime == "eager"
         else None,
-        prefill=_prefill(profile, row, cell, record) if profile else None,
+        prefill=_prefill(profile, row) if profile else None,
         notes=(*notes, *_notes(case)),
     )
 
@@ -126,8 +126,9 @@ def _row(name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_s
         for key in keys_of(record)
         if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size)
     ]
-    rows = [make_row(name, key, records) for key in sorted(set(keys), key=lambda key: (key.depth, key.new_tokens))]
-    return next((row for row in reversed(rows) if row.status == "ok"), None)
+    longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
+    rows = (make_row(name, key, records) for key in longest_first)
+    return next((row for row in rows if row.status == "ok"), None)
 
 
 def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
@@ -162,15 +163,14 @@ def _notes(case: Case) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _prefill(profile: Profile, row: Row, cell: Cell | None, record: RunRecord) -> str | None:
+def _prefill(profile: Profile, row: Row) -> str | None:
     """What the prompt waits for; None where the profile does not tell it apart."""
     phase = prefill_phase(profile)
     if phase is None or row.ttft is None:
         return None
     ttft_s = row.ttft.value
     busy = phase.busy_s / ttft_s
-    demand = cell.demand if cell else None
-    mfu = prefill_mfu(demand, record.limits, ttft_s=ttft_s) if demand and record.limits else None
+    mfu = row.prefill_mfu
     rated = f", {percent(mfu)} of the measured matmul rate" if mfu is not None else ""
     bound = (
         "compute-bound"

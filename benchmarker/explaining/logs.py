@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.errors import ResultsError, SpecError
 from benchmarker.explaining.tables import TableReport, report_on
 from benchmarker.importing.log import import_log
 from benchmarker.logtext import read_log
@@ -21,8 +20,8 @@ class LogReading:
     reports: tuple[TableReport, ...]
     records: tuple[RunRecord, ...]
     """Its runs; none where it has no latencies."""
-    why_no_records: str | None
-    """In one line, where it has tables and no runs that can be read."""
+    why_no_records: str | None = None
+    """Why its latencies cannot be used, where it has some."""
 
 
 def read_text(path: Path) -> LogReading:
@@ -41,17 +40,14 @@ def read_text(path: Path) -> LogReading:
         why = "a table, but no time on a device in it" if tables else "no table of torch.profiler"
         raise ResultsError(f"{path}: {why}; print one with `prof.key_averages().table()`, or give a record")
     try:
-        records = import_log(path)
-    except BenchmarkerError as error:
-        return LogReading(reports, (), str(error))
-    return LogReading(reports, records, None)
+        return LogReading(reports, import_log(path))
+    except SpecError as error:
+        # Only the user knows what is missing, and `import` is where it is given.
+        return LogReading(reports, (), f"{error} to `benchmarker import`, and explain its records")
+    except ResultsError:
+        return LogReading(reports, ())
 
 
 def is_text(path: Path) -> bool:
     """Whether a path is to be read as a log and not as a record."""
     return path.is_file() and path.suffix != ".json"
-
-
-def reports_of(readings: Sequence[LogReading]) -> tuple[TableReport, ...]:
-    """The tables of several texts, in their order."""
-    return tuple(report for reading in readings for report in reading.reports)

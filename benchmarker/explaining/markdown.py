@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from benchmarker.explaining.contrast import Contrast
-from benchmarker.explaining.values import Explanation, NotExplained, Part, PartName
+from benchmarker.explaining.values import Bound, Explanation, NotExplained, Part, PartName
 from benchmarker.explaining.words import percent
 from benchmarker.report.tables import Column, escaped, table
 from benchmarker.report.words import cell_words
@@ -55,11 +55,16 @@ def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Con
     """One short paragraph a variant, for under a table of results."""
     against = {one.variant: f" {one.sentence()}." for one in contrasts}
     return tuple(
-        f"**{escaped(one.variant)}** is bound by {one.verdict.bound}: {one.verdict.reason} {one.verdict.advice}"
+        f"**{escaped(one.variant)}** {bound_words(one.verdict.bound)}: {one.verdict.reason} {one.verdict.advice}"
         f"{against.get(one.variant, '')}{''.join(f' **{line}.**' for line in one.proof.warnings)}"
         for one in found
         if isinstance(one, Explanation)
     )
+
+
+def bound_words(bound: Bound) -> str:
+    """`is bound by **copies**`."""
+    return "has **mixed** bounds" if bound == "mixed" else f"is bound by **{bound}**"
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -110,5 +115,5 @@ def _variant(one: Explanation, *, said: tuple[str, ...]) -> str:
     if one.prefill:
         shown.append(one.prefill)
     shown += [note for note in one.notes if note not in said]
-    head = f"**{escaped(one.variant)}** ({one.runtime}) is bound by **{one.verdict.bound}**"
+    head = f"**{escaped(one.variant)}** ({escaped(one.runtime)}) {bound_words(one.verdict.bound)}"
     return f"{head}: {one.verdict.reason} {one.verdict.advice}\n\n{bullets(shown)}"

@@ -17,7 +17,7 @@ in a record from before the bandwidth was measured, it does not hold.
 from __future__ import annotations
 
 from benchmarker.explaining.advice import advice_for
-from benchmarker.explaining.case import Case
+from benchmarker.explaining.case import PRODUCTS, PRODUCTS_FROM, Case
 from benchmarker.explaining.values import Bound, Conversion, PartName, Phase, Verdict, Waterfall
 from benchmarker.explaining.words import code, ms, percent
 from benchmarker.profiling.kernels import category
@@ -28,7 +28,6 @@ COMPUTE_FROM = 0.40
 DEQUANTIZE_FROM = 0.15
 COPIES_FROM = 0.15
 ATTENTION_FROM = 0.40
-PRODUCTS_FROM = 0.50
 GAPS: PartName = "gaps (launches, host)"
 
 
@@ -53,7 +52,7 @@ def bound_of(phase: Phase, conversion: Conversion | None, case: Case | None = No
         (phase.share("dequantize") + converting >= DEQUANTIZE_FROM, "dequantizing"),
         (phase.share("copy/cast") >= COPIES_FROM, "copies"),
         (phase.share("attention", "KV update") >= ATTENTION_FROM, "attention/KV"),
-        (is_unmeasured and phase.share("matmul", "quantized matmul") >= PRODUCTS_FROM, "bandwidth or compute"),
+        (is_unmeasured and phase.share(*PRODUCTS) >= PRODUCTS_FROM, "bandwidth or compute"),
     )
     return next((bound for holds, bound in rules if holds), "mixed")
 
@@ -70,8 +69,7 @@ def _reason(bound: Bound, case: Case) -> str:
     waits = "the device waits for the host" if phase.by == "device" else "passes between operators, in Python and torch"
     busy = f"busy {ms(phase.busy_s)} of each {ms(fall.total_s)} token ({percent(fall.busy_share)})"
     copies, attention, products = (
-        percent(phase.share(*categories))
-        for categories in (("copy/cast",), ("attention", "KV update"), ("matmul", "quantized matmul"))
+        percent(phase.share(*categories)) for categories in (("copy/cast",), ("attention", "KV update"), PRODUCTS)
     )
     said = {
         "host": f"{percent(1 - fall.busy_share)} of each token {waits}",
@@ -82,12 +80,21 @@ def _reason(bound: Bound, case: Case) -> str:
         "attention/KV": f"attention and the KV cache take {attention} of the kernel time",
         "bandwidth or compute": f"matrix products take {products} of the kernel time; which of the two is not known "
         "without a measured bandwidth",
-        "mixed": f"no part stands out: {_largest(fall)}",
+        "mixed": _mixed(case, products),
     }[bound]
     reached = (
         f", {percent(case.mbu)} of the measured bandwidth" if case.mbu is not None and bound != "bandwidth" else ""
     )
     return f"{said}; {busy}{reached}."
+
+
+def _mixed(case: Case, products: str) -> str:
+    if case.slow_products is None:
+        return f"no part stands out: {_largest(case.waterfall)}"
+    return (
+        f"matrix products take {products} of the kernel time, and read the weights at {percent(case.slow_products)} of "
+        "the measured bandwidth"
+    )
 
 
 def _dequantizing(case: Case) -> str:

@@ -23,6 +23,9 @@ from benchmarker.record import Profile, Sample
 if TYPE_CHECKING:
     from torch.profiler import profile
 
+MARKS = 5
+"""The first annotation of a trace takes several times as long as later ones, and any can be interrupted."""
+
 
 def profile_generation(
     step: Callable[[], Sample],
@@ -49,7 +52,7 @@ def profile_generation(
     device.synchronize()
     device.reset_peak()
     with _profiler(device) as profiler:
-        mark_ns = _mark()
+        marks_ns = _marks()
         sample = step()
         device.synchronize()
     split_ns = first_token_ns()
@@ -59,7 +62,7 @@ def profile_generation(
         profiler.export_chrome_trace(str(exported))
         events = read_trace(exported)
         on_cpu = device.kind == "cpu"
-        decode_from_ns = None if split_ns is None else on_the_traces_clock(events, split_ns, mark_ns=mark_ns)
+        decode_from_ns = None if split_ns is None else on_the_traces_clock(events, split_ns, marks_ns=marks_ns)
         work = (
             cpu_work(events, decode_from_ns=decode_from_ns)
             if on_cpu
@@ -115,17 +118,20 @@ def _start_once(device: Device) -> None:
     import torch
 
     with _profiler(device):
-        _mark()
+        _marks()
         torch.ones(1, device=torch_device(device)).add_(1)
         device.synchronize()
 
 
-def _mark() -> int:
-    """Leave CLOCK_MARK in the trace, and return what `time.perf_counter_ns` read inside it."""
+def _marks() -> list[int]:
+    """Leave some CLOCK_MARK in the trace, and return what `time.perf_counter_ns` read inside each."""
     from torch.profiler import record_function
 
-    with record_function(CLOCK_MARK):
-        return time.perf_counter_ns()
+    readings_ns = []
+    for _ in range(MARKS):
+        with record_function(CLOCK_MARK):
+            readings_ns.append(time.perf_counter_ns())
+    return readings_ns
 
 
 def _keep(trace: Path, destination: Path) -> None:

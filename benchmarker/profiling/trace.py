@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,18 +125,21 @@ def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None)
     return work._replace(busy_s=work.kernel_s, decode=decode)
 
 
-def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, mark_ns: int) -> int | None:
-    """A reading of the host's clock as a time of the trace; None where the trace has no mark.
+def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
+    """A reading of the host's clock as a time of the trace; None where the trace has no such marks.
 
     Args:
         moment_ns: The reading.
-        mark_ns: What the same clock read inside the annotation CLOCK_MARK.
+        marks_ns: What the same clock read inside each annotation CLOCK_MARK, in their order.
     """
-    for event in _complete(events):
-        if event["name"] == CLOCK_MARK and event.get("cat") == "user_annotation":
-            middle_us: float = event["ts"] + event["dur"] / 2
-            return round(middle_us * 1000) + moment_ns - mark_ns
-    return None
+    marks = [one for one in _complete(events) if one["name"] == CLOCK_MARK and one.get("cat") == "user_annotation"]
+    if not marks or len(marks) != len(marks_ns):
+        return None
+    marks.sort(key=lambda mark: float(mark["ts"]))
+    # The reading is somewhere in the annotation: the shortest leaves it least room.
+    shortest, mark_ns = min(zip(marks, marks_ns, strict=True), key=lambda pair: float(pair[0]["dur"]))
+    middle_us: float = shortest["ts"] + shortest["dur"] / 2
+    return round(middle_us * 1000) + moment_ns - mark_ns
 
 
 def self_times(intervals: list[Interval]) -> list[int]:

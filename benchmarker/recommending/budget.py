@@ -30,7 +30,7 @@ class Metric:
 
 
 _TIMING = "`benchmarker run` measures it"
-_QUALITY = "a sweep of real weights with quality measures it"
+_QUALITY = "`--quality` measures it, on real weights"
 METRICS: dict[str, Metric] = {
     "memory": Metric(lambda row: row.peak_memory_bytes, _BYTES, gib, _TIMING),
     "weights": Metric(lambda row: row.weight_bytes, _BYTES, gib, _TIMING),
@@ -42,7 +42,7 @@ METRICS: dict[str, Metric] = {
     "load": Metric(lambda row: row.load_s, _SECONDS, seconds, _TIMING),
     "setup": Metric(lambda row: row.setup_s, _SECONDS, seconds, "only runtimes that set something up have it"),
     "energy": Metric(
-        lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "--energy measures it"
+        lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
     ),
     "perplexity": Metric(lambda row: row.perplexity, _PLAIN, decimal, _QUALITY),
     "kld": Metric(lambda row: row.kl_divergence, _PLAIN, decimal, _QUALITY),

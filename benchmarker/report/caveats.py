@@ -184,7 +184,10 @@ def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     for record in records:
         if record.no_energy:
             reasons.setdefault(record.no_energy, []).append(record.variant.name)
-    return [f"{_names(dict.fromkeys(names))}: {escaped(reason)}." for reason, names in reasons.items()]
+    return [
+        f"{_names(dict.fromkeys(names))}: {escaped(reason, longest=REASON_LENGTH)}."
+        for reason, names in reasons.items()
+    ]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

@@ -60,9 +60,17 @@ def tokens_in_common(some: Sequence[int], others: Sequence[int]) -> int | None:
 
 def limit_table(rows: Sequence[Row]) -> str:
     """The rows beside their limits. Empty where no limit is known."""
-    known = [row for row in rows if row.floor_s is not None]
-    if not known:
-        return ""
+    known = limited(rows)
+    return table(limit_columns(known), known) if known else ""
+
+
+def limited(rows: Sequence[Row]) -> list[Row]:
+    """Those whose limits are known."""
+    return [row for row in rows if row.floor_s is not None]
+
+
+def limit_columns(known: Sequence[Row]) -> Columns:
+    """What stands beside each of them."""
     columns: Columns = [
         *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
         *names(known),
@@ -75,13 +83,13 @@ def limit_table(rows: Sequence[Row]) -> str:
     if any(row.kernels_per_token is not None for row in known):
         columns.append(Column("kernels/token", lambda row: _number(row.kernels_per_token)))
     if any(row.same_tokens is not None for row in known):
-        columns.append(Column("as eager", lambda row: _agreement(row)))
-    return table(columns, known)
+        columns.append(Column("as eager", _agreement))
+    return columns
 
 
 def limit_caption(rows: Sequence[Row]) -> str:
     """What the table's numbers are. Empty where there is no table."""
-    if all(row.floor_s is None for row in rows):
+    if not limited(rows):
         return ""
     said = [
         "Floor: the least time that a token can take, from the bytes that it must read and the memory bandwidth "

@@ -75,7 +75,7 @@ def _mcnemar(gained: int, lost: int) -> float:
     """Each flip goes either way with probability 1/2: the two-sided binomial test, in exact integers."""
     flips = gained + lost
     tail = sum(math.comb(flips, fewer) for fewer in range(min(gained, lost) + 1))
-    return min(1.0, 2 * tail / 2**flips)
+    return min(1.0, 2 * tail / (1 << flips))
 
 
 def task_columns(found: Sequence[Answers]) -> list[Column[Answers]]:

@@ -61,7 +61,8 @@ class GraphCapture:
             graph = torch.cuda.CUDAGraph()
             before = torch.cuda.memory_reserved()
             try:
-                with torch.cuda.graph(graph):
+                # As torch's own graphs: what another thread does to the device meanwhile is not the step's fault.
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     step()
             except RuntimeError as error:
                 if self._device.is_out_of_memory(error):

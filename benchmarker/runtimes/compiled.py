@@ -5,7 +5,8 @@ Where the step is captured, one decoder layer is compiled and all of the model's
 compiled code on every number it saw, also on a layer's own index, by which it finds its part of the cache: then each
 layer is compiled anew, until after eight torch gives up and runs the rest uncompiled, without a word. So each layer is
 handed its own part of the cache, and giving up is an error. On a CPU, where nothing is captured, the whole step is
-compiled as one: calling a layer at a time took 3.5 times as long there (four layers, 9.0 ms against 2.6 a token).
+compiled as one: calling a layer at a time took up to twice as long there (four small layers on two cores, GPTQ: 5.3 ms
+a token against 2.5).
 
 `generate` compiles by itself only for a static cache on a GPU and for quantizers that say they can; elsewhere it runs
 uncompiled without a word. Here a graph break is an error, and so is a recompilation while timing: a row that says

@@ -22,6 +22,8 @@ from benchmarker.sweeping.words import cell_line, shape_words
 from benchmarker.terminal import Terminal
 
 BROKEN = ".broken"
+ENERGY_S = 300.0
+"""Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
 TAIL_LINES = 8
 HIDDEN = ("  run ", "prompt of ")
 """Beginnings of a child's lines that a sweep says more shortly."""
@@ -132,7 +134,8 @@ class Attempt:
             return self.site.settings.load_timeout_s
         # What follows the cells is a profile, of no more than another cell's length but with much to write.
         position = self.cells[min(len(self.finished), len(self.cells) - 1)]
-        return self.ledger.cell_limit_s(self.site.settings, self.variant, position)
+        limit_s = self.ledger.cell_limit_s(self.site.settings, self.variant, position)
+        return limit_s + ENERGY_S if phase == "end" and self.site.job(self.variant).procedure.energy else limit_s
 
     def _show(self, lines: Sequence[str]) -> None:
         """Print what is new, and learn how long cells take."""

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchmarker.errors import SpecError, did_you_mean
 from benchmarker.terminal import Terminal, one_line_errors
 
 if TYPE_CHECKING:
+    from benchmarker.comparison import Comparison
     from benchmarker.explaining.logs import LogReading
     from benchmarker.record import RunRecord
+
+FORMATS = ("markdown", "json")
 
 
 def explain(
     paths: Annotated[list[Path], typer.Argument(help="Records, folders of them, or logs with profiler tables.")],
     baseline: Annotated[
-        str | None, typer.Option(help="Variant to explain the others against.  [default: fp16]")
+        str | None, typer.Option(help="Variant to explain the others against.  \\[default: fp16]")
     ] = None,
     compare_tables: Annotated[
         bool, typer.Option("--compare", help="Set the profiler tables of a log side by side.")
     ] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, or json: an object a table and variant.")
+    ] = "markdown",
     force: Annotated[
         bool, typer.Option("--force", help="Take records that differ in device, model or versions.")
     ] = False,
@@ -34,34 +42,52 @@ def explain(
     Example: benchmarker explain old-run.log --compare
     """
     with one_line_errors():
+        if form not in FORMATS:
+            raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
         from benchmarker.explaining.logs import is_text, read_text
 
         texts = [path for path in paths if is_text(path)]
-        others = [path for path in paths if path not in texts]
-        parts = [part for path in texts for part in _of_text(read_text(path), baseline, is_side_by_side=compare_tables)]
-        if others:
+        readings = [read_text(path) for path in texts]
+        found = [reading.records for reading in readings if reading.records]
+        if others := [path for path in paths if path not in texts]:
             from benchmarker.collect import collect
 
-            parts += _of_records(collect(others).records, baseline, force=force)
+            found.append(collect(others).records)
+        explained = [_compared(records, baseline, force=force) for records in found]
+        if form == "json":
+            _print_json(readings, explained)
+            return
+        from benchmarker.explained import explained_to_markdown
+
         terminal = Terminal()
-        for part in parts:
-            terminal.table(part)
+        for reading in readings:
+            for part in _tables(reading, is_side_by_side=compare_tables):
+                terminal.table(part)
+        for comparison in explained:
+            terminal.table(explained_to_markdown(comparison))
 
 
-def _of_text(reading: LogReading, baseline: str | None, *, is_side_by_side: bool) -> list[str]:
-    """Every table by itself, then the runs whose latencies stand above them."""
+def _compared(records: Sequence[RunRecord], baseline: str | None, *, force: bool) -> Comparison:
+    from benchmarker.comparison import compare_records
+
+    return compare_records(records, baseline=baseline, force=force)
+
+
+def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
+    from benchmarker.explaining.plain import explanations_to_rows, table_to_row
+
+    rows = [table_to_row(report) for reading in readings for report in reading.reports]
+    rows += [row for one in explained for row in explanations_to_rows(one.explained, one.contrasts)]
+    typer.echo(json.dumps(rows, indent=1, allow_nan=False))
+
+
+def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
+    """Every table by itself; the runs whose latencies stand above them are explained like any record."""
     from benchmarker.explaining.table_markdown import table_to_markdown, tables_side_by_side
 
     parts = [table_to_markdown(report) for report in reading.reports]
     if is_side_by_side and len(reading.reports) > 1:
         parts.append(tables_side_by_side(reading.reports))
-    if reading.records:
-        parts += _of_records(reading.records, baseline, force=False)
+    if reading.why_no_records:
+        parts.append(f"Its latencies are not used: {reading.why_no_records}.")
     return parts
-
-
-def _of_records(records: Sequence[RunRecord], baseline: str | None, *, force: bool) -> list[str]:
-    from benchmarker.comparison import compare_records
-    from benchmarker.explained import explained_to_markdown
-
-    return [explained_to_markdown(compare_records(records, baseline=baseline, force=force))]

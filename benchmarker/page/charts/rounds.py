@@ -33,7 +33,7 @@ def rounds_chart(
     if not runs:
         return None
     off = {name: _off_median(by_round) for name, by_round in runs.items()}
-    span = max(LEAST_SPAN, 1.1 * max(abs(one) for strips in off.values() for strip in strips for one in strip))
+    span = max(LEAST_SPAN, 1.3 * max(abs(one) for strips in off.values() for strip in strips for one in strip))
     most_rounds = max(map(len, runs.values()))
 
     def draw(ink: Ink) -> Figure:

@@ -87,6 +87,7 @@ def marks(
         markeredgewidth=1.4,
         markeredgecolor=colour,
         markerfacecolor="none" if hollow else colour,
+        clip_on=False,
         label=label(name),
     )
 

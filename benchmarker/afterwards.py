@@ -1,0 +1,87 @@
+"""What a run does once everything is timed, on the largest cell that ran: count kernels, profile, count energy.
+
+Each returns the fields of the record that it changes. The cells are measured and saved by then: what cannot be had here
+becomes a reason in the record and undoes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarker.errors import BenchmarkerError
+from benchmarker.job import Job
+from benchmarker.measure.board import find_board
+from benchmarker.measure.energy import measure_energy
+from benchmarker.profiling.capture import count_kernels, profile_generation
+from benchmarker.profiling.table import profile_table
+from benchmarker.record import RunRecord
+from benchmarker.terminal import Terminal
+from benchmarker.workloads.generation import ModelBenchmarker
+
+
+def kernels_counted(record: RunRecord, benchmarker: ModelBenchmarker) -> dict[str, Any]:
+    """Kernels a token, at the shape that ran last. Not before all is timed: a tracer leaves its mark."""
+    if record.runtime is None or benchmarker.device.kind == "cpu":
+        return {}
+    try:
+        kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    except BenchmarkerError as error:
+        return {"no_profile": str(error)}
+    return {"runtime": record.runtime.model_copy(update={"kernels_per_token": kernels})}
+
+
+def profiled(
+    job: Job, record: RunRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
+) -> dict[str, Any]:
+    """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
+    last = _last_good(record)
+    if last is None:
+        return {}
+    whole = job.points()[last]
+    point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
+    terminal.line(f"profiling one generation of {point.new_tokens} tokens")
+    step = benchmarker.step(point)
+    step()  # warm at this length too: its cache shape may be new
+    try:
+        profile = profile_generation(
+            step,
+            device=benchmarker.device,
+            trace_path=path.with_suffix(".trace.json.gz"),
+            prompt_tokens=len(benchmarker.prompt(point).ids),
+            new_tokens=point.new_tokens,
+            batch_size=point.batch_size,
+            first_token_ns=lambda: step.first_token_ns,
+        )
+    except BenchmarkerError as error:
+        terminal.line(f"no profile: {error}")
+        return {"no_profile": str(error)}
+    if not job.part:
+        terminal.table(profile_table(profile), detail=True)
+    return {"profile": profile}
+
+
+def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+    """The cells, the last good one with its energy."""
+    last = _last_good(record)
+    if last is None:
+        return {}
+    point = job.points()[last]
+    terminal.line("counting the energy of the last cell")
+    try:
+        energy = measure_energy(
+            find_board(benchmarker.device),
+            generation=benchmarker.step(point),
+            prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+        )
+    except BenchmarkerError as error:
+        terminal.line(str(error))
+        return {"no_energy": str(error)}
+    cells = list(record.cells)
+    cells[last] = cells[last].model_copy(update={"energy": energy})
+    return {"cells": tuple(cells)}
+
+
+def _last_good(record: RunRecord) -> int | None:
+    """Position of the largest cell that ran; cells are measured smallest first."""
+    return max((at for at, cell in enumerate(record.cells) if cell.status == "ok"), default=None)

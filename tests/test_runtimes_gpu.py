@@ -1,0 +1,118 @@
+"""The runtimes on a real GPU: captures, the flash kernel, and what a launch costs. Order and equality, no speed."""
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.device import find_device
+from benchmarker.loading import load_model
+from benchmarker.measure.limits import measure_limits
+from benchmarker.profiling.capture import count_kernels
+from benchmarker.runtimes import attention
+from benchmarker.runtimes.base import Runtime, UnsupportedError
+from benchmarker.runtimes.compiled import CompiledRuntime
+from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.fixed import FixedCache
+from benchmarker.runtimes.graph import GraphRuntime
+from tests.loading import tokens_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA or ROCm device"),
+]
+
+
+def model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=10, num_attention_heads=8,
+        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).to("cuda", dtype).eval()
+
+
+def prompt(*, batch: int = 2, tokens: int = 26) -> torch.Tensor:
+    return torch.arange(2, 2 + tokens, device="cuda").repeat(batch, 1)
+
+
+@pytest.mark.parametrize("depth", [0, 1500])
+@pytest.mark.parametrize("kind", [GraphRuntime, CompiledRuntime])
+def test_a_captured_step_makes_the_tokens_of_generate(kind: type[GraphRuntime], depth: int) -> None:
+    tried, device = model(), find_device("cuda")
+    context = torch.arange(depth, device="cuda").remainder(1024).repeat(2, 1) if depth else None
+    expected = EagerRuntime(tried, device).generate(prompt(), 64, context=context).tokens
+    runtime: Runtime = kind(tried, device)
+    runtime.generate(prompt(), 64, context=context)
+    with runtime.timed():
+        made = runtime.generate(prompt(), 64, context=context).tokens
+    runtime.check()
+    facts = runtime.facts()
+    assert torch.equal(made, expected)
+    assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
+    assert runtime.graph_pool_bytes is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("filled", [1, 27, 1000, 2048])
+def test_every_way_of_attending_agrees(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, filled: int) -> None:
+    cache = FixedCache(model(dtype), batch=3, length=2048)
+    cache.go_to(filled - 1)
+    torch.manual_seed(0)
+    layer = cache.layers.layers[0]
+    layer.stored_keys.normal_()
+    layer.stored_values.normal_()
+    query = torch.randn(3, 8, 1, 64, device="cuda", dtype=dtype)
+    made = {}
+    for way in (attention.FLASH, attention.SUMS, attention.MATMULS):
+        if way == attention.FLASH and attention.way_of(layer.keys, compiled=False) != attention.FLASH:
+            continue  # AMD's does not take lengths
+        monkeypatch.setattr(attention, "way_of", lambda key, *, compiled, way=way: way)
+        made[way], _ = attention.attend(
+            torch.nn.Identity(), query, layer.keys, layer.values, None, scaling=0.125, filled=cache.filled
+        )
+        monkeypatch.undo()
+    for way, values in made.items():
+        assert torch.allclose(values.float(), made[attention.MATMULS].float(), atol=2e-2), way
+
+
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4", "gptq"])
+@pytest.mark.parametrize("kind", [GraphRuntime, CompiledRuntime])
+def test_every_form_can_be_captured_and_compiling_makes_fewer_kernels(
+    shape_folder, kind: type[GraphRuntime], quant: str
+) -> None:
+    device = find_device("cuda")
+    options = {"kernel": "torch"} if quant == "gptq" else {}
+    tried = load_model(str(shape_folder), quant, device="cuda", load_format="dummy", options=options)
+    runtime = kind(tried, device)
+    asked = prompt(batch=1)
+    tokens_of(runtime, asked, 16)
+    kernels = runtime.kernels_per_token(lambda work: count_kernels(work, device))
+    in_generate = EagerRuntime(tried, device)
+    in_generate.generate(asked, 16)
+    assert kernels is not None
+    before = in_generate.kernels_per_token(lambda work: count_kernels(work, device))
+    assert before is not None
+    assert kernels <= before
+    if kind is CompiledRuntime:
+        assert kernels < before
+        assert runtime.facts().frames_compiled == 2
+
+
+def test_what_waits_for_the_device_cannot_be_captured_and_is_named() -> None:
+    tried = model()
+    tried.model.norm.register_forward_hook(lambda module, inputs, output: output * float(output.isfinite().all()))
+    with pytest.raises(UnsupportedError, match=r"test_runtimes_gpu\.py:\d+ `.*isfinite.*captur"):
+        GraphRuntime(tried, find_device("cuda")).generate(prompt(), 4)
+    # The device is none the worse for it.
+    assert GraphRuntime(model(), find_device("cuda")).generate(prompt(), 4).tokens.shape == (2, 4)
+
+
+def test_a_launch_costs_the_host_more_alone_than_in_a_graph() -> None:
+    limits = measure_limits(find_device("cuda"), "float16")
+    assert limits.array_bytes == 2**31
+    assert limits.launch_s is not None
+    assert limits.operator_s is not None
+    assert limits.graph_kernel_s is not None
+    assert limits.graph_kernel_s < limits.launch_s < limits.operator_s
+    assert limits.read_bytes_per_s > 1e11
