@@ -1,7 +1,7 @@
 """Train the small real model that ships with benchmarker: `python script/train-small.py --output folder`.
 
 About an hour on one free core that multiplies bfloat16; a GPU is used where there is one. The text is the running
-Python's own (see small_model/corpus.py); the best checkpoint so far is in the folder at any time, so that it may be stopped.
+Python's own (see small_model/corpus.py). The best checkpoint so far is in the folder at any time: it may be stopped.
 """
 
 from __future__ import annotations
