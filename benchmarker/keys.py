@@ -32,7 +32,11 @@ def result_key(
         "runtime": variant.runtime,
         "options": variant.loader_options.model_dump(mode="json"),
         "point": point._asdict(),
-        "procedure": {"warmup": procedure.warmup, "runs": procedure.runs},
+        "procedure": {
+            "warmup": procedure.warmup,
+            "warmup_limit": procedure.warmup_limit,
+            "runs": procedure.runs,
+        },
         "device": device.model_dump(mode="json", exclude={"index", "uuid"}),
         "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},
         "python": environment.python,

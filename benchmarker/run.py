@@ -6,6 +6,7 @@ costs one variant.
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -90,6 +91,10 @@ def asked_job(
     ] = None,
     warmup: Annotated[
         int | None, typer.Option(help="Untimed ones before them.  \\[default: 3]", rich_help_panel=PROCEDURE)
+    ] = None,
+    warmup_limit: Annotated[
+        int | None,
+        typer.Option(help="As many until the last three agree, at most.  \\[default: 10]", rich_help_panel=PROCEDURE),
     ] = None,
     no_profile: Annotated[
         bool, typer.Option("--no-profile", help="Leave the profiled generation out.", rich_help_panel=PROCEDURE)
@@ -178,6 +183,7 @@ def asked_job(
         procedure={
             "runs": runs,
             "warmup": warmup,
+            "warmup_limit": warmup_limit,
             "profile": False if no_profile else None,
             "profile_tokens": profile_tokens,
             "energy": True if energy else None,
@@ -205,9 +211,15 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
         job = asked_job(quiet=quiet, verbose=verbose, **asked)
         if job.part:
             end_with_parent()
-        from benchmarker.measuring import Run
-
         with quiet_libraries(verbose=verbose) as streams:
+            # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
+            # again and again takes a sixth of the time to import them.
+            gc.disable()
+            from benchmarker.measuring import Run
+
+            gc.freeze()
+            gc.enable()
+
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
     if made.no_quality or made.no_tasks or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)

@@ -159,7 +159,9 @@ class Procedure(Plain):
     """How each cell is measured."""
 
     warmup: Annotated[int, Field(gt=0, le=100)] = 3
-    """Untimed generations at the cell's exact shape. More follow, up to 10, until the last three agree within 2 %."""
+    """Untimed generations at the cell's exact shape. More follow until the last three agree within 2 %."""
+    warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
+    """How many untimed generations there are at most, unless `warmup` asks for more."""
     runs: Positive = 5
     """Timed generations."""
     rounds: Positive = 5

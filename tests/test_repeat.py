@@ -10,23 +10,28 @@ from tests.fakes import FakeDevice, Timeline
 
 
 def test_warm_up_stops_at_the_minimum_when_the_last_three_agree() -> None:
-    assert len(warm_up(Timeline([9.0, 1.0, 1.01, 1.0]), at_least=4)) == 4
+    assert len(warm_up(Timeline([9.0, 1.0, 1.01, 1.0]), at_least=4, limit=10)) == 4
 
 
 def test_warm_up_goes_on_until_three_in_a_row_agree_within_two_percent() -> None:
-    latencies = [s.latency_s for s in warm_up(Timeline([30.0, 2.0, 1.5, 1.0, 1.0, 1.01]), at_least=3)]
+    latencies = [s.latency_s for s in warm_up(Timeline([30.0, 2.0, 1.5, 1.0, 1.0, 1.01]), at_least=3, limit=10)]
     assert latencies == [30.0, 2.0, 1.5, 1.0, 1.0, 1.01]
 
 
 def test_warm_up_gives_up_after_ten_and_the_cell_says_so() -> None:
     restless = Timeline([1.0, 2.0] * 50)
-    measured = measure(restless, FakeDevice(), warmup=3, runs=2)
+    measured = measure(restless, FakeDevice(), warmup=3, warmup_limit=10, runs=2)
     assert len(measured.warmup) == 10
     assert measured.flags == ("unstable_warmup",)
 
 
+def test_a_lower_limit_ends_warm_up_sooner_but_not_before_what_was_asked_for() -> None:
+    assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=3, limit=4)) == 4
+    assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=6, limit=4)) == 6
+
+
 def test_every_timed_repeat_is_kept_and_no_warm_up_is_among_them() -> None:
-    measured = measure(Timeline([5.0, 1.0, 1.0, 1.0, 3.0, 1.0]), FakeDevice(), warmup=4, runs=3)
+    measured = measure(Timeline([5.0, 1.0, 1.0, 1.0, 3.0, 1.0]), FakeDevice(), warmup=4, warmup_limit=10, runs=3)
     assert [s.latency_s for s in measured.samples] == [3.0, 1.0, 1.0]
 
 
@@ -36,7 +41,7 @@ def test_each_repeat_has_its_own_memory_peak_and_the_cell_the_largest() -> None:
     def grow(number: int, sample: Sample) -> None:
         device.peak_bytes += 1
 
-    measured = measure(Timeline([1.0]), device, warmup=3, runs=3, after_each=grow)
+    measured = measure(Timeline([1.0]), device, warmup=3, warmup_limit=10, runs=3, after_each=grow)
     assert [s.peak_allocated_bytes for s in measured.samples] == [7, 8, 9]
     assert measured.reserved_bytes == 18
     assert device.calls == ["release"] + ["reset_peak", "peak"] * 3
@@ -50,7 +55,7 @@ def test_the_garbage_collector_rests_while_timing_and_works_again_afterwards() -
             collecting.append(gc.isenabled())
             return super().__call__()
 
-    measure(Watcher([1.0]), FakeDevice(), warmup=3, runs=2)
+    measure(Watcher([1.0]), FakeDevice(), warmup=3, warmup_limit=10, runs=2)
     assert collecting == [True, True, True, False, False]
     assert gc.isenabled()
 
@@ -65,5 +70,5 @@ def test_the_guard_surrounds_the_timed_repeats_only() -> None:
         yield
         inside.append(step.repeats)
 
-    measure(step, FakeDevice(), warmup=3, runs=5, timed=guard)
+    measure(step, FakeDevice(), warmup=3, warmup_limit=10, runs=5, timed=guard)
     assert inside == [3, 8]

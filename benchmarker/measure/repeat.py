@@ -14,7 +14,6 @@ from benchmarker.device import Device
 from benchmarker.record import Sample
 from benchmarker.workloads.base import Step
 
-WARMUP_LIMIT = 10
 STABLE_WITHIN = 1.02
 
 
@@ -29,13 +28,13 @@ class Measured:
     flags: tuple[str, ...]
 
 
-def warm_up(step: Step, *, at_least: int) -> tuple[Sample, ...]:
-    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most 10 times.
+def warm_up(step: Step, *, at_least: int, limit: int) -> tuple[Sample, ...]:
+    """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
 
     Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
     """
     samples: list[Sample] = []
-    while len(samples) < at_least or (not is_stable(samples) and len(samples) < WARMUP_LIMIT):
+    while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
     return tuple(samples)
 
@@ -51,6 +50,7 @@ def measure(
     device: Device,
     *,
     warmup: int,
+    warmup_limit: int,
     runs: int,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     after_each: Callable[[int, Sample], None] = lambda number, sample: None,
@@ -63,7 +63,7 @@ def measure(
         after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
     """
     device.release()
-    warmed = warm_up(step, at_least=warmup)
+    warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
     samples: list[Sample] = []
     reserved = resident = 0
     with _no_garbage_collection(), timed():

@@ -197,6 +197,7 @@ class ModelBenchmarker:
             step,
             self.device,
             warmup=procedure.warmup,
+            warmup_limit=procedure.warmup_limit,
             runs=procedure.runs,
             timed=self.runtime.timed,
             after_each=after_each,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,12 +58,14 @@ def main() -> None:
         print(f"{name:16} perplexity {one.perplexity:.3f} ({change}), KL divergence {one.kl:.5f}")
 
 
-def outcomes(*, bits: int, group_size: int, size: Literal["quick", "full"]) -> dict[str, Outcome]:
-    """Both ways, by name."""
+def outcomes(
+    *, bits: int, group_size: int, size: Literal["quick", "full"], options: Mapping[str, Any] | None = None
+) -> dict[str, Outcome]:
+    """Both ways, by name. The options are more of GPTQ's own."""
     nearest = load_model(MODEL, dtype=DTYPE, device="cpu")
     round_to_nearest(nearest, bits=bits, group_size=group_size)
-    options: dict[str, Any] = {"bits": bits, "group_size": group_size}
-    calibrated = load_model(MODEL, "gptq", dtype=DTYPE, device="cpu", options=options)
+    asked = {"bits": bits, "group_size": group_size, **(options or {})}
+    calibrated = load_model(MODEL, "gptq", dtype=DTYPE, device="cpu", options=asked)
     return {"round-to-nearest": judge(nearest, size), "GPTQ": judge(calibrated, size)}
 
 
