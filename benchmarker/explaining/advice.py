@@ -11,7 +11,8 @@ _ALWAYS: dict[Bound, str] = {
     "bandwidth": "Only fewer bytes a token make it faster: fewer bits a weight, or an output layer that is quantized.",
     "compute": "Fewer bits a weight do not help here; a form that multiplies in 8 bits too, or a smaller batch, does.",
     "attention/KV": "The weights are not what it waits for: a shorter context or a quantized KV cache helps.",
-    "bandwidth or compute": "`benchmarker run` measures the bandwidth, which tells the two apart.",
+    "bandwidth or compute": "A run without `--no-limits` (`limits: false` in a config) measures the bandwidth, which "
+    "tells the two apart.",
 }
 
 
