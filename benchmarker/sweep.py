@@ -21,13 +21,14 @@ from benchmarker.report.words import duration_words
 from benchmarker.sweeping.arguments import RESULTS, Asked, Settings, read_arguments
 from benchmarker.sweeping.attempts import measure
 from benchmarker.sweeping.child import SweepTimeoutError
-from benchmarker.sweeping.ending import say_ending, say_round
+from benchmarker.sweeping.ending import say_ending
 from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
 from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
 from benchmarker.sweeping.quality import judge_variants
 from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
+from benchmarker.sweeping.words import shape_words
 from benchmarker.terminal import Terminal
 
 __all__ = ["Seams", "Settings", "run_sweep"]
@@ -100,6 +101,8 @@ def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
     """Measure what is missing in the folder, which is ours alone."""
     ledger, stock = Ledger(), _open_folder(site, terminal)
     ledger.profiled |= stock.profiled
+    for (_, variant, position), cell in stock.done.items():
+        ledger.standing.take(variant, position, cell)
     terminal.line(f"records: {site.folder}")
     stopped: BaseException | None = None
     try:
@@ -162,11 +165,20 @@ def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, termin
         if not cells:
             continue
         left = duration_words(forecast.seconds(tasks[index:]))
-        terminal.line(
+        where = (
             f"[round {task.round + 1}/{site.asked.rounds}, {index + 1} of {len(tasks)}] {task.variant} ({left} left)"
         )
+        terminal.line(where)
+        terminal.pin(f"\n{_standing(site, ledger, running=task.variant)}\n{where}")
         started = time.monotonic()
         measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=cells)
         forecast.learn(task, time.monotonic() - started)
-        if any(later.round > task.round for later in tasks[index + 1 : index + 2]):
-            say_round(site, terminal, task.round + 1)
+        if not terminal.can_pin and any(later.round > task.round for later in tasks[index + 1 : index + 2]):
+            terminal.line(f"after {task.round + 1} of {site.asked.rounds} rounds:\n{_standing(site, ledger)}")
+
+
+def _standing(site: Site, ledger: Ledger, *, running: str | None = None) -> str:
+    """What is known so far."""
+    jobs = site.asked.jobs
+    shapes = [shape_words(point) for point in next(iter(jobs.values())).grid.points()]
+    return ledger.standing.table(list(jobs), shapes, running=running)

@@ -1,7 +1,8 @@
 """What the user sees: one line a step, a bar on long ones, tables.
 
-Lines and tables go to standard output, so that a log of a run is whole; bars go to standard error, and only to a
-terminal. Text is printed as it is: nothing in a model's name is markup, and no control character gets through.
+Lines and tables go to standard output, so that a log of a run is whole, and so does what is pinned below them; bars go
+to standard error. Pins and bars are for terminals only. Text is printed as it is: nothing in a model's name is markup,
+and no control character gets through.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.control import Control
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -49,6 +51,9 @@ class Terminal:
             if self._error.is_terminal and not self._error.is_dumb_terminal and not verbose
             else Tenths(self._out)
         )
+        self._pinned = Pinned(self._out)
+        self.can_pin = self._out.is_terminal and not self._out.is_dumb_terminal and not quiet and not verbose
+        """Whether `pin` shows anything."""
 
     def line(self, text: str) -> None:
         """Say one thing, unless quiet."""
@@ -64,6 +69,11 @@ class Terminal:
         if not self._quiet:
             self._steps.step(clean(what), done, total)
 
+    def pin(self, text: str) -> None:
+        """Keep these lines below all others, in place of the last ones; an empty text takes them off."""
+        if self.can_pin:
+            self._pinned.show(clean(text))
+
     def table(self, markdown: str, *, detail: bool = False) -> None:
         """Print a table, with an empty line before it; also when quiet, unless it is only a detail.
 
@@ -77,9 +87,40 @@ class Terminal:
 
     def _print(self, text: str) -> None:
         self._steps.clear()
+        self._pinned.clear()
         # A terminal wraps a long line by itself; rich would cut it into lines that nobody can copy.
         self._out.print(Text(clean(text)), soft_wrap=True, highlight=False)
+        self._pinned.draw()
         self._out.file.flush()
+
+
+class Pinned:
+    """Lines that stay at the bottom of a terminal: taken off before another line is printed, and put back after it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lines: list[str] = []
+        self._drawn = 0
+
+    def show(self, text: str) -> None:
+        self.clear()
+        self._lines = text.split("\n") if text else []
+        self.draw()
+
+    def clear(self) -> None:
+        for _ in range(self._drawn):
+            self._console.control(_UP_AND_CLEAR)
+        self._drawn = 0
+
+    def draw(self) -> None:
+        """Nothing where it would not fit: a line that wraps, or one that scrolled away, could not be taken off."""
+        width, height = self._console.size
+        if not self._lines or len(self._lines) >= height or max(map(cell_len, self._lines)) >= width:
+            return
+        for line in self._lines:
+            self._console.print(Text(line), soft_wrap=True, highlight=False)
+        self._console.file.flush()
+        self._drawn = len(self._lines)
 
 
 class Bar:

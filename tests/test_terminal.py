@@ -263,3 +263,41 @@ def test_one_line_errors_pass_on_what_is_not_the_users():
     with pytest.raises(SystemExit) as stopped, one_line_errors():
         raise SpecError("x")
     assert stopped.value.code == 2
+
+
+PINNED = """
+    terminal.pin("fp16  ·\\nint8  ·")
+    terminal.line("round 1")
+    terminal.pin("fp16  31\\nint8  ·")
+    terminal.line("round 2")
+    terminal.pin("")
+"""
+
+
+def on_screen(received):
+    """The lines that are left: each erasing takes the last one off."""
+    lines = []
+    for part in re.split(r"(\x1b\[1A\r\x1b\[2K|\r\n)", received):
+        if part.startswith("\x1b[1A"):
+            lines.pop()
+        elif part and part != "\r\n":
+            lines.append(part)
+    return lines
+
+
+def test_on_a_terminal_what_is_pinned_stays_below_and_is_drawn_anew():
+    received = run_in_terminal(program(PINNED))
+    assert on_screen(received) == ["loading", "round 1", "round 2", "| a |", "|---|", "| 1 |", "afterwards"]
+    in_the_middle = received[: received.index("round 2") + len("round 2\r\nfp16  31\r\nint8  ·\r\n")]
+    assert on_screen(in_the_middle) == ["loading", "round 1", "round 2", "fp16  31", "int8  ·"]
+
+
+@pytest.mark.parametrize("how", [{"quiet": True}, {"verbose": True}])
+def test_nothing_is_pinned_when_quiet_or_while_the_libraries_talk(how):
+    assert "fp16" not in run_in_terminal(program(PINNED, **how))
+
+
+def test_nothing_is_pinned_in_a_pipe_or_where_it_does_not_fit():
+    assert "fp16" not in run(program(PINNED)).stdout
+    assert "fp16" not in run_in_terminal(program(PINNED), COLUMNS="7")
+    assert "fp16" not in run_in_terminal(program(PINNED), LINES="2")

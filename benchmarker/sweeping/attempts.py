@@ -207,6 +207,10 @@ def measure(
         if decision.is_final:
             lost |= decision.failed
         ledger.given_up |= {(variant, position): why for position, why in lost.items() if why.status != "invalid"}
+        for position, cell in own.items():
+            ledger.standing.take(variant, position, cell)
+        for position, why in lost.items():
+            ledger.standing.fail(variant, position, why.status)
         after_cells = fault if fault and count == len(pending) else None
         ledger.failures += _failures(attempt, lost, after_cells, len(pending), tail)
         pending = tuple(sorted({*decision.pending, *again}))

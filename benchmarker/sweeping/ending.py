@@ -1,11 +1,9 @@
-"""What a sweep says after a round and at its end: the comparison so far, and what failed."""
+"""What a sweep says at its end: the comparison, and what failed."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
-
-from tabulate import tabulate
 
 from benchmarker.collect import collect
 from benchmarker.comparison import Comparison, compare_records
@@ -15,33 +13,15 @@ from benchmarker.report.tables import plain_line
 from benchmarker.report.words import status_words
 from benchmarker.sweeping.site import Failure, Ledger, Site
 from benchmarker.terminal import Terminal
-from benchmarker.units import significant
 
 LINE_LENGTH = 200
 REPORT_NAME = "report.html"
 REPORT_LIMIT_S = 300.0
 
 
-def say_round(site: Site, terminal: Terminal, number: int) -> None:
-    """Print what is known after a round: a row a variant, a column a cell."""
-    try:
-        rows = _comparison(site).rows
-    except ResultsError:
-        # It is said at the end, with the reason.
-        return
-    cells = sorted({row.cell for row in rows if row.cell})
-    known = {(row.variant, row.cell): significant(row.rate.value) if row.rate else row.status for row in rows}
-    lines = [
-        [plain_line(variant), *(status_words(known.get((variant, cell), "not measured")) for cell in cells)]
-        for variant in dict.fromkeys(row.variant for row in rows)
-    ]
-    headers = ["tok/s", *(f"{cell.prompt_tokens} x {cell.new_tokens}" for cell in cells)]
-    terminal.line(f"after {number} of {site.asked.rounds} rounds:")
-    terminal.line(tabulate(lines, headers, tablefmt="simple", disable_numparse=True))
-
-
 def say_ending(site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None:
     """Print the comparison of all records in the folder, then where they and the report are, and what failed."""
+    terminal.pin("")
     comparison = _compare(site, terminal)
     terminal.line(f"records: {site.folder}")
     if comparison:

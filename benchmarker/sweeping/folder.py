@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from benchmarker.errors import ResultsError
 from benchmarker.job import Job
 from benchmarker.plain import Plain, first_problem
-from benchmarker.record import RunRecord
+from benchmarker.record import Cell, RunRecord
 from benchmarker.recordfile import read_record, write_atomically, write_record
 
 SWEEP_FILE = "sweep.json"
@@ -46,7 +46,8 @@ class SweepFile(Plain):
 class Stock:
     """What a folder holds of a sweep."""
 
-    done: frozenset[CellId]
+    done: Mapping[CellId, Cell]
+    """The cells that need not be measured again."""
     profiled: frozenset[str]
     """Variants with a profile."""
     notes: tuple[str, ...]
@@ -104,19 +105,19 @@ def take_stock(
     """
     _sweep_up(folder)
     notes: list[str] = []
-    used: list[tuple[Path, RunRecord, list[int]]] = []
+    used: list[tuple[Path, RunRecord, dict[int, Cell]]] = []
     for path, record in _records(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    done: set[CellId] = set()
+    done: dict[CellId, Cell] = {}
     profiled: set[str] = set()
     for path, record, cells in used:
         if record.round in split and record.environment.device.uuid != card:
             notes.append(f"{path}: not used: measured on another card, and its round is not whole")
         elif cells:
-            done |= {(record.round, record.variant.name, position) for position in cells}
+            done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
             if record.profile:
                 profiled.add(record.variant.name)
             if record.status == "running":
@@ -126,7 +127,7 @@ def take_stock(
         elif record.cells:
             notes.append(f"{path}: not used: {_why_not(record)}")
         path.rename(path.with_name(path.name + SET_ASIDE))
-    return Stock(frozenset(done), frozenset(profiled), tuple(notes))
+    return Stock(done, frozenset(profiled), tuple(notes))
 
 
 def _sweep_up(folder: Path) -> None:
@@ -146,20 +147,20 @@ def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]
             notes.append(f"{error}; the rest is used")
 
 
-def _usable(record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]]) -> list[int]:
-    """Positions of its cells that are ok, whole, and what would be measured now."""
+def _usable(record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]]) -> dict[int, Cell]:
+    """Its cells that are ok, whole, and what would be measured now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
     positions = {key: position for position, key in enumerate(keys[name])}
-    return [
-        positions[cell.key]
+    return {
+        positions[cell.key]: cell
         for cell in record.cells
         if cell.status == "ok" and cell.key in positions and len(cell.samples) == runs
-    ]
+    }
 
 
 def _rounds_split_by_card(
-    used: Sequence[tuple[Path, RunRecord, list[int]]],
+    used: Sequence[tuple[Path, RunRecord, Mapping[int, Cell]]],
     keys: Mapping[str, Sequence[str]],
     *,
     rounds: int,

@@ -19,6 +19,7 @@ from benchmarker.run import PROGRAM
 from benchmarker.spec import Point
 from benchmarker.sweeping.arguments import Asked, Settings, arguments_of
 from benchmarker.sweeping.faults import Fault
+from benchmarker.sweeping.standing import Standing
 
 RUN = (sys.executable, "-m", "benchmarker.run")
 REPORT = (sys.executable, "-m", "benchmarker", "report")
@@ -111,6 +112,7 @@ class Ledger:
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or were asked for one: one is enough."""
     failures: list[Failure] = field(default_factory=list)
+    standing: Standing = field(default_factory=Standing)
     out_of_time: bool = False
     """Whether the time for the whole sweep was up before its end."""
 

@@ -20,8 +20,14 @@ def shape_words(point: Point) -> str:
 
 def cell_line(point: Point, cell: Cell) -> str:
     """`26 x 50: 0.1525 s, 327.9 tok/s`, or why there is no number."""
-    if cell.status != "ok" or not cell.samples:
+    rate = rate_of(cell)
+    if rate is None:
         return f"{shape_words(point)}: {status_words(cell.status)}"
-    latency_s = statistics.median(sample.latency_s for sample in cell.samples)
-    rate = cell.batch_size * cell.new_tokens / latency_s
-    return f"{shape_words(point)}: {seconds(latency_s)}, {significant(rate)} tok/s"
+    return f"{shape_words(point)}: {seconds(cell.batch_size * cell.new_tokens / rate)}, {significant(rate)} tok/s"
+
+
+def rate_of(cell: Cell) -> float | None:
+    """tok/s of the median run; None where nothing counts."""
+    if cell.status != "ok" or not cell.samples:
+        return None
+    return cell.batch_size * cell.new_tokens / statistics.median(sample.latency_s for sample in cell.samples)
