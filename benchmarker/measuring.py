@@ -84,7 +84,11 @@ class Run:
 
     def _measure(self) -> None:
         checkpoint = find_checkpoint(
-            self.job.model, self.job.variant, progress=self.terminal, device=self.device.torch_name
+            self.job.model,
+            self.job.variant,
+            progress=self.terminal,
+            device=self.device.torch_name,
+            check_config=self._check_lengths,
         )
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
@@ -124,7 +128,7 @@ class Run:
         return cell.model_copy(update={"key": key, "timed_at": timed_at})
 
     def _check_prompts(self, checkpoint: Checkpoint, tokenizer: Any | None) -> None:
-        """Refuse what does not fit before any weight is read."""
+        """Refuse prompts that cannot be made, or that do not fit, before any weight is read."""
         config = checkpoint.config
         for point in self.job.grid.points():
             prompt = make_prompt(
@@ -133,12 +137,16 @@ class Run:
                 vocabulary=config["vocab_size"],
                 chat_template=self.job.model.chat_template,
             )
-            check_fits(
-                prompt,
-                point.new_tokens,
-                positions=config.get("max_position_embeddings"),
-                model=self.job.model.id,
-            )
+            self._check_length(point, len(prompt.ids), config)
+
+    def _check_lengths(self, config: dict[str, Any]) -> None:
+        """Refuse what does not fit before any weight is downloaded or made."""
+        for point in self.job.grid.points():
+            if point.prompt_tokens is not None:
+                self._check_length(point, point.prompt_tokens, config)
+
+    def _check_length(self, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
+        check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=self.job.model.id)
 
     def _measure_limits(self) -> None:
         try:

@@ -22,6 +22,7 @@ from benchmarker.measure.limits import (
 )
 from benchmarker.record import Memory, RunRecord, RuntimeFacts
 from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
+from benchmarker.spec import Point
 from benchmarker.verify import verify
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
@@ -216,10 +217,10 @@ def test_one_batch_size_needs_no_such_words(tmp_path: Path) -> None:
 
 
 def test_a_depth_that_does_not_fit_names_the_deepest_that_does() -> None:
-    from benchmarker.workloads.prompts import Prompt, check_fits
+    from benchmarker.workloads.prompts import check_fits
 
     with pytest.raises(SpecError, match=r"depth 500 \+ prompt of 26 .* use a depth of at most 474"):
-        check_fits(Prompt((0,) * 26, "", (0,) * 500), 12, positions=512, model="qwen3")
+        check_fits(Point(26, None, 12, 1, depth=500), 26, positions=512, model="qwen3")
 
 
 def test_rows_of_several_depths_stay_apart_and_show_their_depth(tmp_path: Path) -> None:

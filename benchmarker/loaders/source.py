@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,18 @@ SHAPE_KEYS = (
 
 
 def find_checkpoint(
-    model: ModelSpec, variant: VariantSpec, *, progress: Progress | None = None, device: str = "cpu"
+    model: ModelSpec,
+    variant: VariantSpec,
+    *,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
     """The checkpoint that a model and a variant ask for, downloaded or made where need be.
 
     Args:
         device: Where the model will go, as torch names it. A dummy's random numbers are made there.
+        check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
 
     Raises:
         BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
@@ -57,11 +64,13 @@ def find_checkpoint(
     loader = LOADERS[variant.quant]
     loader.check(variant.loader_options, Target(device, model.dtype))
 
-    def check_config(folder: Path) -> None:
+    def check_folder(folder: Path) -> None:
+        config = read_config(folder)
+        check_config(config)
         if not dummy:
-            _check_quantization(model.id, variant.quant, read_config(folder))
+            _check_quantization(model.id, variant.quant, config)
 
-    folder, revision = _find_folder(model, weights=not dummy, check_config=check_config, progress=progress)
+    folder, revision = _find_folder(model, weights=not dummy, check=check_folder, progress=progress)
     if not dummy:
         check_weights(folder)
     import_libraries(*loader.packages)
@@ -77,12 +86,14 @@ def find_checkpoint(
     )
 
 
-def _find_folder(model: ModelSpec, *, weights: bool, check_config: Any, progress: Progress) -> tuple[Path, str | None]:
+def _find_folder(
+    model: ModelSpec, *, weights: bool, check: Callable[[Path], None], progress: Progress
+) -> tuple[Path, str | None]:
     """The model's folder, and the hub commit that it came from."""
     local = Path(model.id).expanduser()
     if local.is_dir():
         _refuse_revision(model, "a folder")
-        check_config(local)
+        check(local)
         return local, None
     if local.is_file():
         raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
@@ -95,9 +106,10 @@ def _find_folder(model: ModelSpec, *, weights: bool, check_config: Any, progress
                 f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
                 f"(with weights there is {has})"
             )
-        check_config(shape)
+        check(shape)
         return shape, None
     if shape is not None and not weights and model.revision is None:
+        check(shape)
         return shape, None
     _check_hub_id(model.id)
     return fetch(
@@ -105,7 +117,7 @@ def _find_folder(model: ModelSpec, *, weights: bool, check_config: Any, progress
         revision=model.revision,
         weights=weights,
         code=model.trust_remote_code,
-        check_config=check_config,
+        check_config=check,
         progress=progress,
     )
 

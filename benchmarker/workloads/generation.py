@@ -136,7 +136,7 @@ class ModelBenchmarker:
             point, tokenizer=self._tokenizer, vocabulary=config.vocab_size, chat_template=self._chat_template
         )
         positions = getattr(config, "max_position_embeddings", None)
-        check_fits(prompt, point.new_tokens, positions=positions, model=config.model_type)
+        check_fits(point, len(prompt.ids), positions=positions, model=config.model_type)
         return prompt
 
     def step(self, point: Point) -> GenerationStep:

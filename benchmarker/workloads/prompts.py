@@ -77,13 +77,16 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Promp
     return Prompt(ids, "given text in the chat template" if chat_template else "given text")
 
 
-def check_fits(prompt: Prompt, new_tokens: int, *, positions: int | None, model: str) -> None:
+def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model: str) -> None:
     """Refuse a cell that is longer than the model can see.
+
+    Args:
+        prompt_tokens: Of the prompt, which only a tokenizer can tell where the point gives a text.
 
     Raises:
         SpecError: With the numbers and the longest generation that fits.
     """
-    depth, prompt_tokens = len(prompt.context), len(prompt.ids)
+    depth, new_tokens = point.depth, point.new_tokens
     if positions is not None and depth + prompt_tokens + new_tokens > positions:
         room = positions - prompt_tokens - depth
         remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions - depth} tokens"

@@ -1,0 +1,57 @@
+"""`benchmarker run` as it is typed, on a model of two layers, with the real libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarker.recordfile import read_record
+from benchmarker.verify import verify
+from tests.test_cli import typed
+
+SMALL = (
+    *("--device", "cpu", "--dtype", "bfloat16", "--prompt-tokens", "3,5", "--new-tokens", "4"),
+    *("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits"),
+)
+FORMS = {
+    "fp16": (("--quant", "fp16"), "Linear", 16.0),
+    "int8": (("--quant", "int8"), "Linear", 8.0),
+    "gptq": (("--quant", "gptq", "--option", "calibration_samples=4"), "TorchAtenLinear", 4.0),
+    "gptq compiled": (("--quant", "gptq", "--load-format", "dummy", "--compile"), "TorchAtenLinear", 4.0),
+    "bnb4": (("--quant", "bnb4"), "Linear4bit", 4.0),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path, tmp_path: Path, form: str) -> None:
+    arguments, linear, bits = FORMS[form]
+    code, printed = typed("run", "--model", session_model, *arguments, *SMALL, "--output", tmp_path / "results")
+    assert code == 0, printed
+    (path,) = (tmp_path / "results").glob("*.json")
+    record = read_record(path)
+    assert [(cell.prompt_tokens, cell.new_tokens, cell.status) for cell in record.cells] == [(3, 4, "ok"), (5, 4, "ok")]
+    for cell in record.cells:
+        assert len(cell.samples) == 2
+        for sample in cell.samples:
+            assert sample.new_tokens == 4
+            # The latency runs on until the device is drained.
+            assert sample.ttft_s + 3 * sample.tpot_s <= sample.latency_s * (1 + 1e-9)
+    assert record.load is not None
+    assert record.load.linear_classes[linear] > 0
+    assert bits <= record.load.bits_per_weight < 16.1
+    assert record.profile is not None
+    assert sum(kernel.total_s for kernel in record.profile.kernels) == pytest.approx(record.profile.kernel_s)
+    assert verify([path]).mismatches == ()
+    assert f"record: {path}" in printed.replace("\n", "")
+    assert "|      3 |   4 |     1 |" in printed
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:
+    asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", "--device", "cpu")
+    code, printed = typed("run", *asked, "--prompt-tokens", 100_000, "--output", tmp_path / "results")
+    assert code == 2
+    assert "error: prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; use a prompt" in printed
+    assert not list(cache_folder.rglob("*.safetensors"))
+    assert not list((tmp_path / "results").glob("*"))
