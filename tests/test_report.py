@@ -234,6 +234,17 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     assert "too few rounds to tell that from chance" in answer(alone.rows)[0]
 
 
+def test_the_answer_is_no_surer_than_the_table(tmp_path):
+    others = {"int8": [1.05, 0.95, 1.1], "bnb4": [1.2, 0.9, 1.1], "gptq": [0.9, 1.1, 1.05]}
+    slow = [record for name, latencies in others.items() for record in rounds(name, latencies)]
+    mixed = compared(tmp_path, *rounds("fp16", [1.0] * 3), *slow, *rounds("gptq-compile", [0.35, 0.6, 0.45]))
+    first = next(row for row in mixed.rows if row.variant == "gptq-compile")
+    # By itself it would pass for faster: the interval leaves 1 out.
+    assert first.ratio.low > 1
+    assert first.verdict == "inconclusive"
+    assert "**gptq-compile and" in answer(mixed.rows)[0]
+
+
 def test_a_report_does_not_overwrite_a_record(tmp_path):
     comparison = compared(tmp_path, record("fp16"))
     with pytest.raises(SpecError, match=r"give it a name that ends in \.html"):

@@ -12,7 +12,7 @@ from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
 from benchmarker.report.words import cell_words
-from benchmarker.stats import Verdict, paired_ratio, verdicts
+from benchmarker.stats import paired_ratio, verdicts
 from benchmarker.units import gib
 
 
@@ -33,7 +33,7 @@ def answer(rows: Sequence[Row]) -> tuple[str, ...]:
 def _fastest(able: Sequence[Row]) -> str:
     first, second = able[:2]
     where = f"At {cell_words(first.cell)}"
-    lead, word = _lead(second, first)
+    lead, word = _lead(able)
     against = f", {times(first.ratio)} {_baseline(able)}" if first.ratio and not first.is_baseline else ""
     if word == "faster":
         return (
@@ -52,9 +52,16 @@ def _fastest(able: Sequence[Row]) -> str:
     )
 
 
-def _lead(slower: Row, faster: Row) -> tuple[float, Verdict]:
-    ratio = paired_ratio(slower.latency_by_round, faster.latency_by_round)
-    return ratio.value, verdicts([ratio])[0]
+def _lead(able: Sequence[Row]) -> tuple[float, str]:
+    """How far the first is ahead of the second, and whether that is real.
+
+    Which one came first was seen in the data, so that it is held against all others, with Holm's correction. Where the
+    second is the baseline, the comparison's own verdict stands.
+    """
+    first, second, *_ = able
+    ratios = [paired_ratio(row.latency_by_round, first.latency_by_round) for row in able[1:]]
+    word = first.verdict if second.is_baseline and first.verdict else verdicts(ratios)[0]
+    return ratios[0].value, word
 
 
 def _smallest(able: Sequence[Row]) -> str:
