@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from benchmarker.cli import app
+from benchmarker.comparison import compare, to_markdown
 from benchmarker.record import RunRecord
 from tests.records import record
 
@@ -71,3 +72,15 @@ def test_the_schema_names_every_field_of_a_record():
 def test_every_page_is_in_the_index():
     index = (DOCS / "README.md").read_text()
     assert all(f"({page.name})" in index for page in PAGES if page.name != "README.md")
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "results" / "reference").iterdir()), ids=lambda folder: folder.name)
+def test_a_reference_folder_shows_what_compare_prints_of_it(folder):
+    said = (folder / "README.md").read_text()
+    assert said.endswith(f"\n{to_markdown(compare([folder])).strip()}\n")
+
+
+def test_the_readme_shows_the_table_of_the_h100():
+    rows = [line for line in to_markdown(compare([ROOT / "results/reference/h100"])).splitlines() if line[:1] == "|"]
+    table = rows[: rows.index(next(row for row in rows if row.startswith("| prompt |")))]
+    assert "\n".join(table) in (ROOT / "README.md").read_text()
