@@ -22,10 +22,8 @@ from benchmarker.spec import (
     Procedure,
     QualitySpec,
     VariantSpec,
-    parse_option,
-    read_experiment,
-    validated,
 )
+from benchmarker.specfile import parse_option, read_experiment, validated
 
 Given = dict[str, Any]
 """Command-line values by field name; None means not given."""

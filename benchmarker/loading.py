@@ -12,7 +12,8 @@ from benchmarker.checkpoints import prepare_checkpoint
 from benchmarker.device import Device, find_device
 from benchmarker.loaders.base import Checkpoint, DType, Loaded, Progress, Silent, Target
 from benchmarker.loaders.registry import LOADERS
-from benchmarker.spec import ModelSpec, Scalar, VariantSpec, validated
+from benchmarker.spec import ModelSpec, Scalar, VariantSpec
+from benchmarker.specfile import validated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,7 +19,7 @@ LAYERS = (
     "recordfile",
     "loaders",
     "spec",
-    "keys loaders.dummy loaders.source",
+    "specfile keys loaders.dummy loaders.source",
     "workloads.base runtimes profiling",
     "measure",
     "environment workloads quality",
@@ -44,10 +44,10 @@ LAYERS = (
 the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
-    "cli verbs spec record recordfile comparison collect comparable report sweep sweeping job stats errors units plain "
-    "names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext importing "
-    "recommending roofline qualityfacts page explaining explained profiling.kernels profiling.names profiling.table "
-    "profiling.trace"
+    "cli verbs spec specfile record recordfile comparison collect comparable report sweep sweeping job stats errors "
+    "units plain names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext "
+    "importing recommending roofline qualityfacts page explaining explained profiling.kernels profiling.names "
+    "profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

@@ -8,7 +8,8 @@ from benchmarker.errors import BenchmarkerError, SpecError
 from benchmarker.loaders.base import Target
 from benchmarker.loaders.gptq import LOADER, GPTQOptions
 from benchmarker.loaders.gptq_kernels import Gpu, KernelName, check_kernel, check_shapes
-from benchmarker.spec import VariantSpec, validated
+from benchmarker.spec import VariantSpec
+from benchmarker.specfile import validated
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
 T4 = Gpu("NVIDIA T4", (7, 5), nvidia=True)

@@ -12,7 +12,7 @@ import yaml
 from benchmarker import __version__
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.shipped import find_config, shipped_configs
-from benchmarker.spec import read_experiment
+from benchmarker.specfile import read_experiment
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

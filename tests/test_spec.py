@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from benchmarker.errors import SpecError
 from benchmarker.keys import result_key
-from benchmarker.spec import Grid, ModelSpec, Point, Procedure, VariantSpec, parse_option, read_experiment
+from benchmarker.spec import Grid, ModelSpec, Point, Procedure, VariantSpec
+from benchmarker.specfile import parse_option, read_experiment
 from tests.records import environment
 
 MINIMAL = "variants:\n  - {quant: fp16}\n"

@@ -16,7 +16,7 @@ from benchmarker.errors import ResultsError, SpecError
 from benchmarker.record import DeviceFacts
 from benchmarker.recordfile import read_record, write_record
 from benchmarker.report.words import duration_words
-from benchmarker.spec import read_experiment
+from benchmarker.specfile import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
 from benchmarker.sweeping.lock import LOCK, Owner, locked
 from benchmarker.sweeping.plan import order

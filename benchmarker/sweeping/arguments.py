@@ -10,7 +10,8 @@ from pathlib import Path
 from benchmarker.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.job import Job
 from benchmarker.run import known_options, read_job
-from benchmarker.spec import Experiment, read_experiment
+from benchmarker.spec import Experiment
+from benchmarker.specfile import read_experiment
 from benchmarker.sweeping.folder import SweepFile, latest_sweep, read_sweep_file
 
 QUICK_ROUNDS = 1

@@ -24,7 +24,7 @@ from benchmarker.profiling.capture import count_kernels
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime
-from benchmarker.spec import parse_option
+from benchmarker.specfile import parse_option
 
 ALWAYS_FLASH, NEVER_FLASH = 0, 2**40
 ALTERNATIVES: dict[str, tuple[dict[str, Any], int]] = {
