@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarker.device import find_device as find_device
     from benchmarker.errors import BenchmarkerError as BenchmarkerError
     from benchmarker.loading import load_model as load_model
-    from benchmarker.recordfile import read_record as read_record
+    from benchmarker.notebook import read_record as read_record
     from benchmarker.spec import Grid as Grid
     from benchmarker.spec import Procedure as Procedure
     from benchmarker.workloads.generation import ModelBenchmarker as ModelBenchmarker
@@ -28,7 +28,7 @@ _HOMES = {
     "compare": "comparison",
     "find_device": "device",
     "load_model": "loading",
-    "read_record": "recordfile",
+    "read_record": "notebook",
 }
 __all__ = ["__version__", *_HOMES]
 

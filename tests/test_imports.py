@@ -26,7 +26,7 @@ LAYERS = (
     "report",
     "collect comparable importing",
     "explaining",
-    "gate",
+    "gate notebook",
     "comparison",
     "explained page recommending",
     "job checkpoints verify",
@@ -45,9 +45,9 @@ the longest name that fits is a module's place."""
 
 WITHOUT_TORCH = (
     "cli verbs spec specfile record recordfile comparison collect comparable report sweep sweeping job stats errors "
-    "units plain names host silence terminal loaders run checkpoints loading verify recompute gate keys logtext "
-    "importing recommending roofline qualityfacts page explaining explained profiling.kernels profiling.names "
-    "profiling.table profiling.trace"
+    "units plain names notebook host silence terminal loaders run checkpoints loading verify recompute gate keys "
+    "logtext importing recommending roofline qualityfacts page explaining explained profiling.kernels "
+    "profiling.names profiling.table profiling.trace"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

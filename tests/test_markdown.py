@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import benchmarker
 from benchmarker.comparison import compare, to_markdown
 from benchmarker.record import Cell, Conditions, RuntimeFacts
+from benchmarker.recordfile import read_record
 from benchmarker.report.markdown import summary
 from tests.records import (
     cell,
@@ -246,6 +248,10 @@ def test_setup_is_a_column_where_something_was_set_up(tmp_path):
 def test_a_notebook_shows_the_tables(tmp_path):
     comparison = compare([save(tmp_path, record("fp16"))])
     assert comparison._repr_markdown_() == to_markdown(comparison)
+    (path, *_) = sorted(tmp_path.glob("*.json"))
+    shown = benchmarker.read_record(path)
+    assert shown.model_dump() == read_record(path).model_dump()
+    assert shown._repr_markdown_() == summary(read_record(path))
 
 
 def _tables(text: str) -> list[str]:
