@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarker.misfit import fitting_libraries
 from benchmarker.sweeping.orphan import end_with_parent
 from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
 
@@ -215,7 +216,8 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
             # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
             # again and again takes a sixth of the time to import them.
             gc.disable()
-            from benchmarker.measuring import Run
+            with fitting_libraries():
+                from benchmarker.measuring import Run
 
             gc.freeze()
             gc.enable()

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
     "errors units names host stats recompute shipped sweeping.orphan",
-    "plain silence logtext folding",
+    "plain silence logtext folding misfit",
     "roofline energyfacts profilefacts qualityfacts",
     "record device terminal",
     "recordfile",

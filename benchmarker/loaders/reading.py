@@ -13,14 +13,19 @@ from benchmarker.errors import ModelError
 from benchmarker.loaders.base import Checkpoint, Target
 from benchmarker.loaders.files import has_tokenizer
 from benchmarker.loaders.undisturbed import undisturbed
+from benchmarker.misfit import fitting_libraries
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def import_libraries(*packages: str) -> None:
-    """Import what loading needs, so that the time of loading is not that of importing."""
-    with undisturbed():
+    """Import what loading needs, so that the time of loading is not that of importing.
+
+    Raises:
+        MissingLibraryError: They do not fit together.
+    """
+    with undisturbed(), fitting_libraries():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
             importlib.import_module(name)
 
