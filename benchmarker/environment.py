@@ -11,13 +11,13 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from benchmarker.device import Device, torch_device
 from benchmarker.host import cores, cpu_name, memory_bytes
+from benchmarker.installed import installed_version
 from benchmarker.measure.board import find_board
 from benchmarker.record import DeviceFacts, Environment
 
@@ -116,13 +116,7 @@ def _git(checkout: Path, *arguments: str) -> str | None:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {name: found for name in PACKAGES if (found := installed_version(name))}
 
 
 def _device_facts(device: Device) -> DeviceFacts:

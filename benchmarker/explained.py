@@ -9,12 +9,11 @@ from benchmarker.explaining.values import Explanation
 from benchmarker.explaining.words import rate, signed_percent
 from benchmarker.report.header import header
 from benchmarker.report.rows import Row
-from benchmarker.report.tables import escaped
+from benchmarker.report.tables import bullets, escaped
 
 
 def explained_to_markdown(comparison: Comparison) -> str:
     """What was measured, the waterfalls, each variant's reason, the differences and the break-even."""
-    head = "\n".join(f"- {line}" for line in header(comparison.records))
     body = explanations_to_markdown(
         comparison.explained,
         contrasts=comparison.contrasts,
@@ -22,7 +21,7 @@ def explained_to_markdown(comparison: Comparison) -> str:
         break_evens=_break_evens(comparison),
         baseline=comparison.baseline or "",
     )
-    return f"{head}\n\n{body}"
+    return f"{bullets(header(comparison.records))}\n\n{body}"
 
 
 def _ceilings(comparison: Comparison) -> list[str]:

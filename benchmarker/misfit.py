@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from benchmarker.errors import MissingLibraryError
+from benchmarker.installed import installed_version
 
 OURS = "benchmarker"
 
@@ -39,17 +39,10 @@ def misfit(error: ImportError) -> str | None:
     asking, lacking = names[-1] if names else OURS, (error.name or "").split(".")[0]
     if OURS in (asking, lacking) or not lacking:
         return None
-    known = _version(lacking)
+    known, asker = installed_version(lacking), f"{asking} {installed_version(asking) or ''}"
     if known is None:
-        return f"{asking} {_version(asking) or ''} needs {lacking}, which is not installed; pip install {lacking}"
-    lack = f"{asking} {_version(asking) or ''} asks {lacking} {known} for what it does not have"
+        return f"{asker} needs {lacking}, which is not installed; pip install {lacking}"
+    lack = f"{asker} asks {lacking} {known} for what it does not have"
     reason = error.msg.split(" (")[0]
     remedy = f"upgrade {lacking}, or install the versions of script/constraints.txt"
     return f"the installed libraries do not fit together: {lack} ({reason}); {remedy}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarker.garbage import no_garbage_collection
 from benchmarker.misfit import fitting_libraries
 from benchmarker.sweeping.orphan import end_with_parent
 from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
@@ -215,12 +216,10 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
         with quiet_libraries(verbose=verbose) as streams:
             # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
             # again and again takes a sixth of the time to import them.
-            gc.disable()
-            with fitting_libraries():
+            with no_garbage_collection(), fitting_libraries():
                 from benchmarker.measuring import Run
 
-            gc.freeze()
-            gc.enable()
+                gc.freeze()
 
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
     if made.no_quality or made.no_tasks or any(cell.status != "ok" for cell in made.cells):

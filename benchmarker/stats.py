@@ -163,6 +163,15 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
+def against_each(first: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> list[tuple[Ratio, Verdict]]:
+    """How many times as fast one variant is as each other one, from times by round.
+
+    That it came first was seen in the data, so that all of them are corrected for.
+    """
+    ratios = [paired_ratio(other, first) for other in others]
+    return list(zip(ratios, verdicts(ratios), strict=True))
+
+
 def detectable_ratio(standard_error: float, freedom: float) -> float:
     """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % rejects with 80 % power."""
     return math.exp(_noncentrality(freedom) * standard_error)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "benchmarker"
 
 LAYERS = (
-    "errors units names host stats recompute shipped sweeping.orphan",
+    "errors garbage installed units names host stats recompute shipped sweeping.orphan",
     "plain silence logtext folding misfit",
     "roofline energyfacts profilefacts qualityfacts",
     "record device terminal",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from typing import Literal
 from benchmarker.device import Device
 from benchmarker.doctor.cards import Card, amd_cards, nvidia_cards
 from benchmarker.environment import environment
+from benchmarker.installed import installed_version
 from benchmarker.loaders.cache import cache_folder
 from benchmarker.loaders.hub import transport_error
 from benchmarker.record import Environment
@@ -111,11 +111,7 @@ def _why_no_hub() -> str | None:
 
 
 def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+    return installed_version(package) is not None
 
 
 def _free_bytes(folder: Path) -> int:

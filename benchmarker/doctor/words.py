@@ -10,7 +10,7 @@ from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
 from benchmarker.doctor.variants import Outcome
 from benchmarker.report.numbers import decimal
-from benchmarker.report.tables import Column, plain_line, table
+from benchmarker.report.tables import Column, bullets, plain_line, table
 from benchmarker.units import MISSING, gib
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
@@ -37,7 +37,7 @@ def machine_words(machine: Machine) -> str:
         f"packages: {plain_line(packages, longest=400)}",
         *(f"{name}={plain_line(value)}" for name, value in around.variables.items()),
     ]
-    return "\n".join(f"- {line}" for line in lines)
+    return bullets(lines)
 
 
 def finding_words(found: Sequence[Finding]) -> str:

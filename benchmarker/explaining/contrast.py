@@ -9,10 +9,10 @@ from benchmarker.explaining.values import Explanation, NotExplained, PartName, W
 from benchmarker.explaining.words import signed_ms
 from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import escaped
+from benchmarker.stats import SAME_WITHIN
 
 SHOWN = 0.02
 """Parts that differ by less of the slower token are left to the table."""
-SAME_WITHIN = 0.02
 UNSURE = ("same", "inconclusive", "not tested")
 """Verdicts of a comparison that do not bear out a difference."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 from benchmarker.explaining.contrast import Contrast
 from benchmarker.explaining.values import Bound, Explanation, NotExplained, Part, PartName
 from benchmarker.explaining.words import percent
-from benchmarker.report.tables import Column, escaped, table
+from benchmarker.report.tables import Column, bullets, escaped, table
 from benchmarker.report.words import cell_words
 from benchmarker.units import MISSING
 
@@ -65,11 +65,6 @@ def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Con
 def bound_words(bound: Bound) -> str:
     """`is bound by **copies**`."""
     return "has **mixed** bounds" if bound == "mixed" else f"is bound by **{bound}**"
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """A list."""
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _waterfalls(explained: Sequence[Explanation]) -> str:

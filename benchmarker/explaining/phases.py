@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 from benchmarker.explaining.values import Conversion, Phase
-from benchmarker.profiling.kernels import Category, category, shares
+from benchmarker.profiling.kernels import Category, category, seconds_by_category
 from benchmarker.profiling.table_values import ProfilerTable, TableRow
 from benchmarker.record import Kernel, Profile
 
@@ -155,8 +154,6 @@ def _phase(
 
 
 def _by_category(kernels: Iterable[Kernel], tokens: int) -> dict[Category, float]:
-    totals: dict[Category, float] = defaultdict(float)
-    for kernel in kernels:
-        for purpose, share in shares(kernel.name).items():
-            totals[purpose] += share * kernel.total_s / tokens
-    return dict(totals)
+    """Seconds a token."""
+    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
+    return {purpose: total_s / tokens for purpose, total_s in spent.items()}

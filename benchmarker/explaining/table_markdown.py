@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from benchmarker.explaining.markdown import bullets
 from benchmarker.explaining.tables import TableReport
 from benchmarker.explaining.words import code, percent
 from benchmarker.profiling.kernels import Category, category
-from benchmarker.report.tables import Column, table
+from benchmarker.report.tables import Column, bullets, table
 from benchmarker.units import MISSING, gib, seconds
 
 Line = tuple[str, str, float, str]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from benchmarker.errors import MissingLibraryError
+from benchmarker.installed import installed_version
 from benchmarker.plain import Plain
 
 if TYPE_CHECKING:
@@ -155,12 +156,8 @@ def require(variant: str, *packages: str) -> None:
     Raises:
         MissingLibraryError: One is not.
     """
-    from importlib.metadata import PackageNotFoundError, version
-
     for package in packages:
-        try:
-            version(package)
-        except PackageNotFoundError:
+        if installed_version(package) is None:
             raise MissingLibraryError(
                 f"{variant}: the library '{package}' is not installed; pip install 'benchmarker[{variant}]'"
-            ) from None
+            )

@@ -6,11 +6,12 @@ The number of timed repeats is fixed before the first one, and none is dropped: 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from benchmarker.device import Device
+from benchmarker.garbage import no_garbage_collection
 from benchmarker.record import Sample
 from benchmarker.workloads.base import Step
 
@@ -66,7 +67,9 @@ def measure(
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
     samples: list[Sample] = []
     reserved = resident = 0
-    with _no_garbage_collection(), timed():
+    # A collection in a timed repeat would be ours, not the model's.
+    gc.collect()
+    with no_garbage_collection(), timed():
         for number in range(1, runs + 1):
             device.reset_peak()
             sample = step()
@@ -78,16 +81,3 @@ def measure(
             after_each(number, sample)
     flags = () if is_stable(warmed) else ("unstable_warmup",)
     return Measured(warmed, tuple(samples), reserved or None, resident or None, flags)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection in a timed repeat would be ours, not the model's."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

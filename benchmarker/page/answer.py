@@ -12,7 +12,7 @@ from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
 from benchmarker.report.words import cell_words
-from benchmarker.stats import paired_ratio, verdicts
+from benchmarker.stats import against_each
 from benchmarker.units import gib
 
 
@@ -55,13 +55,11 @@ def _fastest(able: Sequence[Row]) -> str:
 def _lead(able: Sequence[Row]) -> tuple[float, str]:
     """How far the first is ahead of the second, and whether that is real.
 
-    Which one came first was seen in the data, so that it is held against all others, with Holm's correction. Where the
-    second is the baseline, the comparison's own verdict stands.
+    Where the second is the baseline, the comparison's own verdict stands.
     """
     first, second, *_ = able
-    ratios = [paired_ratio(row.latency_by_round, first.latency_by_round) for row in able[1:]]
-    word = first.verdict if second.is_baseline and first.verdict else verdicts(ratios)[0]
-    return ratios[0].value, word
+    ahead, word = against_each(first.latency_by_round, [row.latency_by_round for row in able[1:]])[0]
+    return ahead.value, first.verdict if second.is_baseline and first.verdict else word
 
 
 def _smallest(able: Sequence[Row]) -> str:

@@ -8,8 +8,8 @@ inductor made is named after the operators fused into it, and is judged by those
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Literal, get_args
 
@@ -137,6 +137,15 @@ def category(name: str) -> Category:
     """What most of the kernel is for."""
     parts = shares(name)
     return max(parts, key=lambda one: (parts[one], -CATEGORIES.index(one)))
+
+
+def seconds_by_category(times: Iterable[tuple[str, float]]) -> dict[Category, float]:
+    """Names and seconds of kernels by purpose; a fused kernel's time is split over what is fused into it."""
+    totals: dict[Category, float] = defaultdict(float)
+    for name, total_s in times:
+        for purpose, share in shares(name).items():
+            totals[purpose] += share * total_s
+    return dict(totals)
 
 
 @cache

@@ -8,6 +8,7 @@ no more different than they are, so that the divergence becomes a lower bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -59,10 +60,7 @@ class Whole:
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> Compared:
         kept = _tensor(self._file[window], self._dtype).view(baseline.shape)
-        parts = [
-            _compare_whole(*part) for part in zip(*(one.split(CHUNK) for one in (kept, baseline, targets)), strict=True)
-        ]
-        return _joined(parts)
+        return _joined(_compare_whole(*part) for part in _in_chunks(kept, baseline, targets))
 
 
 class Top:
@@ -78,7 +76,7 @@ class Top:
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
         rows = []
-        for part, own in zip(logits.split(CHUNK), targets.split(CHUNK), strict=True):
+        for part, own in _in_chunks(logits, targets):
             logs = part.float().log_softmax(-1)
             top = logs.topk(self._count)
             ids = top.indices.to(torch.int32).view(torch.float32)
@@ -87,10 +85,7 @@ class Top:
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> Compared:
         kept = _tensor(self._file[window], torch.float32).view(len(baseline), -1)
-        parts = [
-            self._compare(*part) for part in zip(*(one.split(CHUNK) for one in (kept, baseline, targets)), strict=True)
-        ]
-        return _joined(parts)
+        return _joined(self._compare(*part) for part in _in_chunks(kept, baseline, targets))
 
     def _compare(self, kept: Tensor, baseline: Tensor, targets: Tensor) -> Compared:
         kept = kept.to(baseline.device)
@@ -134,5 +129,10 @@ def _tensor(row: Bytes, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(row.copy()).view(dtype)
 
 
-def _joined(parts: list[Compared]) -> Compared:
+def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same positions of each, a few at a time."""
+    return zip(*(one.split(CHUNK) for one in tensors), strict=True)
+
+
+def _joined(parts: Iterable[Compared]) -> Compared:
     return Compared(*(torch.cat(column) for column in zip(*parts, strict=True)))

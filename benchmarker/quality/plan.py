@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def baseline_name(self) -> str:
-        """`fp16 weights of Qwen/Qwen3-4B in float16`."""
+        """`fp16 of Qwen/Qwen3-4B in float16`."""
         return f"{BASELINE.name} of {self.baseline.model_id} in {self.dtype}"
 
     def row_bytes(self, dtype: torch.dtype) -> int:

@@ -15,7 +15,7 @@ from benchmarker.errors import ResultsError
 from benchmarker.recommending.budget import METRICS, Limit, parse_budget
 from benchmarker.report.markdown import headline
 from benchmarker.report.rows import CellKey, Results, Row
-from benchmarker.stats import Estimate, Ratio, Verdict, paired_ratio, verdicts
+from benchmarker.stats import Estimate, Ratio, Verdict, against_each
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close` is an interval with the limit inside, `untested` a time of too few rounds for an interval, and `unknown` a
@@ -122,11 +122,8 @@ def _choice(budget: str, cell: CellKey, candidates: tuple[Candidate, ...]) -> Re
 
 def _rivals(fastest: Candidate, others: Sequence[Candidate]) -> tuple[Rival, ...]:
     """Each other one against the fastest, corrected for all of them."""
-    # paired_ratio says how many times as fast its second argument is.
-    ratios = [paired_ratio(one.row.latency_by_round, fastest.row.latency_by_round) for one in others]
-    return tuple(
-        Rival(one, ratio, verdict) for one, ratio, verdict in zip(others, ratios, verdicts(ratios), strict=True)
-    )
+    found = against_each(fastest.row.latency_by_round, [one.row.latency_by_round for one in others])
+    return tuple(Rival(one, ratio, verdict) for one, (ratio, verdict) in zip(others, found, strict=True))
 
 
 def _smallest(fastest: Candidate, same: Sequence[Candidate]) -> Candidate:

@@ -54,7 +54,7 @@ def _recommended(found: Recommendation, chosen: Candidate) -> str:
     said = f"{_named(chosen)}, {margins}"
     if not found.rivals:
         return f"{said}; no other variant fits."
-    same = [one for one in (*found.rivals,) if one.verdict == "same"]
+    same = [one for one in found.rivals if one.verdict == "same"]
     if same:
         others = [found.fastest, *(one.candidate for one in same)]
         names = " and ".join(escaped(one.row.variant) for one in others if one and one is not chosen)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarker.report.columns import cell_columns
 from benchmarker.report.numbers import percent, times, with_spread
 from benchmarker.report.rows import CellKey, Row
-from benchmarker.report.tables import Column, escaped, table
+from benchmarker.report.tables import Column, bullets, escaped, table
 from benchmarker.report.words import status_words
 from benchmarker.stats import CONFIDENCE, SAME_WITHIN, Ratio
 from benchmarker.units import MISSING
@@ -62,7 +62,7 @@ def gate_to_markdown(gate: Gate) -> str:
     """Headline, table, what changed, and how to read it."""
     parts = [_headline(gate), table(_columns(gate.changes), gate.changes)]
     if gate.changed:
-        parts.append("\n".join(f"- {escaped(line, longest=300)}" for line in gate.changed))
+        parts.append(bullets(escaped(line, longest=300) for line in gate.changed))
     parts.append(_caption(gate))
     return "\n\n".join(parts) + "\n"
 

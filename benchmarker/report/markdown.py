@@ -17,7 +17,7 @@ from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, quality_columns, text_line
 from benchmarker.report.rows import CellKey, Results, Row
-from benchmarker.report.tables import escaped, table
+from benchmarker.report.tables import bullets, escaped, table
 from benchmarker.report.tasks import answers, task_caption, task_columns
 from benchmarker.report.words import cell_words
 
@@ -27,7 +27,7 @@ def to_markdown(results: Results) -> str:
     rows = results.rows
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
-    parts = [_bullets([*_forced(results.differences), *header(results.records)])]
+    parts = [bullets([*_forced(results.differences), *header(results.records)])]
     if cell:
         parts.append(f"**At {cell_words(cell)}**")
     parts.append(table([*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)], chosen))
@@ -41,11 +41,11 @@ def to_markdown(results: Results) -> str:
     if tasks := task_columns(asked):
         parts += ["**Tasks**", table(tasks, asked)]
     parts += [caption(results), limit_caption(chosen), quality_caption(chosen), task_caption(asked)]
-    parts.append(_bullets(batch_words(rows, results.baseline)))
+    parts.append(bullets(batch_words(rows, results.baseline)))
     if results.reasons:
-        parts += ["**Why**", _bullets(results.reasons)]
+        parts += ["**Why**", bullets(results.reasons)]
     lines = [*caveats(results.records, rows), *text_line(chosen, results.baseline), *map(_left_out, results.problems)]
-    parts.append(_bullets(lines))
+    parts.append(bullets(lines))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -57,7 +57,7 @@ def summary(record: RunRecord) -> str:
     results = Results(rows=rows, records=(record,))
     columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows)]
     parts = [
-        _bullets(
+        bullets(
             [
                 f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.runtime)}",
                 *header([record]),
@@ -68,7 +68,7 @@ def summary(record: RunRecord) -> str:
         limit_table(rows),
         caption(results),
         limit_caption(rows),
-        _bullets(caveats([record], rows)),
+        bullets(caveats([record], rows)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -90,10 +90,6 @@ def _grid(results: Results) -> str:
     rows = results.rows
     columns: Columns = [*cell_columns(rows), *names(rows), *timing(rows), *speed_up(results), *memory(rows)]
     return table(columns, rows)
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _forced(differences: Sequence[str]) -> list[str]:

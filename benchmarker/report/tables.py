@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -34,6 +34,11 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
     texts = [[column.heading, *(column.text(row) for row in rows)] for column in columns]
     aligned = [_aligned(one, column.align) for one, column in zip(texts, columns, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _aligned(texts: Sequence[str], align: str) -> list[str]:

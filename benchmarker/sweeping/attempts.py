@@ -16,7 +16,7 @@ from benchmarker.report.words import status_words
 from benchmarker.spec import Point
 from benchmarker.sweeping.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweeping.faults import RERUNS, Decision, Fault, decide, fault_of
-from benchmarker.sweeping.log import CappedLog
+from benchmarker.sweeping.log import TAIL_LINES, CappedLog
 from benchmarker.sweeping.site import Failure, Ledger, Site
 from benchmarker.sweeping.words import cell_line, shape_words
 from benchmarker.terminal import Terminal
@@ -24,7 +24,6 @@ from benchmarker.terminal import Terminal
 BROKEN = ".broken"
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
-TAIL_LINES = 8
 HIDDEN = ("  run ", "prompt of ")
 """Beginnings of a child's lines that a sweep says more shortly."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
+TAIL_LINES = 8
+"""Of what a child that failed said last, for the terminal."""
 
 
 class CappedLog:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarker.collect import collect
 from benchmarker.errors import ResultsError
@@ -16,13 +15,11 @@ from benchmarker.record import RunRecord
 from benchmarker.recordfile import write_record
 from benchmarker.report.words import status_words
 from benchmarker.spec import QualitySpec
-from benchmarker.sweeping.child import Phase, Watch, run_child
+from benchmarker.sweeping.child import Watch, run_child
 from benchmarker.sweeping.faults import Fault, fault_of
-from benchmarker.sweeping.log import CappedLog
+from benchmarker.sweeping.log import TAIL_LINES, CappedLog
 from benchmarker.sweeping.site import Failure, Ledger, Site
 from benchmarker.terminal import Terminal
-
-TAIL_LINES = 8
 
 
 def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
@@ -87,7 +84,8 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
             site.quality_command(variant, path),
             watch=watch,
             log=log,
-            limit_s=_limit(site),
+            # Loading the variant may take that long, and so may the baseline and all the scoring.
+            limit_s=lambda _phase: site.settings.load_timeout_s,
             deadline_s=site.deadline_s,
             step=lambda lines: _show(lines, variant, terminal),
         )
@@ -103,15 +101,6 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
         terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
         ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
     return watch.record, fault
-
-
-def _limit(site: Site) -> Any:
-    """Loading the variant may take that long, and so may the baseline and all the scoring."""
-
-    def limit_s(phase: Phase) -> float:  # noqa: ARG001
-        return site.settings.load_timeout_s
-
-    return limit_s
 
 
 def _show(lines: Sequence[str], variant: str, terminal: Terminal) -> None:

@@ -20,14 +20,19 @@ def shape_words(point: Point) -> str:
 
 def cell_line(point: Point, cell: Cell) -> str:
     """`26 x 50: 0.1525 s, 327.9 tok/s`, or why there is no number."""
-    rate = rate_of(cell)
-    if rate is None:
+    latency_s, rate = _median_latency_s(cell), rate_of(cell)
+    if latency_s is None or rate is None:
         return f"{shape_words(point)}: {status_words(cell.status)}"
-    return f"{shape_words(point)}: {seconds(cell.batch_size * cell.new_tokens / rate)}, {significant(rate)} tok/s"
+    return f"{shape_words(point)}: {seconds(latency_s)}, {significant(rate)} tok/s"
 
 
 def rate_of(cell: Cell) -> float | None:
     """tok/s of the median run; None where nothing counts."""
+    latency_s = _median_latency_s(cell)
+    return None if latency_s is None else cell.batch_size * cell.new_tokens / latency_s
+
+
+def _median_latency_s(cell: Cell) -> float | None:
     if cell.status != "ok" or not cell.samples:
         return None
-    return cell.batch_size * cell.new_tokens / statistics.median(sample.latency_s for sample in cell.samples)
+    return statistics.median(sample.latency_s for sample in cell.samples)

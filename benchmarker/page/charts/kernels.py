@@ -8,22 +8,13 @@ from matplotlib.figure import Figure
 
 from benchmarker.page.charts.stacked import stacked
 from benchmarker.page.charts.style import Chart, Ink, label
-from benchmarker.profiling.kernels import CATEGORIES, Category, shares
+from benchmarker.profiling.kernels import CATEGORIES, seconds_by_category
 from benchmarker.record import Profile, RunRecord
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
     """The variant's profile: one of its processes has it."""
     return next((record.profile for record in records if record.profile), None)
-
-
-def seconds_by_category(profile: Profile) -> dict[Category, float]:
-    """Of the whole profiled generation; a fused kernel's time is split over what is fused into it."""
-    totals: dict[Category, float] = {}
-    for kernel in profile.kernels:
-        for category, share in shares(kernel.name).items():
-            totals[category] = totals.get(category, 0.0) + share * kernel.total_s
-    return {category: totals[category] for category in CATEGORIES if totals.get(category)}
 
 
 def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
@@ -37,7 +28,7 @@ def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
         return None
     spent = {name: _ms_per_token(profile) for name, profile in profiles.items()}
     missing = [label(name) for name in members if name not in profiles]
-    used = [category for category in CATEGORIES if any(category in parts for parts in spent.values())]
+    used = [category for category in CATEGORIES if any(parts.get(category) for parts in spent.values())]
 
     def draw(ink: Ink) -> Figure:
         what = _what(list(profiles.values()))
@@ -54,7 +45,8 @@ def kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
 
 def _ms_per_token(profile: Profile) -> dict[str, float]:
     tokens = profile.new_tokens * profile.batch_size
-    return {category: 1e3 * spent_s / tokens for category, spent_s in seconds_by_category(profile).items()}
+    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
+    return {category: 1e3 * spent_s / tokens for category, spent_s in spent.items()}
 
 
 def _what(profiles: Sequence[Profile]) -> str:
