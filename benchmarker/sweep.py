@@ -175,6 +175,8 @@ def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, termin
         forecast.learn(task, time.monotonic() - started)
         if not terminal.can_pin and any(later.round > task.round for later in tasks[index + 1 : index + 2]):
             terminal.line(f"after {task.round + 1} of {site.asked.rounds} rounds:\n{_standing(site, ledger)}")
+    # What follows runs none of them: no variant is under way, and no time is left.
+    terminal.pin(f"\n{_standing(site, ledger)}")
 
 
 def _standing(site: Site, ledger: Ledger, *, running: str | None = None) -> str:
