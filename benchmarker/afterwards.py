@@ -15,20 +15,32 @@ from benchmarker.measure.board import find_board
 from benchmarker.measure.energy import measure_energy
 from benchmarker.profiling.capture import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
-from benchmarker.record import RunRecord
+from benchmarker.record import Cell, RunRecord
 from benchmarker.terminal import Terminal
 from benchmarker.workloads.generation import ModelBenchmarker
 
 
 def kernels_counted(record: RunRecord, benchmarker: ModelBenchmarker) -> dict[str, Any]:
-    """Kernels a token, at the shape that ran last. Not before all is timed: a tracer leaves its mark."""
+    """Kernels a token, at the shape that ran last. Not before all is timed: a tracer leaves its mark.
+
+    A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
+    """
     if record.runtime is None or benchmarker.device.kind == "cpu":
         return {}
     try:
         kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
     except BenchmarkerError as error:
         return {"no_profile": str(error)}
-    return {"runtime": record.runtime.model_copy(update={"kernels_per_token": kernels})}
+    counted = {"runtime": record.runtime.model_copy(update={"kernels_per_token": kernels})}
+    in_graph = record.runtime.graph_kernels
+    if kernels is None or in_graph is None or in_graph >= kernels:
+        return counted
+    missing = f"the graph holds {in_graph:,} of the {kernels:,.0f} kernels of a step"
+    return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
+
+
+def _invalid(cell: Cell, reason: str) -> Cell:
+    return cell.model_copy(update={"status": "invalid", "reason": reason}) if cell.status == "ok" else cell
 
 
 def profiled(

@@ -188,6 +188,9 @@ class RuntimeFacts(Plain):
     """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
     graph_replays: int | None = None
     """Decode steps in timed runs that were a replay of such a graph."""
+    graph_kernels: int | None = None
+    """Kernels, copies and fills in the graph that ran last, by the driver's own count: a step that runs more of them
+    when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
     kernels_per_token: float | None = None

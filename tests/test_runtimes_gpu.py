@@ -10,6 +10,7 @@ from benchmarker.measure.limits import measure_limits
 from benchmarker.profiling.capture import count_kernels
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.base import Runtime, UnsupportedError
+from benchmarker.runtimes.capture import GraphCapture
 from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import FixedCache
@@ -50,6 +51,7 @@ def test_a_captured_step_makes_the_tokens_of_generate(kind: type[GraphRuntime], 
     facts = runtime.facts()
     assert torch.equal(made, expected)
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
+    assert facts.graph_kernels == runtime.kernels_per_token(lambda work: count_kernels(work, device))
     assert runtime.graph_pool_bytes is not None
 
 
@@ -64,10 +66,10 @@ def test_every_way_of_attending_agrees(monkeypatch: pytest.MonkeyPatch, dtype: t
     layer.stored_values.normal_()
     query = torch.randn(3, 8, 1, 64, device="cuda", dtype=dtype)
     made = {}
-    for way in (attention.FLASH, attention.SUMS, attention.MATMULS):
-        if way == attention.FLASH and attention.way_of(layer.keys, compiled=False) != attention.FLASH:
+    for way in (attention.FLASH, attention.ONE_KERNEL, attention.MATMULS):
+        if way == attention.FLASH and attention.way_of(layer.keys) != attention.FLASH:
             continue  # AMD's does not take lengths
-        monkeypatch.setattr(attention, "way_of", lambda key, *, compiled, way=way: way)
+        monkeypatch.setattr(attention, "way_of", lambda key, way=way: way)
         made[way], _ = attention.attend(
             torch.nn.Identity(), query, layer.keys, layer.values, None, scaling=0.125, filled=cache.filled
         )
@@ -99,6 +101,27 @@ def test_every_form_can_be_captured_and_compiling_makes_fewer_kernels(
         assert runtime.facts().frames_compiled == 2
 
 
+@pytest.mark.parametrize(("inputs", "outputs", "group"), [(2560, 1024, 128), (9728, 2560, 128), (640, 200, 64)])
+def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int, group: int) -> None:
+    from benchmarker.runtimes.words_kernel import words_times
+
+    torch.manual_seed(0)
+
+    def packed(*shape: int) -> torch.Tensor:
+        return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device="cuda")
+
+    hidden = torch.randn(inputs, device="cuda", dtype=torch.float16)
+    words, zeros = packed(inputs // 8, outputs), packed(inputs // group, outputs // 8)
+    scales = torch.rand(inputs // group, outputs, device="cuda", dtype=torch.float16)
+    shifts = torch.arange(0, 32, 4, device="cuda")
+    numbers = ((words[:, None] >> shifts[None, :, None]) & 15).view(inputs, outputs).double()
+    zero = ((zeros[:, :, None] >> shifts) & 15).view(-1, outputs).double()
+    weights = (numbers - zero.repeat_interleave(group, 0)) * scales.double().repeat_interleave(group, 0)
+    expected = hidden.double() @ weights
+    made = words_times(hidden, words, zeros, scales).sum(0).double()
+    assert float((made - expected).norm() / expected.norm()) < 1e-5
+
+
 def test_what_waits_for_the_device_cannot_be_captured_and_is_named() -> None:
     tried = model()
     tried.model.norm.register_forward_hook(lambda module, inputs, output: output * float(output.isfinite().all()))
@@ -106,6 +129,22 @@ def test_what_waits_for_the_device_cannot_be_captured_and_is_named() -> None:
         GraphRuntime(tried, find_device("cuda")).generate(prompt(), 4)
     # The device is none the worse for it.
     assert GraphRuntime(model(), find_device("cuda")).generate(prompt(), 4).tokens.shape == (2, 4)
+
+
+def test_kernels_on_the_default_stream_are_missed_and_their_layer_is_named() -> None:
+    # A graph without them replays in a third of the time and computes nonsense.
+    tried = load_model("qwen3-tiny", "gptq", device="cuda", load_format="dummy", options={"kernel": "exllama_v2"})
+    with pytest.raises(UnsupportedError, match="ExllamaV2Linear launches a kernel that no graph can hold"):
+        GraphRuntime(tried, find_device("cuda")).generate(prompt(batch=1), 4)
+    with pytest.raises(UnsupportedError, match="captured in a graph"):
+        CompiledRuntime(tried, find_device("cuda")).generate(prompt(batch=1), 4)
+
+
+def test_the_driver_counts_the_kernels_of_a_graph() -> None:
+    numbers = torch.ones(1000, device="cuda")
+    ones = torch.ones_like(numbers)
+    captured = GraphCapture(find_device("cuda"))(lambda: numbers.mul_(2).add_(1).zero_().copy_(ones))
+    assert captured.kernels == 4
 
 
 def test_a_launch_costs_the_host_more_alone_than_in_a_graph() -> None:

@@ -62,6 +62,9 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
         "quantized matmul",
     ),
+    # Our own two: see runtimes/words_kernel.py and runtimes/attention_kernel.py.
+    (r"^words_kernel", "quantized matmul"),
+    (r"^one_query_kernel", "attention"),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
     (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
@@ -156,6 +159,9 @@ def shares(name: str) -> Mapping[Category, float]:
     matrix product, attention or dequantizing the others cost nothing worth naming.
     """
     fused = _INDUCTOR.match(name)
+    if fused and fused["operators"].isdigit():
+        # Several kernels in one: no operators are named.
+        return {"elementwise": 1.0}
     if fused:
         return _fused_shares(fused["kind"], _OPERATOR.findall(fused["operators"]))
     return {next((purpose for pattern, purpose in _COMPILED if pattern.search(name)), "other"): 1.0}

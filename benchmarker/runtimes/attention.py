@@ -5,8 +5,8 @@ over in Qwen3-4B, and a mask rules out the fast kernels; so neither is done here
 attention takes the length of each sequence from the device, reads only the positions up to it, and splits a long one
 over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
 
-A short cache is quick to read and slow to launch for: there the compiler is given plain products and sums, which it
-fuses with what comes before and after, instead of a kernel that it must call.
+A short cache is quick to read and slow to launch for: there it is one kernel of our own, which also reads the filled
+part alone.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ ONE_QUERY = "benchmarker_one_query"
 """transformers makes no mask for an attention that it does not know."""
 
 FLASH = "flash, reads the filled part"
-SUMS = "products and sums, read the whole cache"
+ONE_KERNEL = "one kernel, reads the filled part"
 MATMULS = "two matmuls, read the whole cache"
 FLASH_FROM_POSITIONS = 1024
-"""In a compiled step on a GPU: a shorter cache is attended to by what the compiler makes of products and sums."""
+"""On a GPU a shorter cache is attended to by the one kernel."""
 
 
 @contextmanager
@@ -63,40 +63,30 @@ def attend(
     Returns:
         [batch, 1, heads, head_dim].
     """
-    way = way_of(key, compiled=torch.compiler.is_compiling())
+    way = way_of(key)
+    if way == ONE_KERNEL:
+        from benchmarker.runtimes.attention_kernel import one_query
+
+        made = one_query(query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), filled.lengths, scaling)
+        return made.unsqueeze(1), None
     if way == FLASH:
         return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
     batch, heads, _, head_dim = query.shape
     groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
-    of_keys, of_values = (sum_scores, sum_values) if way == SUMS else (matmul_scores, torch.matmul)
-    scores = of_keys(groups, key).float() * scaling
+    scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
     unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
     weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
-    return of_values(weights, value).reshape(batch, 1, heads, head_dim), None
+    return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
 
 
-def way_of(key: Tensor, *, compiled: bool) -> str:
-    """How this cache is attended to: one of the ways below, as the record says it."""
-    if compiled and key.is_cuda and key.shape[2] < FLASH_FROM_POSITIONS:
-        return SUMS
+def way_of(key: Tensor) -> str:
+    """How this cache is attended to: one of the ways above, as the record says it."""
+    positions, head_dim = key.shape[2:]
+    if key.is_cuda and positions < FLASH_FROM_POSITIONS and head_dim & (head_dim - 1) == 0:
+        return ONE_KERNEL
     # AMD's flash attention does not take lengths from the device.
     is_nvidia = key.is_cuda and torch.version.hip is None
-    return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and key.shape[-1] <= 256 else MATMULS
-
-
-def matmul_scores(groups: Tensor, key: Tensor) -> Tensor:
-    """[batch, key heads, queries of a group, head_dim] against the keys: a score for each position."""
-    return torch.matmul(groups, key.transpose(2, 3))
-
-
-def sum_scores(groups: Tensor, key: Tensor) -> Tensor:
-    """The same as a product and a sum, in 32 bits."""
-    return (groups.unsqueeze(3).float() * key.unsqueeze(2)).sum(dim=-1)
-
-
-def sum_values(weights: Tensor, value: Tensor) -> Tensor:
-    """The weighted mean of the values, as a product and a sum in 32 bits."""
-    return (weights.unsqueeze(-1).float() * value.unsqueeze(2)).sum(dim=3).to(value.dtype)
+    return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and head_dim <= 256 else MATMULS
 
 
 @torch.library.custom_op("benchmarker::filled_attention", mutates_args=())

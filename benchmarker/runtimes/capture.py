@@ -2,16 +2,22 @@
 
 A capture fails on whatever must wait for the device, such as reading a number back. The message then names that line:
 it tells which library's kernel cannot run this way.
+
+A kernel that a library launches on the default stream, and not on the current one, is the other danger: while a stream
+of torch's own is recorded, such a kernel runs at once and is missing in the graph, whose replays are then fast and
+wrong. So a stream is recorded here that the default stream has to wait for: that launch is an error too. What the graph
+holds is counted besides.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchmarker.device import Device, torch_device
 from benchmarker.runtimes.base import UnsupportedError
@@ -19,6 +25,13 @@ from benchmarker.runtimes.base import UnsupportedError
 Step = Callable[[], None]
 WARM_STEPS = 3
 """Before a capture: kernels are loaded, tuned and given their workspaces where waiting is still allowed."""
+NODES_THAT_RUN = (0, 1, 2)
+"""Of CUgraphNodeType and hipGraphNodeType: a kernel, a copy, a fill."""
+SPOILED = 2
+"""Of CUstreamCaptureStatus and hipStreamCaptureStatus: still being recorded, and to no end."""
+LATE = "previous error during capture"
+"""In CUDA's and HIP's words. What spoiled the capture said nothing itself, as a launch that its library leaves
+unchecked."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,8 @@ class Captured:
     """Runs it again on the same memory."""
     pool_bytes: int | None
     """Memory set aside for the tensors that the step makes and drops, which count as free between replays."""
+    kernels: int | None = None
+    """Kernels, copies and fills in the graph; None where the driver's library does not say."""
 
 
 class Capture(Protocol):
@@ -52,38 +67,114 @@ class GraphCapture:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._stream: Any = None
 
     def __call__(self, step: Step) -> Captured:
         import torch
 
         with torch.cuda.device(torch_device(self._device)):
+            self._stream = self._stream or _blocking_stream()
             self._warm(step)
-            graph = torch.cuda.CUDAGraph()
+            graph = torch.cuda.CUDAGraph(keep_graph=True)
             before = torch.cuda.memory_reserved()
             try:
                 # As torch's own graphs: what another thread does to the device meanwhile is not the step's fault.
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                     step()
             except RuntimeError as error:
                 if self._device.is_out_of_memory(error):
                     raise
-                raise UnsupportedError(f"the decode step cannot be captured in a graph: {operation(error)}") from error
-            return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before))
+                why = self._unrecorded(step) if LATE in str(error) else None
+                why = why or operation(error)
+                raise UnsupportedError(f"the decode step cannot be captured in a graph: {why}") from error
+            kernels = Driver().kernels(graph.raw_cuda_graph())
+            graph.instantiate()
+            return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels)
 
-    def _warm(self, step: Step) -> None:
-        """As torch asks for it: on a stream of its own, with nothing else under way. Leaves no cached memory."""
+    def _unrecorded(self, step: Step) -> str | None:
+        """Which module's kernel ended the capture, found by another one that is looked at after every module."""
         import torch
 
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        driver = Driver()
+        found: list[str] = []
+
+        def look(module: Any, *_: Any) -> None:
+            if not found and driver.is_spoiled(self._stream.cuda_stream):
+                found.append(type(module).__name__)
+
+        hook = torch.nn.modules.module.register_module_forward_hook(look)
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError:
+            pass
+        finally:
+            hook.remove()
+        return f"{found[0]} launches a kernel that no graph can hold, such as on the default stream" if found else None
+
+    def _warm(self, step: Step) -> None:
+        """As torch asks for it: on the recorded stream, with nothing else under way. Leaves no cached memory."""
+        import torch
+
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_STEPS):
                 step()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         self._device.synchronize()
         # A capture empties the cache as it begins: done before the first reading, its growth is the graph's own.
         gc.collect()
         self._device.release()
+
+
+def _blocking_stream() -> Any:
+    """A stream that the default stream waits for, which torch's own are not."""
+    import torch
+
+    handle = ctypes.c_void_p()
+    torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
+    return torch.cuda.ExternalStream(handle.value)
+
+
+class Driver:
+    """What only the driver's own library tells about a capture; where that is not found, it tells nothing."""
+
+    def __init__(self) -> None:
+        import torch
+
+        name, self._prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
+        try:
+            self._library: ctypes.CDLL | None = ctypes.CDLL(name)
+        except OSError:
+            self._library = None
+
+    def kernels(self, graph: int) -> int | None:
+        """Kernels, copies and fills in a graph.
+
+        Args:
+            graph: Its handle, a cudaGraph_t or hipGraph_t.
+        """
+        count = ctypes.c_size_t()
+        if not self._done("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
+            return None
+        nodes = (ctypes.c_void_p * count.value)()
+        if not self._done("GraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count)):
+            return None
+        kind, running = ctypes.c_int(), 0
+        for node in nodes:
+            if not self._done("GraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind)):
+                return None
+            running += kind.value in NODES_THAT_RUN
+        return running
+
+    def is_spoiled(self, stream: int) -> bool:
+        """Whether something that cannot be recorded has ended the capture of a stream."""
+        state = ctypes.c_int()
+        return self._done("StreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(state)) and state.value == SPOILED
+
+    def _done(self, function: str, *arguments: Any) -> bool:
+        called = getattr(self._library, self._prefix + function, None)
+        return called is not None and called(*arguments) == 0
 
 
 def operation(error: BaseException) -> str:

@@ -47,7 +47,6 @@ class FixedRuntime:
     """Prefill as the model does it, and a decode step over a fixed cache, captured where there is a `capture`."""
 
     name = "graph"
-    _is_compiled = False
 
     def __init__(self, model: PreTrainedModel, device: Device, *, capture: Capture | None) -> None:
         self._model = model
@@ -177,5 +176,6 @@ class FixedRuntime:
             setup_s=self._setup_s,
             graphs_captured=self._captured if self._capture else None,
             graph_replays=self._replays if self._capture else None,
-            attention=way_of(self._shape.cache.keys, compiled=self._is_compiled) if self._shape else None,
+            graph_kernels=self._shape.captured.kernels if self._shape and self._shape.captured else None,
+            attention=way_of(self._shape.cache.keys) if self._shape else None,
         )

@@ -1,0 +1,79 @@
+"""Attention of one query a sequence as one kernel: for caches so short that launching takes longer than reading.
+
+A program of the grid takes one key head of one sequence with all query heads that share it, and goes over the filled
+positions a block at a time with a running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867). Written in Triton,
+so that it runs on NVIDIA and AMD; imported only where there is a GPU, since torch brings Triton only there.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+SMALLEST_TILE = 16
+"""Rows that the matrix units want at least."""
+BLOCK_BYTES = 64 * 128 * 2
+"""Of the keys that are worked on at once: two of these and their copies fit in what an AMD processor shares, 64 KiB."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def one_query_kernel(  # type: ignore[no-untyped-def]
+    query, key, value, lengths, made,
+    scaling, positions, key_heads,
+    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """query and made: [batch, key_heads * group, head_dim]; key and value: [batch, positions, key_heads, head_dim]."""
+    sequence = tl.program_id(0)
+    head = tl.program_id(1)
+    filled = tl.load(lengths + sequence)
+    # Compiled code hands it over in 64 bits.
+    scale = tl.cast(scaling, tl.float32)
+    row = tl.arange(0, rows)
+    dim = tl.arange(0, head_dim)
+    at = (sequence * key_heads + head) * group * head_dim + row[:, None] * head_dim + dim[None, :]
+    queries = tl.load(query + at, mask=row[:, None] < group, other=0.0)
+    highest = tl.full([rows], float("-inf"), tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    mean = tl.zeros([rows, head_dim], tl.float32)
+    for start in range(0, filled, block):
+        position = start + tl.arange(0, block)
+        known = position < filled
+        of_block = ((sequence * positions + position[:, None]) * key_heads + head) * head_dim + dim[None, :]
+        keys = tl.load(key + of_block, mask=known[:, None], other=0.0)
+        values = tl.load(value + of_block, mask=known[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(known[None, :], scores, float("-inf"))
+        now_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - now_highest[:, None])
+        shrink = tl.exp(highest - now_highest)
+        total = total * shrink + tl.sum(weights, 1)
+        mean = mean * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        highest = now_highest
+    tl.store(made + at, (mean / total[:, None]).to(made.dtype.element_ty), mask=row[:, None] < group)
+
+
+@triton_op("benchmarker::one_query", mutates_args=())
+def one_query(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:
+    """Args:
+        query: [batch, heads, head_dim].
+        key: As stored, [batch, positions, key heads, head_dim]; so is the value.
+        lengths: [batch], 32 bits: positions to look at, at least one.
+
+    Returns:
+        [batch, heads, head_dim].
+    """
+    batch, heads, head_dim = query.shape
+    positions, key_heads = key.shape[1], key.shape[2]
+    group = heads // key_heads
+    query = query.contiguous()
+    made = torch.empty_like(query)
+    wrap_triton(one_query_kernel)[(batch, key_heads)](
+        query, key, value, lengths, made, scaling, positions, key_heads,
+        group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
+        block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())),
+        num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return made
