@@ -193,6 +193,8 @@ class RuntimeFacts(Plain):
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
+    own_products: str | None = None
+    """What multiplies by the quantized weights, where it is a kernel of this program's and not of their library."""
     kernels_per_token: float | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
     without a profile."""

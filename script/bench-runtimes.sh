@@ -12,7 +12,7 @@
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
-variants='fp16 int8 gptq:kernel=exllama_v2 bnb4'
+variants='fp16 int8 gptq:kernel=torch gptq:kernel=exllama_v2 bnb4'
 runtimes='eager graph compile'
 output=results/runtimes/$(date -u +%Y%m%d-%H%M%S)
 given=()
@@ -45,7 +45,7 @@ measure() {
 
 for variant in $variants; do
     for runtime in $runtimes; do
-        name="${variant%%:*} $runtime"
+        name="${variant/:*=/-} $runtime"
         if [ "$runtime" = compile ]; then
             # Twice with one cache: empty the first time, filled the second.
             export TORCHINDUCTOR_CACHE_DIR="$caches/$variant"

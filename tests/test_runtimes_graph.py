@@ -16,6 +16,7 @@ from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.graph import GraphRuntime
+from benchmarker.runtimes.linears import fits_words, prepare_linears
 from tests.loading import load, tokens_of
 
 LAYERS = 10
@@ -218,6 +219,21 @@ def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_fold
     expected, made = (model.lm_head(model.model.norm(one)).detach().float() for one in (hidden[1], hidden[-1]))
     assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
     assert runtime.facts().frames_compiled == 2
+
+
+@pytest.mark.slow
+def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape_folder) -> None:
+    model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
+    packed = [module for module in model.modules() if hasattr(module, "qweight")]
+    assert all(fits_words(module) for module in packed)
+    mixed, other = packed[:2]
+    mixed.g_idx[0] += 1
+    other.bits = 8
+    assert not fits_words(mixed)
+    assert not fits_words(other)
+    assert not fits_words(model.lm_head)
+    # Written in Triton: on a CPU the library's own stays, and the record says nothing.
+    assert prepare_linears(model) is None
 
 
 def test_attending_leaves_the_unfilled_part_out() -> None:

@@ -191,10 +191,9 @@ def _no_energy(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:
-    lines = [
-        f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}"
-        for record in records
-        if record.load
-        for note in record.load.notes
+    notes = [(record, note) for record in records if record.load for note in record.load.notes]
+    notes += [
+        (record, record.runtime.own_products) for record in records if record.runtime and record.runtime.own_products
     ]
+    lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

@@ -110,7 +110,7 @@ class GraphCapture:
             pass
         finally:
             hook.remove()
-        return f"{found[0]} launches a kernel that no graph can hold, such as on the default stream" if found else None
+        return f"{found[0]} launches a kernel that no graph can hold, as one on the default stream" if found else None
 
     def _warm(self, step: Step) -> None:
         """As torch asks for it: on the recorded stream, with nothing else under way. Leaves no cached memory."""

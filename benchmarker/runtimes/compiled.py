@@ -79,8 +79,9 @@ class CompiledRuntime(FixedRuntime):
         self._frames = 0
         self._recompilations = 0
         self._cache_misses = 0
+        self._own_products: str | None = None
         if self._capture:
-            prepare_linears(model)
+            self._own_products = prepare_linears(model)
             for index, layer in enumerate(decoder_layers(model)):
                 _route(layer, index, self._run)
             self._norm = _late_norm(model)
@@ -174,6 +175,7 @@ class CompiledRuntime(FixedRuntime):
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",
+                    "own_products": self._own_products,
                 }
             )
         )

@@ -11,7 +11,7 @@ multiplies by that, which moves nine times the bytes. Here the same product is o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -19,22 +19,30 @@ from benchmarker.runtimes.opaque import quantized_linear
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
+OWN_PRODUCTS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
 _classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
-def prepare_linears(model: nn.Module) -> None:
-    """Give the model's linears the form that compiles best. Doing it twice changes nothing."""
+def prepare_linears(model: nn.Module) -> str | None:
+    """Give the model's linears the form that compiles best. Doing it twice changes nothing.
+
+    Returns:
+        What the record says of products that their library's kernel does not make; None if it makes them all.
+    """
+    packed = 0
     for module in model.modules():
         kind = type(module)
         if kind is nn.Linear:
             module.__class__ = _classes.setdefault(kind, _with_forward(kind, _plain))
-        elif kind not in _classes.values() and fits_words(module):
+        elif kind not in _classes.values() and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
             module.__class__ = _classes.setdefault(kind, _with_forward(kind, _packed))
+        packed += type(module).forward is _packed
+    return OWN_PRODUCTS if packed else None
 
 
 def fits_words(linear: Any) -> bool:
-    """Whether a layer is gptqmodel's `torch` kernel on a GPU, in a form that `words_times` knows."""
-    if type(linear).__name__ != "TorchLinear" or not linear.qweight.is_cuda or linear.bits != 4:
+    """Whether a layer is gptqmodel's `torch` kernel, with weights in a form that `words_times` knows."""
+    if type(linear).__name__ != "TorchLinear" or linear.bits != 4:
         return False
     if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
         return False
