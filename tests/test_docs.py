@@ -80,6 +80,12 @@ def test_a_reference_folder_shows_what_compare_prints_of_it(folder):
     assert said.endswith(f"\n{to_markdown(compare([folder])).strip()}\n")
 
 
+def test_the_readme_shows_the_runtimes_of_the_h100_side_by_side():
+    printed = to_markdown(compare([ROOT / "results/reference/h100-runtimes"]))
+    table = printed.split("**Against the limits of the device**\n\n")[1].split("\n\n")[0]
+    assert table in (ROOT / "README.md").read_text()
+
+
 def test_the_readme_shows_the_table_of_the_h100():
     rows = [line for line in to_markdown(compare([ROOT / "results/reference/h100"])).splitlines() if line[:1] == "|"]
     table = rows[: rows.index(next(row for row in rows if row.startswith("| prompt |")))]

@@ -75,13 +75,14 @@ def limit_columns(known: Sequence[Row]) -> Columns:
         *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
         *names(known),
         Column("TPOT ms", lambda row: _number(row.tpot.value * 1e3 if row.tpot else None)),
+        Column("decode tok/s", lambda row: _number(row.decode_tokens_per_s)),
         Column("floor ms", lambda row: _number(row.floor_s * 1e3 if row.floor_s else None)),
         Column("MBU", lambda row: MISSING if row.mbu is None else percent(row.mbu)),
         Column("best", lambda row: _times(row.best_ratio)),
         Column("reached", lambda row: MISSING if row.best_ratio_reached is None else percent(row.best_ratio_reached)),
     ]
     if any(row.kernels_per_token is not None for row in known):
-        columns.append(Column("kernels/token", lambda row: _number(row.kernels_per_token)))
+        columns.append(Column("kernels/token", lambda row: _whole(row.kernels_per_token)))
     if any(row.same_tokens is not None for row in known):
         columns.append(Column("as eager", _agreement))
     return columns
@@ -92,9 +93,9 @@ def limit_caption(rows: Sequence[Row]) -> str:
     if not limited(rows):
         return ""
     said = [
-        "Floor: the least time that a token can take, from the bytes that it must read and the memory bandwidth "
-        "measured in the same process (or its arithmetic, where that takes longer); MBU is the share of that bandwidth "
-        "that was used."
+        "Decode tok/s: without the time to the first token. Floor: the least time that a token can take, from the "
+        "bytes that it must read and the memory bandwidth measured in the same process (or its arithmetic, where that "
+        "takes longer); MBU is the share of that bandwidth that was used."
     ]
     if any(row.best_ratio is not None for row in rows):
         said.append(
@@ -170,6 +171,10 @@ def _agreement(row: Row) -> str:
 
 def _times(ratio: float | None) -> str:
     return MISSING if ratio is None else f"{ratio:.2f}x"
+
+
+def _whole(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.0f}"
 
 
 def _number(value: float | None) -> str:
