@@ -142,7 +142,8 @@ def _setup(records: Sequence[RunRecord], cache: str) -> float | None:
 
 def _kernels(records: Sequence[RunRecord]) -> float | None:
     facts = [record.runtime for record in records if record.runtime]
-    known = [one.kernels_per_token or one.graph_kernels for one in facts if one.kernels_per_token or one.graph_kernels]
+    counts = [one.kernels_per_token or one.graph_kernels for one in facts]
+    known = [count for count in counts if count is not None]
     return statistics.median(known) if known else None
 
 

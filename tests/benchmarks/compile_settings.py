@@ -1,7 +1,7 @@
 """Which of inductor's settings make the compiled step fastest, on the GPU at hand.
 
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --model Qwen/Qwen3-4B --quant fp16
-    PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=exllama_v2 --only combo
+    PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=torch --only combined
 
 The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
 the best of five generations, kernels a token, and the time of setting up. What wins belongs into `compiled.ON_GPU`.
@@ -13,34 +13,46 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from transformers import PreTrainedModel
 
 from benchmarker.device import find_device, torch_device
 from benchmarker.loading import load_model
 from benchmarker.profiling.capture import count_kernels
-from benchmarker.runtimes import attention
+from benchmarker.runtimes import attention, linears
 from benchmarker.runtimes.base import UnsupportedError
-from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime
+from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime, known_settings
 from benchmarker.specfile import parse_option
 
-ALWAYS_FLASH, NEVER_FLASH = 0, 2**40
-ALTERNATIVES: dict[str, tuple[dict[str, Any], int]] = {
-    "as it is": (ON_GPU, attention.FLASH_FROM_POSITIONS),
-    "inductor's defaults": ({}, attention.FLASH_FROM_POSITIONS),
-    "flash at every length": (ON_GPU, ALWAYS_FLASH),
-    "sums at every length": (ON_GPU, NEVER_FLASH),
-    "combo kernels": ({**ON_GPU, "combo_kernels": True}, attention.FLASH_FROM_POSITIONS),
-    "combo kernels, flash": ({**ON_GPU, "combo_kernels": True}, ALWAYS_FLASH),
-    "max autotune": ({**ON_GPU, "max_autotune": True}, attention.FLASH_FROM_POSITIONS),
-    "all directions": (
-        {**ON_GPU, "coordinate_descent_check_all_directions": True},
-        attention.FLASH_FROM_POSITIONS,
-    ),
-    "cooperative reductions": ({**ON_GPU, "triton.cooperative_reductions": True}, attention.FLASH_FROM_POSITIONS),
-    "multi kernel": ({**ON_GPU, "triton.multi_kernel": 1}, attention.FLASH_FROM_POSITIONS),
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way of setting the step up; everything else stays as it is."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of inductor, beside ON_GPU's."""
+    flash_from: int = attention.FLASH_FROM_POSITIONS
+    fused_inputs: bool = False
+    """Leave it to the compiler where the input of a product is computed."""
+
+
+ALTERNATIVES = {
+    "as it is": Alternative(),
+    "inputs fused into products": Alternative(fused_inputs=True),
+    "kernels one after another": Alternative({"triton.enable_pdl": False}),
+    "products combined too": Alternative({"combo_kernels_pointwise_only": False}),
+    "nothing combined": Alternative({"combo_kernels": False}),
+    "flash at every length": Alternative(flash_from=0),
+    "no descent": Alternative({"coordinate_descent_tuning": False}),
+    "all directions": Alternative({"coordinate_descent_check_all_directions": True}),
+    "max autotune": Alternative({"max_autotune": True}),
+    "more configurations": Alternative({"max_autotune_pointwise": True}),
+    "cooperative reductions": Alternative({"triton.cooperative_reductions": True}),
+    "multi kernel": Alternative({"triton.multi_kernel": 1}),
 }
 
 
@@ -57,18 +69,21 @@ def main() -> None:
     )
     prompt = torch.arange(10, 36, device=torch_device(device))[None]
     context = torch.arange(given.depth, device=torch_device(device)).remainder(1000)[None] if given.depth else None
-    print(f"{'settings':24} {'tok/s':>8} {'ms':>8} {'kernels':>8} {'set-up s':>8}")
-    for name, (settings, flash_from) in ALTERNATIVES.items():
+    print(f"{'settings':28} {'tok/s':>8} {'ms':>8} {'kernels':>8} {'set-up s':>8}")
+    for name, tried in ALTERNATIVES.items():
         if given.only and not any(part in name for part in given.only):
             continue
         with ExitStack() as stack:
-            stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", flash_from))
-            runtime = CompiledRuntime(model, device, settings=settings)
+            stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", tried.flash_from))
+            if tried.fused_inputs:
+                stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
+            undo_routes(model)
+            runtime = CompiledRuntime(model, device, settings=known_settings(ON_GPU | tried.settings))
             started = time.perf_counter()
             try:
                 runtime.generate(prompt, given.new_tokens, context=context)
-            except (UnsupportedError, AttributeError) as error:
-                print(f"{name:24} {error}")
+            except UnsupportedError as error:
+                print(f"{name:28} {error}")
                 continue
             setup_s = time.perf_counter() - started
             times = []
@@ -79,7 +94,13 @@ def main() -> None:
             if device.kind != "cpu":
                 kernels = f"{runtime.kernels_per_token(lambda work: count_kernels(work, device)):.0f}"
             best_s = min(times)
-            print(f"{name:24} {1 / best_s:8.1f} {1e3 * best_s:8.3f} {kernels:>8} {setup_s:8.1f}", flush=True)
+            print(f"{name:28} {1 / best_s:8.1f} {1e3 * best_s:8.3f} {kernels:>8} {setup_s:8.1f}", flush=True)
+
+
+def undo_routes(model: PreTrainedModel) -> None:
+    """Take back what an earlier runtime has put before the layers and the last norm."""
+    for module in model.modules():
+        module.__dict__.pop("forward", None)
 
 
 def _arguments() -> argparse.Namespace:
