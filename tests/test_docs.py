@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from benchmarker.cli import app
 from benchmarker.comparison import compare, to_markdown
@@ -78,6 +79,12 @@ def test_every_page_is_in_the_index():
 def test_a_reference_folder_shows_what_compare_prints_of_it(folder):
     said = (folder / "README.md").read_text()
     assert said.endswith(f"\n{to_markdown(compare([folder])).strip()}\n")
+
+
+def test_what_is_said_of_the_runtimes_is_what_explain_prints():
+    folder = ROOT / "results/reference/h100-runtimes"
+    printed = CliRunner().invoke(app, ["explain", str(folder)], terminal_width=200)
+    assert (folder / "explained.md").read_text() == printed.stdout
 
 
 def test_the_readme_shows_the_runtimes_of_the_h100_side_by_side():

@@ -38,11 +38,18 @@ def test_weights_that_stay_in_the_cache_are_read_faster_than_the_bandwidth() -> 
     assert "matrix products beyond that" not in parts(found)
 
 
-def test_what_the_parts_do_not_add_up_to_is_shown_as_unexplained() -> None:
+def test_kernels_that_run_at_once_are_a_part_that_takes_time_away() -> None:
     overlapping = split_profile(*FP16, busy_ms=6.0)
     found = explained(run("fp16", tpot_ms=8.0, profiled=overlapping))
-    assert parts(found)["unexplained"] == -1.0
+    assert parts(found)["kernels at once"] == -1.0
+    assert "unexplained" not in parts(found)
     assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.008)
+
+
+def test_what_the_parts_do_not_add_up_to_is_shown_as_unexplained() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=5.0))
+    assert parts(found)["unexplained"] == -2.0
+    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.005)
 
 
 def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is_computed() -> None:

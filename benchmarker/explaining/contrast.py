@@ -28,6 +28,7 @@ _TOGETHER: tuple[tuple[str, tuple[PartName, ...]], ...] = (
     ("other kernels", ("other",)),
     ("kernels not in the tables", ("not in the table",)),
     ("gaps (launches, host)", ("gaps (launches, host)",)),
+    ("kernels at once", ("kernels at once",)),
     ("unexplained", ("unexplained",)),
 )
 

@@ -32,6 +32,7 @@ PartName = Literal[
     "other",
     "not in the table",
     "gaps (launches, host)",
+    "kernels at once",
     "unexplained",
 ]
 

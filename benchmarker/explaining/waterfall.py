@@ -42,6 +42,10 @@ def waterfall(phase: Phase, *, total_s: float, demand: Demand | None = None, lim
         seconds[name] = seconds.get(name, 0.0) + phase.categories.get(category, 0.0)
     seconds["not in the table"] = phase.not_listed_s
     seconds["gaps (launches, host)"] = max(0.0, total_s - phase.busy_s)
+    # On several streams, or each launched while the one before it ends.
+    overlap_s = phase.kernel_s - phase.busy_s
+    if overlap_s > UNEXPLAINED * total_s:
+        seconds["kernels at once"] = -overlap_s
     left_s = total_s - sum(seconds.values())
     if abs(left_s) > UNEXPLAINED * total_s:
         seconds["unexplained"] = left_s
