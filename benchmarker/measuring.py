@@ -73,6 +73,9 @@ class Run:
             if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._keep(status="interrupted" if interrupted else "failed", reason=_one_line(error))
+            if self.record.cells:
+                done = f"{len(self.record.cells)} of {len(self.job.points())} cells"
+                self.terminal.line(f"{done} are in the record: {self.path}")
             raise
         self._keep(status="complete")
         if not self.job.part:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +58,20 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
     assert "error: prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; use a prompt" in printed
     assert not list(cache_folder.rglob("*.safetensors"))
     assert not list((tmp_path / "results").glob("*"))
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_it_is_said_where_the_finished_cells_are(session_model: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    asked = ("--model", session_model, "--new-tokens", "4,400", "--prompt-tokens", 3, "--no-profile", "--no-limits")
+    words = [sys.executable, "-m", "benchmarker.run", "--quant", "fp16", "--device", "cpu", *asked, "--output", results]
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        assert running.stdout is not None
+        # Until the second cell begins.
+        said = next(line for line in running.stdout if b"400 new tokens" in line)
+        running.send_signal(signal.SIGINT)
+        said += running.stdout.read()
+    (path,) = results.glob("*.json")
+    assert running.returncode == 130, said
+    assert f"1 of 2 cells are in the record: {path}\ninterrupted" in said.decode()
+    assert read_record(path).status == "interrupted"
