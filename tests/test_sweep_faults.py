@@ -72,7 +72,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[int, str, int, str]
     ),
     (
         fault("unsupported", "load"), {}, [(0, "a", 50, "unsupported"), (0, "a", 100, "unsupported")],
-        "failed: a, round 1: not supported: DeviceError: this GPU cannot",
+        "failed: a, round 1: not supported: this GPU cannot",
     ),
     (
         fault("error", "cell 0"), {}, [(0, "a", 50, "error"), (0, "a", 100, "ok")],

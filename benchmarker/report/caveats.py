@@ -10,7 +10,7 @@ from benchmarker.report.limits import impossible
 from benchmarker.report.numbers import percent
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import escaped
-from benchmarker.report.words import cell_words, duration_words, plural, status_words
+from benchmarker.report.words import cell_words, duration_words, plural, reason_words, status_words
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
@@ -78,10 +78,11 @@ def _failed(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.status != "ok":
             where.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
-    lines = [
-        f"{escaped(variant)}{_where(found)}: {_why(status, reason)}"
-        for (variant, status, reason), found in where.items()
-    ]
+    # What stops several variants alike, such as a hub that is out of reach, is said once.
+    alike: dict[str, list[str]] = {}
+    for (variant, status, reason), found in where.items():
+        alike.setdefault(f"{_where(found)}: {_why(status, reason)}", []).append(variant)
+    lines = [f"{_names(variants)}{said}" for said, variants in alike.items()]
     lost = [(row, failure) for row in rows for failure in row.failures]
     return lines + [
         f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} "
@@ -93,7 +94,7 @@ def _failed(rows: Sequence[Row]) -> list[str]:
 
 def _why(status: str, reason: str) -> str:
     words = status_words(status)
-    return f"{words}: {escaped(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
+    return f"{words}: {escaped(reason_words(reason), longest=REASON_LENGTH)}" if reason else f"{words}."
 
 
 def _where(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.errors import BenchmarkerError
 from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import escaped
 
@@ -18,8 +19,17 @@ STATUSES = {
 }
 
 
+OWN_ERRORS = (*(kind.__name__ for kind in BenchmarkerError.__subclasses__()), "UnsupportedError")
+
+
 def status_words(status: str) -> str:
     return STATUSES.get(status, escaped(status))
+
+
+def reason_words(reason: str) -> str:
+    """A reason as its reader wants it: our own errors are sentences, and what we call them is no news to anyone."""
+    kind, _, sentence = reason.partition(": ")
+    return sentence if kind in OWN_ERRORS and sentence else reason
 
 
 def cell_words(key: CellKey | None) -> str:

@@ -12,7 +12,7 @@ from benchmarker.job import blank_record
 from benchmarker.measure.monitor import is_shared, why_invalid
 from benchmarker.record import Cell, RunRecord
 from benchmarker.recordfile import read_record, write_record
-from benchmarker.report.words import status_words
+from benchmarker.report.words import reason_words, status_words
 from benchmarker.spec import Point
 from benchmarker.sweeping.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweeping.faults import RERUNS, Decision, Fault, decide, fault_of
@@ -24,7 +24,7 @@ from benchmarker.terminal import Terminal
 BROKEN = ".broken"
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
-HIDDEN = ("  run ", "prompt of ")
+HIDDEN = ("  run ", "prompt of ", "error: ")
 """Beginnings of a child's lines that a sweep says more shortly."""
 
 
@@ -200,7 +200,7 @@ def measure(
         again = _to_repeat(own, reruns)
         if fault and not decision.is_final:
             tries[decision.pending[0]] += 1
-            terminal.line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
+            terminal.line(f"  {status_words(fault.status)}: {reason_words(fault.reason)}; once more in a fresh process")
         lost = {position: _fault_in(cell) for position, cell in own.items() if cell.status != "ok"}
         lost = {position: why for position, why in lost.items() if position not in again}
         if decision.is_final:
@@ -251,5 +251,5 @@ def _failures(
     ]
     for failure in failures:
         words = status_words(failure.fault.status)
-        attempt.terminal.line(f"  {failure.what}: {words}: {failure.fault.reason}")
+        attempt.terminal.line(f"  {failure.what}: {words}: {reason_words(failure.fault.reason)}")
     return failures

@@ -10,7 +10,7 @@ from benchmarker.comparison import Comparison, compare_records
 from benchmarker.errors import ResultsError
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.tables import plain_line
-from benchmarker.report.words import status_words
+from benchmarker.report.words import reason_words, status_words
 from benchmarker.sweeping.site import Failure, Ledger, Site
 from benchmarker.terminal import Terminal
 
@@ -77,8 +77,11 @@ def _comparison(site: Site) -> Comparison:
 
 
 def _say_failure(failure: Failure, terminal: Terminal) -> None:
-    terminal.line(f"failed: {failure.what}: {status_words(failure.fault.status)}: {failure.fault.reason}")
+    reason = reason_words(failure.fault.reason)
+    terminal.line(f"failed: {failure.what}: {status_words(failure.fault.status)}: {reason}")
     for line in failure.tail:
-        terminal.line(f"  | {line[:LINE_LENGTH]}")
+        # The line that ended it is the reason once more.
+        if not (line.startswith("error: ") and reason.startswith(line.removeprefix("error: "))):
+            terminal.line(f"  | {line[:LINE_LENGTH]}")
     terminal.line(f"  log: {failure.log}")
     terminal.line(f"  alone: {failure.alone}")

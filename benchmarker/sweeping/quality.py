@@ -13,7 +13,7 @@ from benchmarker.collect import collect
 from benchmarker.errors import ResultsError
 from benchmarker.record import RunRecord
 from benchmarker.recordfile import write_record
-from benchmarker.report.words import status_words
+from benchmarker.report.words import reason_words, status_words
 from benchmarker.spec import QualitySpec
 from benchmarker.sweeping.child import Watch, run_child
 from benchmarker.sweeping.faults import Fault, fault_of
@@ -98,7 +98,7 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
         fault = Fault("error", reason)
     if fault:
         what = f"{variant}, quality"
-        terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
+        terminal.line(f"  {what}: {status_words(fault.status)}: {reason_words(fault.reason)}")
         ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
     return watch.record, fault
 
