@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -74,6 +75,14 @@ def test_an_inconclusive_difference_decides_nothing() -> None:
     found, printed = answer("memory<6GiB", FP16, GPTQ, noisy)
     assert found.chosen is None
     assert "their difference is inconclusive" in printed
+
+
+def test_what_the_table_is_unsure_of_decides_nothing_here_either() -> None:
+    compared = compare_records([*FP16, *GPTQ])
+    rows = tuple(one if one.is_baseline else replace(one, verdict="inconclusive") for one in compared.rows)
+    found = recommend(replace(compared, rows=rows), "memory<8GiB")
+    assert found.chosen is None
+    assert [one.candidate.row.variant for one in found.undecided] == ["fp16"]
 
 
 def test_of_two_that_are_as_fast_the_smaller_is_named() -> None:

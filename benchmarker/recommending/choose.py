@@ -20,6 +20,7 @@ from benchmarker.stats import Estimate, Ratio, Verdict, against_each
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close` is an interval with the limit inside, `untested` a time of too few rounds for an interval, and `unknown` a
 metric that was not measured for this variant."""
+UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
 
 @dataclass(frozen=True)
@@ -115,15 +116,22 @@ def _choice(budget: str, cell: CellKey, candidates: tuple[Candidate, ...]) -> Re
         return Recommendation(budget, cell, None, candidates)
     fastest, others = fitting[0], fitting[1:]
     rivals = _rivals(fastest, others)
-    undecided = tuple(one for one in rivals if one.verdict in ("inconclusive", "not tested"))
+    undecided = tuple(one for one in rivals if one.verdict in UNDECIDED)
     chosen = None if undecided else _smallest(fastest, [one.candidate for one in rivals if one.verdict == "same"])
     return Recommendation(budget, cell, chosen, candidates, rivals, undecided=undecided, fastest=fastest)
 
 
 def _rivals(fastest: Candidate, others: Sequence[Candidate]) -> tuple[Rival, ...]:
-    """Each other one against the fastest, corrected for all of them."""
+    """Each other one against the fastest, corrected for all of them.
+
+    The table above corrects for all its rows, and may be less sure of the same difference: then so is the answer.
+    """
     found = against_each(fastest.row.latency_by_round, [one.row.latency_by_round for one in others])
-    return tuple(Rival(one, ratio, verdict) for one, (ratio, verdict) in zip(others, found, strict=True))
+    in_table = next((word for word in UNDECIDED if word == fastest.row.verdict), None)
+    return tuple(
+        Rival(one, ratio, in_table or verdict if one.row.is_baseline else verdict)
+        for one, (ratio, verdict) in zip(others, found, strict=True)
+    )
 
 
 def _smallest(fastest: Candidate, same: Sequence[Candidate]) -> Candidate:
