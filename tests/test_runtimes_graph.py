@@ -13,6 +13,7 @@ from benchmarker.runtimes.attention import attend
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import WARM_STEPS, Captured, operation
 from benchmarker.runtimes.compiled import CompiledRuntime
+from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.graph import GraphRuntime
@@ -294,3 +295,36 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
     assert torch.equal(runtime.generate(prompt(), 16).tokens, expected)
     assert len(of_the_cache) == 2 * LAYERS
     assert addresses == of_the_cache
+
+
+class FakeDriver:
+    """A graph of four nodes: two kernels, an event and a fill."""
+
+    def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
+        if nodes is not None:
+            nodes[:] = [1, 2, 3, 4]
+        count._obj.value = 4
+        return 0
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:
+        kind._obj.value = {1: 0, 2: 0, 3: 6, 4: 2}[node.value]
+        return 0
+
+    def cuStreamIsCapturing(self, stream: Any, state: Any) -> int:
+        state._obj.value = 2 if stream.value == 77 else 1
+        return 0
+
+
+def test_the_driver_tells_what_a_graph_holds_and_whether_a_capture_is_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: FakeDriver())
+    assert Driver().kernels(5) == 3
+    assert [Driver().is_spoiled(stream) for stream in (77, 78)] == [True, False]
+
+
+def test_without_the_drivers_library_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert Driver().kernels(5) is None
+    assert not Driver().is_spoiled(77)

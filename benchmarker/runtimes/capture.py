@@ -21,14 +21,11 @@ from typing import Any, Protocol
 
 from benchmarker.device import Device, torch_device
 from benchmarker.runtimes.base import UnsupportedError
+from benchmarker.runtimes.driver import Driver
 
 Step = Callable[[], None]
 WARM_STEPS = 3
 """Before a capture: kernels are loaded, tuned and given their workspaces where waiting is still allowed."""
-NODES_THAT_RUN = (0, 1, 2)
-"""Of CUgraphNodeType and hipGraphNodeType: a kernel, a copy, a fill."""
-SPOILED = 2
-"""Of CUstreamCaptureStatus and hipStreamCaptureStatus: still being recorded, and to no end."""
 LATE = "previous error during capture"
 """In CUDA's and HIP's words. What spoiled the capture said nothing itself, as a launch that its library leaves
 unchecked."""
@@ -134,47 +131,6 @@ def _blocking_stream() -> Any:
     handle = ctypes.c_void_p()
     torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
     return torch.cuda.ExternalStream(handle.value)
-
-
-class Driver:
-    """What only the driver's own library tells about a capture; where that is not found, it tells nothing."""
-
-    def __init__(self) -> None:
-        import torch
-
-        name, self._prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
-        try:
-            self._library: ctypes.CDLL | None = ctypes.CDLL(name)
-        except OSError:
-            self._library = None
-
-    def kernels(self, graph: int) -> int | None:
-        """Kernels, copies and fills in a graph.
-
-        Args:
-            graph: Its handle, a cudaGraph_t or hipGraph_t.
-        """
-        count = ctypes.c_size_t()
-        if not self._done("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
-            return None
-        nodes = (ctypes.c_void_p * count.value)()
-        if not self._done("GraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count)):
-            return None
-        kind, running = ctypes.c_int(), 0
-        for node in nodes:
-            if not self._done("GraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind)):
-                return None
-            running += kind.value in NODES_THAT_RUN
-        return running
-
-    def is_spoiled(self, stream: int) -> bool:
-        """Whether something that cannot be recorded has ended the capture of a stream."""
-        state = ctypes.c_int()
-        return self._done("StreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(state)) and state.value == SPOILED
-
-    def _done(self, function: str, *arguments: Any) -> bool:
-        called = getattr(self._library, self._prefix + function, None)
-        return called is not None and called(*arguments) == 0
 
 
 def operation(error: BaseException) -> str:
