@@ -35,6 +35,9 @@ SHOWN_DIFFERENCES = 4
 
 Circumstance = Callable[[RunRecord], str | None]
 
+FORM = ("quant", "runtime", "options", "dtype")
+"""What makes a variant what it is, beside its name."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -176,14 +179,15 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
         named.setdefault(record.variant.name, []).append(record)
     differences = []
     for name, members in named.items():
-        for position, field in enumerate(("quant", "runtime", "options", "dtype")):
-            counts = Counter(_form(record)[position] for record in members)
+        for position, field in enumerate(FORM):
+            counts = Counter(form_of(record)[position] for record in members)
             if len(counts) > 1:
                 differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
     return differences
 
 
-def _form(record: RunRecord) -> tuple[str, str, str, str]:
+def form_of(record: RunRecord) -> tuple[str, str, str, str]:
+    """What FORM names, of this record."""
     options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
     return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
 
@@ -193,5 +197,5 @@ def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
     return Identity(
         name=record.variant.name,
         circumstances=tuple(of[field](record) for field in fields if field in of),
-        form=_form(record),
+        form=form_of(record),
     )

@@ -4,7 +4,7 @@
 
 The sweeps share no rounds, so that their processes are compared unpaired. A cell fails where the change is both real
 (the 95 % interval excludes 1, after Holm's correction over all cells) and larger than the limit, and where it could
-be measured before and cannot be now.
+be measured before and cannot be now, or not in enough rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchmarker.comparable import Circumstance, between_prompts, between_records, circumstances, refusal
+from benchmarker.comparable import (
+    FORM,
+    Circumstance,
+    between_prompts,
+    between_records,
+    circumstances,
+    form_of,
+    refusal,
+)
 from benchmarker.errors import ResultsError
 from benchmarker.record import RunRecord
 from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown, gate_to_rows
@@ -54,7 +62,8 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
             f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
             f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
         )
-    return Gate(allowed, changes, changed)
+    unread = tuple(f"left out: {problem}" for problem in (*before.problems, *after.problems))
+    return Gate(allowed, changes, (*changed, *unread))
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
@@ -64,11 +73,25 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(), "commit": lambda one: one.environment.commit}
     sides = {field: (_values(before, of), _values(after, of)) for field, of in fields.items()}
+    was, now = _forms(before), _forms(after)
+    for name in sorted(was.keys() & now.keys()):
+        for field, old, new in zip(FORM, was[name], now[name], strict=True):
+            sides[f"{field} of {name}"] = old, new
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
+
+
+def _forms(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+    return {record.variant.name: form_of(record) for record in records}
 
 
 def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
     return " or ".join(sorted({of(record) or "unknown" for record in records}))
+
+
+def _is_lost(old: Row, new: Row | None) -> bool:
+    """Whether too many rounds failed now for a test that was possible before."""
+    lost = [one for one in new.failures if not one.is_repeated and one.status != "invalid"] if new else []
+    return bool(lost) and new is not None and new.rounds < MIN_ROUNDS <= old.rounds
 
 
 def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
@@ -92,7 +115,7 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
             after=new,
             ratio=ratios.get(index),
             verdict=read.get(index),
-            is_failed=too_slow.get(index, new is not None and new.status != "ok"),
+            is_failed=too_slow.get(index, new is not None and new.status != "ok") or _is_lost(old, new),
         )
         for index, (old, new) in enumerate(pairs)
     )

@@ -11,10 +11,11 @@ import hashlib
 import json
 from pathlib import Path
 
+from benchmarker import __version__
 from benchmarker.record import SCHEMA_VERSION, Environment
 from benchmarker.spec import ModelSpec, Point, Procedure, VariantSpec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Goes up when cells are measured in another way, so that numbers from before and after are not mixed."""
 
 
@@ -26,6 +27,7 @@ def result_key(
     determining = {
         "schema": SCHEMA_VERSION,
         "protocol": PROTOCOL_VERSION,
+        "benchmarker": {"version": __version__, "commit": environment.commit},
         "model": model.model_dump(mode="json"),
         "files": _files(Path(model.id)),
         "quant": variant.quant,

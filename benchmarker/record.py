@@ -27,13 +27,13 @@ CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash",
 class Sample(Plain):
     """One timed repeat."""
 
-    latency_s: float
+    latency_s: float = Field(gt=0)
     """End to end, from the call to the last token, with the device drained at both ends."""
-    ttft_s: float | None = None
+    ttft_s: float | None = Field(default=None, gt=0)
     """Time to first token: from the call until the first new token is known."""
-    tpot_s: float | None = None
+    tpot_s: float | None = Field(default=None, gt=0)
     """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
-    new_tokens: int
+    new_tokens: int = Field(ge=0)
     """Tokens made per sequence, counted in the output."""
     peak_allocated_bytes: int | None = None
     """Most bytes of live tensors during this repeat. None on CPU."""
@@ -76,10 +76,10 @@ class Conditions(Plain):
 class Cell(Plain):
     """One point of the grid."""
 
-    prompt_tokens: int
-    new_tokens: int
-    batch_size: int
-    depth: int = 0
+    prompt_tokens: int = Field(ge=1)
+    new_tokens: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    depth: int = Field(default=0, ge=0)
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     status: CellStatus
     reason: str | None = None
@@ -146,9 +146,9 @@ class LoadFacts(Plain):
     `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: int | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
-    weight_bytes: int
+    weight_bytes: int = Field(gt=0)
     """Unique storages of all parameters and buffers, with the scales that quantization adds."""
-    parameters: int
+    parameters: int = Field(gt=0)
     """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
     bits_per_weight: float
     """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
@@ -262,7 +262,7 @@ class RunRecord(Plain):
     """`running` in a file means that the process died before it could say more."""
     reason: str | None = None
     """Why a run failed before it could measure, in one sentence."""
-    round: int = 0
+    round: int = Field(default=0, ge=0)
     """Which round of a sweep; 0 for a single run."""
     model: ModelFacts
     variant: VariantFacts

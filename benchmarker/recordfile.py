@@ -15,6 +15,9 @@ from benchmarker.errors import ResultsError
 from benchmarker.plain import first_problem
 from benchmarker.record import SCHEMA_VERSION, RunRecord
 
+UNFINISHED = ".benchmarker.tmp"
+"""Ending of what is being written: a sweep that goes on removes such files, and no others."""
+
 
 def write_record(record: RunRecord, path: Path) -> None:
     """Replace the file at `path` in one step, so that a reader sees the old record or the new one, never half.
@@ -34,7 +37,7 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=UNFINISHED)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -89,6 +92,8 @@ def read_record(path: Path) -> RunRecord:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
         raise ResultsError(f"{path}: not a benchmarker record (no schema_version)")
+    if version < 1:
+        raise ResultsError(f"{path}: there is no schema {version}; it was edited")
     if version > SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: schema {version} is newer than this benchmarker's {SCHEMA_VERSION}; upgrade benchmarker"

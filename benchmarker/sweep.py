@@ -145,9 +145,11 @@ def _open_folder(site: Site, terminal: Terminal) -> Stock:
 
 
 def _sweep_file(asked: Asked) -> SweepFile:
-    """For a sweep that goes on, what it was first asked, and the newest number of rounds."""
+    """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
     if asked.before:
-        return asked.before.model_copy(update={"rounds": asked.rounds})
+        return asked.before.model_copy(
+            update={"rounds": asked.rounds, "arguments": asked.arguments, "seed": asked.seed}
+        )
     return SweepFile(
         config=str(asked.config),
         arguments=asked.arguments,

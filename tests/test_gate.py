@@ -48,6 +48,26 @@ def test_a_cell_that_fails_now_fails_the_gate(tmp_path):
     assert gate(tmp_path, rounds("fp16", STEADY), crashed).is_failed
 
 
+def test_a_cell_that_crashes_in_most_rounds_now_fails_the_gate(tmp_path):
+    after = rounds("fp16", STEADY)
+    for number in (1, 2, 3):
+        after[number] = record("fp16", failed_cell("crash", "SIGSEGV"), round_number=number)
+    found = gate(tmp_path, rounds("fp16", STEADY), after)
+    assert found.is_failed
+    assert "(crashed in others)" in gate_to_markdown(found)
+
+
+def test_a_file_that_cannot_be_read_and_another_form_are_named(tmp_path):
+    (tmp_path / "after").mkdir()
+    (tmp_path / "after" / "int8.json").write_text('{"schema_version": 1, "ru')
+    after = [one.model_copy(update={"variant": one.variant.model_copy(update={"quant": "gptq"})}) for one in
+             rounds("fp16", STEADY)]  # fmt: skip
+    shown = gate_to_markdown(gate(tmp_path, rounds("fp16", STEADY), after))
+    assert "- left out: " in shown
+    assert "int8.json: not valid JSON" in shown
+    assert "- quant of fp16: fp16 before, gptq after" in shown
+
+
 def test_a_variant_that_is_gone_is_shown_and_does_not_fail(tmp_path):
     before = [*rounds("fp16", STEADY), *rounds("int8", STEADY)]
     found = gate(tmp_path, before, rounds("fp16", STEADY))
@@ -105,6 +125,6 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
 - commit: aaaaaaaa before, bbbbbbbb after
 
 A cell fails where it takes more than 5.0 % longer and a ratio of 1 is excluded, after Holm's correction over the """
-        "table, or where it was measured before and fails now. [low, high] is the 95 % interval from one median per "
-        "process, unpaired (Welch); same: within ±2 %.\n"
+        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested. "
+        "[low, high] is the 95 % interval from one median per process, unpaired (Welch); same: within ±2 %.\n"
     )

@@ -120,3 +120,26 @@ def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkey
 def test_a_file_where_the_folder_should_be_is_said(path):
     with pytest.raises(ResultsError, match=r"int8\.json/fp16\.json: not saved: part of the path is a file"):
         write_record(record("fp16"), path / "fp16.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("cells", 0, "samples", 0, "latency_s"), 0.0),
+        (("cells", 0, "samples", 0, "ttft_s"), -0.1),
+        (("cells", 0, "batch_size"), 0),
+        (("load", "parameters"), 0),
+        (("round",), -1),
+        (("schema_version",), 0),
+    ],
+)
+def test_a_number_that_cannot_be_is_said_and_never_computed_with(tmp_path: Path, place: tuple, value: float) -> None:
+    data = json.loads(record("fp16").model_dump_json())
+    inner = data
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ResultsError, match=r"edited\.json"):
+        read_record(path)

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarker.errors import ResultsError, SpecError
 from benchmarker.record import DeviceFacts
-from benchmarker.recordfile import read_record, write_record
+from benchmarker.recordfile import UNFINISHED, read_record, write_record
 from benchmarker.report.words import duration_words
 from benchmarker.specfile import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
@@ -116,6 +116,49 @@ def test_resume_repeats_the_arguments_that_it_is_not_given(tmp_path: Path) -> No
     assert "plan: 1 round of b\n" in stage.printed
     stage.sweep("a", "--runs", "2", str(stage.results), resume=True, output=None)
     assert [cell[1] for cell in stage.cells()] == ["a", "a", "b", "b"]
+
+
+def test_going_on_again_is_going_on_with_what_was_asked_last(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep("--runs", "2")
+    stage.sweep("a", "--runs", "2", "--warmup", "4", str(stage.results), resume=True, output=None)
+    assert "0 of 2 cells are there already" in stage.printed
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+
+
+def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "one", variants=["a"])
+    stage.sweep()
+    other = Stage(tmp_path / "two", variants=["a"])
+    with pytest.raises(ResultsError, match=r"the sweep in .*results is of .*one.config.yaml, not of .*two.config.yaml"):
+        other.sweep(str(stage.results), resume=True, output=None)
+    with pytest.raises(ResultsError, match="there is no folder"):
+        other.sweep(resume=True)
+    (stage.results / "sweep.json").unlink()
+    with pytest.raises(ResultsError, match="holds records that no sweep made"):
+        stage.sweep(resume=True)
+    assert len(list(stage.results.glob("*.json"))) == 1
+
+
+def test_only_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.results.mkdir()
+    for name in (".notes.md.tmp", f".a-round1.json.x{UNFINISHED}"):
+        (stage.results / name).touch()
+    stage.sweep()
+    assert [path.name for path in stage.results.glob(".*tmp")] == [".notes.md.tmp"]
+
+
+def test_records_of_another_version_of_this_program_are_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    monkeypatch.setattr("benchmarker.keys.__version__", "0.0.9")
+    stage.sweep()
+    monkeypatch.undo()
+    stage.sweep(resume=True)
+    assert "0 of 2 cells are there already" in stage.printed
 
 
 def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from benchmarker.device import Device, torch_device
 from benchmarker.errors import ResultsError
 from benchmarker.profiling.trace import CLOCK_MARK, cpu_work, device_work, on_the_traces_clock, read_trace
 from benchmarker.record import Profile, Sample
+from benchmarker.recordfile import UNFINISHED
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -140,7 +141,7 @@ def _keep(trace: Path, destination: Path) -> None:
     Raises:
         ResultsError: It cannot be written there.
     """
-    partial = destination.with_name(f".{destination.name}.tmp")
+    partial = destination.with_name(f".{destination.name}{UNFINISHED}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         # Level 5: a trace is tens of megabytes of repetition, and 9 takes several times as long for little.

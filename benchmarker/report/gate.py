@@ -108,7 +108,9 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    return with_spread(change.after.rate) if change.after.rate else status_words(change.after.status)
+    shown = with_spread(change.after.rate) if change.after.rate else status_words(change.after.status)
+    lost = dict.fromkeys(status_words(one.status) for one in change.after.failures if not one.is_repeated)
+    return f"{shown} ({', '.join(lost)} in others)" if change.after.rate and lost else shown
 
 
 def _ratio(change: Change) -> str:
@@ -124,7 +126,8 @@ def _gate(change: Change) -> str:
 def _caption(gate: Gate) -> str:
     return (
         f"A cell fails where it takes more than {percent(gate.limit.fraction, places=1)} longer and a ratio of 1 is "
-        f"excluded, after Holm's correction over the table, or where it was measured before and fails now. "
+        f"excluded, after Holm's correction over the table, or where it was measured before and fails now, in all "
+        f"rounds or in so many that it cannot be tested. "
         f"[low, high] is the {percent(CONFIDENCE)} interval from one median per process, unpaired (Welch); "
         f"same: within ±{percent(SAME_WITHIN)}."
     )

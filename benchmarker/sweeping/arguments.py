@@ -79,7 +79,7 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
     if word and not settings.resume:
         raise SpecError(f"{word}: no variant of {config}; to go on with a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, config) if settings.resume else None)
-    before, notes = _before(folder, settings)
+    before, notes = _before(config, folder, settings)
     if before and not options and len(words) == bool(word):
         arguments = before.arguments
         words, options = split_arguments(arguments)
@@ -157,14 +157,24 @@ def arguments_of(config: Path, variant: str, options: Sequence[str]) -> list[str
     return ["--config", str(config), "--variant", variant, *options]
 
 
-def _before(folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
-    """The sweep to go on with."""
+def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
+    """The sweep to go on with.
+
+    Raises:
+        ResultsError: The folder is not there, or holds records of something else.
+    """
     if not settings.resume:
         return None, ()
+    if folder and not folder.is_dir():
+        raise ResultsError(f"--resume: there is no folder {folder}")
     try:
         before = read_sweep_file(folder) if folder else None
     except ResultsError as error:
         return None, (f"{error}; the records beside it are used",)
+    if before and Path(before.config).resolve() != config.resolve():
+        raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}")
+    if not before and folder and any(folder.glob("*.json")):
+        raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to go on with; this is a new one",)
 
 

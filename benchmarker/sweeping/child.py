@@ -23,6 +23,7 @@ from benchmarker.record import RunRecord
 from benchmarker.recordfile import read_record
 from benchmarker.sweeping.hostmemory import out_of_memory_kills
 from benchmarker.sweeping.log import CappedLog
+from benchmarker.sweeping.orphan import PARENT
 
 TICK_S = 0.5
 GRACE_S = 5.0
@@ -152,7 +153,7 @@ def run_child(
         stderr=subprocess.STDOUT,
         start_new_session=True,
         # A pipe would keep the child's lines until there are a few thousand bytes of them.
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
     )
     assert process.stdout is not None
     output = Output(process.stdout, log)

@@ -1,7 +1,7 @@
 """Where a sweep keeps its records, and what of an earlier part of it may be used again.
 
-Nothing is ever deleted. A record of which nothing can be used is set aside under another ending, so that it stands in
-no table.
+Nothing is ever deleted but what a killed process left half-written, which has an ending of its own. A record of which
+nothing can be used is set aside under another ending, so that it stands in no table.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -19,7 +20,7 @@ from benchmarker.errors import ResultsError
 from benchmarker.job import Job
 from benchmarker.plain import Plain, first_problem
 from benchmarker.record import Cell, RunRecord
-from benchmarker.recordfile import read_record, write_atomically, write_record
+from benchmarker.recordfile import UNFINISHED, read_record, write_atomically, write_record
 
 SWEEP_FILE = "sweep.json"
 SET_ASIDE = ".set-aside"
@@ -31,7 +32,7 @@ CellId = tuple[int, str, int]
 class SweepFile(Plain):
     """What a sweep was asked to do, for `--resume` and for readers."""
 
-    sweep_version: int = 1
+    sweep_version: Literal[1] = 1
     config: str
     arguments: tuple[str, ...]
     """Names of variants, and options of every run."""
@@ -115,7 +116,10 @@ def take_stock(
     profiled: set[str] = set()
     for path, record, cells in used:
         if record.round in split and record.environment.device.uuid != card:
-            notes.append(f"{path}: not used: measured on another card, and its round is not whole")
+            notes.append(
+                f"{path}: not used: measured on another card, and its round is not whole; set aside as "
+                f"{path.name}{SET_ASIDE}"
+            )
         elif cells:
             done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
             if record.profile:
@@ -125,14 +129,14 @@ def take_stock(
                 write_record(record.model_copy(update={"status": "interrupted"}), path)
             continue
         elif record.cells:
-            notes.append(f"{path}: not used: {_why_not(record)}")
+            notes.append(f"{path}: not used: {_why_not(record)}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
     return Stock(done, frozenset(profiled), tuple(notes))
 
 
 def _sweep_up(folder: Path) -> None:
     """Remove what a killed process left half-written under a temporary name; the lock is ours, so nobody writes."""
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             os.unlink(path)
 

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+PARENT = "BENCHMARKER_PARENT"
+"""Variable in which a sweep tells its children its process number."""
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
@@ -18,6 +20,8 @@ def end_with_parent() -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    # The parent may have died before the kernel was told; whoever adopts orphans is process 1 or a session's leader.
-    if os.getppid() == 1:
+    # The parent may have died before the kernel was told. Nobody else's number tells: in a container the sweep itself
+    # may be process 1, which elsewhere adopts orphans.
+    parent = os.environ.get(PARENT)
+    if parent is not None and parent != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)

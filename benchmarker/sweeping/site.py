@@ -15,6 +15,7 @@ from benchmarker.keys import result_key
 from benchmarker.measure.monitor import Monitor
 from benchmarker.names import slug
 from benchmarker.record import Environment
+from benchmarker.recordfile import UNFINISHED
 from benchmarker.run import PROGRAM
 from benchmarker.spec import Point
 from benchmarker.sweeping.arguments import Asked, Settings, arguments_of
@@ -79,7 +80,7 @@ class Site:
 
     def quality_path(self, variant: str) -> Path:
         """A temporary record, under a name that the next sweep sweeps up."""
-        return self.folder / f".{slug(variant)}-quality-{now_id()}.tmp"
+        return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
 
     def quality_command(self, variant: str, record: Path) -> list[str]:
         """What starts a child that times nothing."""
