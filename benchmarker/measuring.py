@@ -128,11 +128,12 @@ class Run:
         job, ended = self.job, time.time()
         key = result_key(job.model, job.variant, point, job.procedure, self.record.environment)
         timed_at = (ended - sum(sample.latency_s for sample in cell.samples), ended) if cell.samples else None
-        return cell.model_copy(update={"key": key, "timed_at": timed_at})
+        return cell.model_copy(update={"text": job.grid.text_of(point), "key": key, "timed_at": timed_at})
 
     def _check_prompts(self, checkpoint: Checkpoint, tokenizer: Any | None) -> None:
         """Refuse prompts that cannot be made, or that do not fit, before any weight is read."""
         config = checkpoint.config
+        lengths: dict[str | None, int] = {}
         for point in self.job.grid.points():
             prompt = make_prompt(
                 point,
@@ -141,6 +142,12 @@ class Run:
                 chat_template=self.job.model.chat_template,
             )
             self._check_length(point, len(prompt.ids), config)
+            lengths[point.prompt] = len(prompt.ids)
+        texts = tuple(lengths[text] for text in self.job.grid.prompts)
+        self.record = self.record.model_copy(update={"text_tokens": texts})
+        if self.job.part and texts:
+            # A sweep needs them for the row of a cell that fails.
+            self._keep()
 
     def _check_lengths(self, config: dict[str, Any]) -> None:
         """Refuse what does not fit before any weight is downloaded or made."""

@@ -207,7 +207,9 @@ def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
         if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
         and cell.get("depth", 0) == depth
     ]
-    return same[which] if which < len(same) and same[which]["status"] == "ok" else None
+    told = [cell.get("text") for cell in same]
+    numbers = [at if text is None else text for at, text in enumerate(told)]
+    return next((cell for at, cell in zip(numbers, same, strict=True) if at == which and cell["status"] == "ok"), None)
 
 
 def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:

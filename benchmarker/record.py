@@ -81,6 +81,8 @@ class Cell(Plain):
     batch_size: int = Field(ge=1)
     depth: int = Field(default=0, ge=0)
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
+    text: int | None = Field(default=None, ge=0)
+    """Which of the texts that were asked for the prompt is, from 0. None for a prompt of a length."""
     status: CellStatus
     reason: str | None = None
     """Why it is not ok, in one sentence."""
@@ -272,6 +274,8 @@ class RunRecord(Plain):
     runtime: RuntimeFacts | None = None
     limits: Limits | None = None
     """What the device does at best. None in records from before this was measured."""
+    text_tokens: tuple[int, ...] = ()
+    """Lengths of the texts that were asked for, known before the first cell."""
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None
     no_profile: str | None = None

@@ -149,6 +149,10 @@ class Grid(Plain):
             ),
         )
 
+    def text_of(self, point: Point) -> int | None:
+        """Which of the texts a cell's prompt is, from 0; None for a prompt of a length."""
+        return None if point.prompt is None else self.prompts.index(point.prompt)
+
 
 class Procedure(Plain):
     """How each cell is measured."""

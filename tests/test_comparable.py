@@ -8,6 +8,7 @@ import pytest
 
 from benchmarker.comparison import compare, to_rows
 from benchmarker.errors import ResultsError
+from benchmarker.verify import verify
 from tests.records import cell, environment, record, rounds, save
 
 
@@ -105,3 +106,12 @@ def test_rounds_on_two_devices_are_not_paired(tmp_path):
     # In turns on one device, equal trends would cancel to the last digit.
     save(tmp_path / "one", *rounds("fp16", trend), *rounds("int8", trend))
     assert rows_of(tmp_path / "one")["int8"]["verdict"] == "same"
+
+
+def test_a_record_of_the_second_text_alone_is_held_against_the_second_text(tmp_path):
+    both = record("fp16", cell(prompt_sha256="a" * 64, text=0), cell([2.0] * 5, prompt_sha256="b" * 64, text=1))
+    second = record("fp16", cell([2.0] * 5, prompt_sha256="b" * 64, text=1), round_number=1)
+    save(tmp_path, both, second)
+    rows = {row.cell.text: row for row in compare([tmp_path]).rows if row.cell}
+    assert [rows[0].rounds, rows[1].rounds] == [1, 2]
+    assert verify([tmp_path]).mismatches == ()

@@ -56,7 +56,8 @@ def keys_of(record: RunRecord) -> list[CellKey]:
     keys = []
     for cell in record.cells:
         shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
-        keys.append(CellKey(*shape[:3], text=seen[shape], depth=cell.depth))
+        # Older records do not say which text it is: they are numbered in their order.
+        keys.append(CellKey(*shape[:3], text=seen[shape] if cell.text is None else cell.text, depth=cell.depth))
         seen[shape] += 1
     return keys
 

@@ -107,6 +107,7 @@ class Attempt:
             return None
         return Cell(
             prompt_tokens=tokens,
+            text=self.site.job(self.variant).grid.text_of(point),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
@@ -143,6 +144,9 @@ class Attempt:
                 self.terminal.line(f"  {line}")
         if self._told == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
+        if self.record:
+            texts = self.site.job(self.variant).grid.prompts
+            self.ledger.prompt_tokens |= dict(zip(texts, self.record.text_tokens, strict=False))
         points = self.site.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
             self.terminal.line(f"  {cell_line(points[position], cell)}")
@@ -150,8 +154,6 @@ class Attempt:
             known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
             self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
             self._since, self._told = now, self._told + 1
-            if points[position].prompt:
-                self.ledger.prompt_tokens[points[position].prompt or ""] = cell.prompt_tokens
 
     def _set_aside_if_broken(self) -> str | None:
         """Why the record on disk cannot be read; it is put aside, and a new one takes its place."""

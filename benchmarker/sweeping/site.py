@@ -92,6 +92,8 @@ class Site:
         if point:
             if point.prompt_tokens is not None:
                 arguments += ["--prompt-tokens", str(point.prompt_tokens)]
+            else:
+                arguments += ["--prompt", point.prompt or ""]
             arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
             arguments += ["--depth", str(point.depth)] if point.depth else []
         return f"{PROGRAM} {shlex.join(arguments)}"
