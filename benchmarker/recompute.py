@@ -54,10 +54,58 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
         "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
         "setup_s": float(np.median(setups)) if setups else None,
+        **_setup_of(records),
         **_limits_of(records, shape),
+        **_energy_of(records, shape),
         "rounds": len(times_by_round(records, shape, "latency_s")),
         "runs": sum(len(_samples(record, shape)) for record in records),
     }
+
+
+def _setup_of(records: Sequence[Raw]) -> Numbers:
+    """Setting up with the compiler's cache empty and filled, and what a step launches."""
+    facts = [record["runtime"] for record in records if record["runtime"]]
+    found: Numbers = {}
+    for state in ("cold", "warm"):
+        times = [one["setup_s"] for one in facts if one.get("setup_cache") == state and one["setup_s"] is not None]
+        found[f"setup_{state}_s"] = float(np.median(times)) if times else None
+    kernels = [one.get("kernels_per_token") or one.get("graph_kernels") for one in facts]
+    known = [count for count in kernels if count is not None]
+    return {**found, "kernels_per_token": float(np.median(known)) if known else None}
+
+
+def _energy_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
+    """Joules from the counted windows; the formulas are in docs/energy.md."""
+    batch_size, _, new_tokens, *_ = shape
+    by_round: dict[int, list[float]] = defaultdict(list)
+    net, decode, prompts = [], [], []
+    for record in records:
+        energy = (_cell(record, shape) or {}).get("energy")
+        if not energy:
+            continue
+        whole_j, whole_s = _a_generation(energy["generation"])
+        by_round[record["round"]].append(whole_j / (new_tokens * batch_size))
+        if energy["idle_power_w"]:
+            net.append((whole_j - energy["idle_power_w"] * whole_s) / (new_tokens * batch_size))
+        if energy["prefill"]:
+            prompt_j, _ = _a_generation(energy["prefill"])
+            prompts.append(prompt_j / batch_size)
+            if new_tokens > 1:
+                decode.append((whole_j - prompt_j) / ((new_tokens - 1) * batch_size))
+    rounds = {number: float(np.exp(np.mean(np.log(values)))) for number, values in by_round.items()}
+    means = {"net_per_token_j": net, "decode_per_token_j": decode, "prefill_j": prompts}
+    return {
+        "energy_per_token_j": _centre(rounds),
+        **{f"energy_{name}": float(np.mean(values)) if values else None for name, values in means.items()},
+    }
+
+
+def _a_generation(windows: Sequence[Raw]) -> tuple[float, float]:
+    """Joules and seconds of one, from the totals of the windows."""
+    joules, seconds, generations = (
+        sum(one[field] for one in windows) for field in ("energy_j", "seconds", "generations")
+    )
+    return joules / generations, seconds / generations
 
 
 def _limits_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:

@@ -93,6 +93,9 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
     for cell in record.cells:
         if cell.status == "ok":
             yield from _cell_checks(cell)
+            if record.imported is None and "runs" in record.procedure:
+                # None is ever dropped.
+                yield _equal(_place(cell), "number of samples", len(cell.samples), record.procedure["runs"])
             yield from _limit_checks(cell, record.limits)
     if record.load:
         bits = 8 * record.load.weight_bytes / record.load.parameters
@@ -107,8 +110,7 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
 
 
 def _cell_checks(cell: Cell) -> Iterator[_Check]:
-    depth = f", depth {cell.depth}" if cell.depth else ""
-    place = f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}{depth}"
+    place = _place(cell)
     yield _Check(place, "samples", len(cell.samples), "at least one for a cell that is ok", holds=bool(cell.samples))
     for number, one in enumerate(cell.samples, start=1):
         where = f"{place}, run {number}"
@@ -131,6 +133,11 @@ def _cell_checks(cell: Cell) -> Iterator[_Check]:
         yield _Check(
             place, "memory.peak_reserved_bytes", reserved, f"at least {stated} allocated", holds=reserved >= stated
         )
+
+
+def _place(cell: Cell) -> str:
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    return f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}{depth}"
 
 
 def _limit_checks(cell: Cell, limits: Limits | None) -> Iterator[_Check]:

@@ -154,7 +154,7 @@ def record(
         "started_at": f"2026-03-01T10:{round_number:02}:00Z",
         "status": "complete",
         "environment": environment(),
-        "procedure": {"warmup": 3, "runs": 5},
+        "procedure": {"warmup": 3, "runs": next((len(one.samples) for one in cells if one.samples), 5)},
         "load": load(),
         "runtime": RuntimeFacts(name=runtime, tokens_read="each", kv_cache="dynamic"),
         "cells": cells or (cell(),),

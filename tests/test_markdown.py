@@ -120,7 +120,7 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
 - model: Qwen/Qwen3-4B (float16)
 - device: NVIDIA H100 80GB HBM3 (CUDA 13.0, driver 580.159.04)
 - versions: benchmarker 0.1.0; torch 2.11.0+cu130, transformers 5.17.0
-- measured: 1 process a variant, 5 timed runs a cell after at least 3 warm-ups, 2026-03-01
+- measured: 1 process a variant, 2 timed runs a cell after at least 3 warm-ups, 2026-03-01
 - weights: 2.48 GiB, 5.30 bits a weight, 90 % of the parameters quantized, lm_head float16 tied to the embedding
 - load: 12.30 s
 

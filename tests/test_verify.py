@@ -9,6 +9,7 @@ import pytest
 
 from benchmarker import comparison as comparing
 from benchmarker import stats
+from benchmarker.energyfacts import Energy, EnergyWindow
 from benchmarker.verify import verify
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
@@ -70,6 +71,13 @@ def test_a_latency_that_its_tokens_do_not_fill_is_found(folder):
     )
 
 
+def test_a_run_that_was_taken_out_is_found(tmp_path):
+    whole = record("fp16", cell([1.4, 1.5, 1.6]))
+    dropped = [one.model_copy(update={"samples": one.samples[:2]}) for one in whole.cells]
+    save(tmp_path, whole.model_copy(update={"cells": tuple(dropped)}))
+    assert any("number of samples is 2, but the samples give 3" in line for line in mismatches(tmp_path))
+
+
 def test_a_wrong_count_of_tokens_is_found(folder):
     edit(folder / "000.json", "cells", 0, "samples", 0, "new_tokens", to=49)
     assert "000.json: cell 26 x 50 x 1, run 1: new_tokens is 49, but the samples give 50" in mismatches(folder)
@@ -128,3 +136,13 @@ def test_a_mistake_in_our_own_statistics_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "paired_ratio", unpaired)
     fields = [mismatch.field for mismatch in verify([tmp_path]).mismatches]
     assert fields == ["ratio_low", "ratio_high", "detectable", "verdict"]
+
+
+def test_a_mistake_in_our_joules_is_found(tmp_path, monkeypatch):
+    windows = [EnergyWindow(seconds=10.0, energy_j=3000.0 + more, generations=7) for more in (0, 40, -20)]
+    prompts = [EnergyWindow(seconds=10.0, energy_j=2500.0, generations=200)] * 3
+    counted = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
+    save(tmp_path, record("fp16", cell([1.4, 1.5], energy=counted)))
+    assert mismatches(tmp_path) == []
+    monkeypatch.setattr("benchmarker.report.energy._tokens", lambda one: 7 * one.new_tokens)
+    assert any("energy_per_token_j" in line for line in mismatches(tmp_path))
