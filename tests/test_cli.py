@@ -17,9 +17,17 @@ from tests.records import record, rounds, save
 
 DATA = Path(__file__).parent / "data"
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
-VERBS = [["run"], ["sweep"], ["compare"], ["explain"], ["report"], ["verify"], ["import"], ["doctor"]] + [
-    ["checkpoint", verb] for verb in ("make", "list", "remove")
-]
+VERBS = [
+    ["run"],
+    ["sweep"],
+    ["compare"],
+    ["explain"],
+    ["report"],
+    ["verify"],
+    ["import"],
+    ["doctor"],
+    ["checkpoint"],
+] + [["checkpoint", verb] for verb in ("make", "list", "remove")]
 
 
 def typed(*words: object) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,11 @@ from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Machine
 from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
+from benchmarker.doctor.visit import visit
 from benchmarker.doctor.words import finding_words, outcome_words, reading_words
 from benchmarker.loaders.base import Target
+from benchmarker.silence import Streams
+from benchmarker.terminal import Terminal
 from benchmarker.units import GIB
 from tests.records import cpu_environment, environment
 
@@ -262,3 +266,10 @@ def test_a_card_is_read_through_amdsmi():
         power_limit_w=600.0,
         power_default_w=750.0,
     )
+
+
+def test_a_device_that_is_not_there_is_said_and_the_rest_is_looked_at_all_the_same():
+    out = io.StringIO()
+    assert visit("cuda:7", Terminal(streams=Streams(out, out)), quick=True) is False
+    assert "torch sees no GPU here" in out.getvalue()
+    assert "| fp16" in out.getvalue()

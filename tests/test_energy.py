@@ -12,7 +12,7 @@ from benchmarker.measure.board import AmdBoard, NvidiaBoard
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
 from benchmarker.record import Energy, EnergyWindow
 from benchmarker.report.markdown import to_markdown
-from tests.records import cell, record, rounds, save
+from tests.records import cell, failed_cell, record, rounds, save
 
 IDLE_W, BUSY_W = 100.0, 300.0
 
@@ -206,3 +206,16 @@ def test_the_boards_give_base_units():
     assert amd.power_w() == 250.0
     assert amd.temperature_c() == 61.0
     assert amd.memory_bytes_per_s() is None
+
+
+def test_energy_of_a_cell_that_is_not_the_first_tables_is_shown_where_it_was_counted(tmp_path):
+    counted = energy(600.0)
+    small = cell([1.0] * 3, batch_size=1)
+    save(
+        tmp_path,
+        record("fp16", cell([1.0] * 3, batch_size=1, energy=counted), failed_cell("oom_gpu", "full", batch_size=32)),
+        record("int8", small, cell([1.5] * 3, batch_size=32, energy=counted)),
+        record("bnb4", small),
+    )
+    grid = to_markdown(compare([tmp_path])).split("**Every cell**")[1]
+    assert "J/token" in grid.split("\n\n")[1]

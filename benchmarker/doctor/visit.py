@@ -8,6 +8,7 @@ from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
 from benchmarker.doctor.variants import Outcome, look_at, try_all
 from benchmarker.doctor.words import finding_words, machine_words, outcome_words, reading_words
+from benchmarker.errors import DeviceError
 from benchmarker.loaders.base import DType, Target
 from benchmarker.terminal import Terminal
 
@@ -15,25 +16,30 @@ from benchmarker.terminal import Terminal
 def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
     """Print the report; whether every variant runs in some runtime and every instrument is right.
 
-    Raises:
-        DeviceError: There is no such device.
+    A device that is not there is the first thing to say, and the rest is said of the processor.
     """
-    device = find_device(device_name)
+    trouble = ""
+    try:
+        device = find_device(device_name)
+    except DeviceError as error:
+        device, trouble = find_device("cpu"), str(error)
     dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
     target = Target(device.torch_name, dtype)
     machine = look(device)
     found = findings(machine)
     terminal.table(machine_words(machine))
+    if trouble:
+        terminal.table(f"**{trouble}** What follows is said of the processor.\n")
     terminal.table(finding_words(found))
     outcomes = list(look_at(machine, target))
     if not quick:
         outcomes = list(try_all(outcomes, target, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
     if quick:
-        return _all_run(outcomes)
+        return _all_run(outcomes) and not trouble
     shown = list(readings(device))
     terminal.table(reading_words(shown))
-    return _all_run(outcomes) and all(one.is_right is not False for one in shown)
+    return _all_run(outcomes) and not trouble and all(one.is_right is not False for one in shown)
 
 
 def _all_run(outcomes: list[Outcome]) -> bool:

@@ -96,7 +96,7 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_numbers(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *_numbers(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
         *_setup(rows),
-        *_energy(rows),
+        *energy(rows),
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
@@ -151,7 +151,7 @@ def _bytes(rows: Sequence[Row], name: str, of: Callable[[Row], int | None]) -> C
     return _numbers(rows, f"{name} GiB", of, lambda size: f"{size / GIB:.2f}")
 
 
-def _energy(rows: Sequence[Row]) -> Columns:
+def energy(rows: Sequence[Row]) -> Columns:
     """Of the whole board; with its spread, which for energy is never small enough to leave out."""
     if not any(row.energy for row in rows):
         return []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from benchmarker.record import RunRecord
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import caveats
-from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
+from benchmarker.report.columns import Columns, cell_columns, costs, energy, memory, names, speed_up, timing
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
@@ -89,6 +89,9 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
 def _grid(results: Results) -> str:
     rows = results.rows
     columns: Columns = [*cell_columns(rows), *names(rows), *timing(rows), *speed_up(results), *memory(rows)]
+    if any(row.energy and row.cell != headline(rows) for row in rows):
+        # Counted at the largest cell that a variant could do, which is not always the first table's.
+        columns += energy(rows)
     return table(columns, rows)
 
 

@@ -8,7 +8,9 @@ import typer
 
 from benchmarker.terminal import Terminal, one_line_errors
 
-checkpoints = typer.Typer(help="Make, list and remove cached checkpoints.", no_args_is_help=True)
+checkpoints = typer.Typer(
+    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
+)
 
 
 @checkpoints.command("list")
