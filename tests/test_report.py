@@ -13,14 +13,16 @@ from benchmarker.comparison import Comparison, compare
 from benchmarker.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.page.answer import answer
 from benchmarker.page.charts.all import charts_of
-from benchmarker.page.charts.curves import crossings
+from benchmarker.page.charts.curves import crossings, with_room
 from benchmarker.page.charts.style import to_svg
+from benchmarker.page.charts.waterfall import waterfall_chart
 from benchmarker.page.front import front
-from benchmarker.page.html import inline, to_html
+from benchmarker.page.html import _sort_value, inline, to_html
 from benchmarker.page.writing import write_plots, write_report
 from benchmarker.profiling.kernels import seconds_by_category
 from benchmarker.record import Conditions, Kernel
 from benchmarker.report.markdown import to_markdown
+from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, profile, record, rounds, sample, save
 
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
@@ -183,6 +185,42 @@ def test_a_crossing_is_where_the_drawn_lines_meet():
     assert (place, rate) == pytest.approx((50.0, 30.0))
     assert crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 80.0}, is_logarithmic=True) == []
     assert crossings({1: 10.0}, {4: 20.0}, is_logarithmic=True) == []
+
+
+def test_depths_close_to_each_other_share_the_room_for_their_numbers():
+    assert with_room([0, 512, 1024, 4096, 16384], is_logarithmic=False) == {0, 4096, 16384}
+    assert with_room([1, 2, 4, 8], is_logarithmic=True) == {1, 2, 4, 8}
+
+
+def test_gaps_are_named_by_what_was_profiled():
+    device = waterfall_chart([explained(run("fp16", *FP16, tpot_ms=9.0))])
+    cpu = waterfall_chart([explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, by="cpu")))])
+    assert "Its gaps are time in which the device waits for the host; " in device.note
+    assert "Its gaps are Python, and what lies between operators; " in cpu.note
+
+
+def test_kernels_at_once_are_said_to_and_the_token_still_has_its_end():
+    one = explained(run("fp16", tpot_ms=6.5, profiled=split_profile(*FP16, busy_ms=6.4)))
+    assert one.waterfall.of("kernels at once") < 0
+    chart = waterfall_chart([one])
+    assert "add up to more than the token, as kernels that run at once count each: it ends at the line" in chart.note
+    assert "<svg" in to_svg(chart)
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "value"),
+    [
+        ("+1.41 ± 0.25 %", "change", 1.41),
+        ("-0.02 ± 0.03 %", "change", -0.02),
+        ("baseline", "change", 0.0),
+        ("baseline", "speed-up", 1.0),
+        ("3.10e-06", "KL divergence", 3.1e-6),
+        ("266.1 ± 21.7", "tok/s", 266.1),
+        ("–", "tok/s", None),
+    ],
+)
+def test_a_column_sorts_by_the_number_that_its_text_begins_with(text, heading, value):
+    assert _sort_value(text, heading) == value
 
 
 def test_what_was_not_measured_has_no_chart(tmp_path):

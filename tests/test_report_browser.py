@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison import compare
 from benchmarker.page.writing import write_report
 from tests.browser import Page, find_browser, open_browser
 from tests.records import cell, record
@@ -16,6 +17,9 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_browser() is None, reason="there is no Chromium on the PATH"),
 ]
+ROOT = Path(__file__).parents[1]
+A4_LANDSCAPE = 1032
+"""CSS pixels between the margins."""
 COLUMN = "[...document.querySelectorAll('table.sortable')[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
 
 
@@ -68,6 +72,17 @@ def test_nothing_but_a_table_is_wider_than_a_phone(page, tmp_path):
     shown(page, tmp_path, everything(tmp_path))
     page.look(width=390)
     assert page.value("document.documentElement.scrollWidth") == 390
+
+
+def test_print_shows_all_of_a_wide_table_and_what_is_folded_away(page, tmp_path):
+    shown(page, tmp_path, compare([ROOT / "results/reference/quickstart"]))
+    page.look(width=A4_LANDSCAPE, media="print")
+    assert page.value("document.documentElement.scrollWidth") == A4_LANDSCAPE
+    shown(page, tmp_path / "more", everything(tmp_path / "more"))
+    height = "document.querySelector('details table').getBoundingClientRect().height"
+    assert page.value(height) > 0
+    page.look(width=A4_LANDSCAPE)
+    assert page.value("document.querySelector('details table').checkVisibility()") is False
 
 
 def test_paper_follows_the_reader_into_the_dark_and_stays_white_in_print(page, tmp_path):

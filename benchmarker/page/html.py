@@ -37,7 +37,7 @@ from benchmarker.report.tables import Column, RowT, escaped, plain_line
 from benchmarker.report.tasks import answers, task_caption, task_columns
 from benchmarker.report.words import cell_words, plural
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -189,18 +189,19 @@ def _sheet(title: str, columns: Sequence[Column[RowT]], rows: Sequence[RowT]) ->
     return Sheet(
         title=title,
         headings=tuple((column.heading, column.align) for column in columns),
-        rows=tuple(tuple(_field(column.text(row), column.align) for column in columns) for row in rows),
+        rows=tuple(tuple(_field(column, column.text(row)) for column in columns) for row in rows),
     )
 
 
-def _field(text: str, align: str) -> Field:
-    return Field(inline(text), _sort_value(text) if align == "right" else None, align)
+def _field(column: Column[RowT], text: str) -> Field:
+    sort = _sort_value(text, column.heading) if column.align == "right" else None
+    return Field(inline(text), sort, column.align)
 
 
-def _sort_value(text: str) -> float | None:
-    """The number that a text begins with; the baseline's own speed-up is 1."""
+def _sort_value(text: str, heading: str) -> float | None:
+    """The number that a text begins with; the baseline's own speed-up is 1, its change 0."""
     if text == "baseline":
-        return 1.0
+        return 0.0 if heading == "change" else 1.0
     found = _NUMBER.match(text)
     return float(found.group()) if found else None
 

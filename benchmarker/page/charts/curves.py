@@ -14,6 +14,10 @@ from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.words import cell_words
 
+AXIS_PT = 250.0
+"""From the first place to the last."""
+DIGIT_PT = 5.7
+"""Width of a digit on an axis."""
 Points = dict[int, float]
 """Decoded tokens a second by depth or batch size."""
 
@@ -111,7 +115,8 @@ def _chart(
             axes.minorticks_off()
         else:
             axes.set_ylim(bottom=0)
-        axes.set_xticks(places, [f"{place:,}" for place in places])
+        shown = with_room(places, is_logarithmic=is_logarithmic)
+        axes.set_xticks(places, [f"{place:,}" if place in shown else "" for place in places])
         axes.set_xlabel(horizontal)
         axes.set_ylabel("decoded tokens per second")
         drawn.legend(loc="outside lower left", ncols=2, columnspacing=1)
@@ -153,6 +158,18 @@ def crossings(base: Points, other: Points, *, is_logarithmic: bool) -> list[tupl
             place, rate = (back((1 - share) * scale(start) + share * scale(end)) for start, end in ends)
             found.append((place, rate))
     return found
+
+
+def with_room(places: Sequence[int], *, is_logarithmic: bool) -> set[int]:
+    """Those whose numbers stand on the axis without touching; the first and the last before the others."""
+    scale = math.log if is_logarithmic else float
+    point = AXIS_PT / (scale(places[-1]) - scale(places[0]))
+    kept: list[int] = []
+    for place in (places[0], places[-1], *places[1:-1]):
+        needed = [DIGIT_PT * (len(f"{place:,}{other:,}") / 2 + 1) for other in kept]
+        if all(point * abs(scale(place) - scale(other)) > room_pt for other, room_pt in zip(kept, needed, strict=True)):
+            kept.append(place)
+    return set(kept)
 
 
 def _rest(cell: CellKey | None, name: str) -> str:

@@ -58,7 +58,7 @@ def rounds_chart(
             axes.tick_params(axis="x", length=0, labelbottom=False)
             axes.tick_params(axis="y", labelsize=7)
         drawn.supylabel("% off the variant's median", fontsize=8)
-        many = "one line a process, in the order of the rounds" if most_rounds > 1 else "one process"
+        many = "one line a process, by round" if most_rounds > 1 else "one process"
         all_axes[-1].set_xlabel(f"timed runs in order ({many})")
         return drawn
 

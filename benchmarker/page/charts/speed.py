@@ -36,16 +36,18 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
             axes.barh(place, rate.value, height=0.62, color=looks[name].colour(ink))
             low, high = bounds(rate)
             axes.plot([low, high], [place, place], color=ink.text, linewidth=1.2)
-            axes.text(max(high, rate.value), place, f" {decimal(rate.value)}", va="center", fontsize=8)
+            beside = axes.get_yaxis_transform()
+            axes.text(1.02, place, decimal(rate.value), transform=beside, va="center", fontsize=8)
         axes.set_yticks(range(len(ordered)), [label(name) for name in ordered])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, 1.16 * max(bounds(rate)[1] for rate in rates.values()))
+        axes.set_xlim(0, 1.03 * max(bounds(rate)[1] for rate in rates.values()))
         axes.set_xlabel("tokens per second, higher is better")
         return drawn
 
-    return Chart("speed", f"Speed at {cell_words(cell)}", spread_note(list(rates.values())), draw)
+    note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))}"
+    return Chart("speed", f"Speed at {cell_words(cell)}", note, draw)
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
@@ -86,7 +88,8 @@ def marks(
         markersize=6,
         markeredgewidth=1.4,
         markeredgecolor=colour,
-        markerfacecolor="none" if hollow else colour,
+        # Paper, not nothing: a line behind the mark would fill it.
+        markerfacecolor=ink.paper if hollow else colour,
         clip_on=False,
         label=label(name),
     )

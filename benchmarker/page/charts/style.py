@@ -22,7 +22,8 @@ WIDTH_IN = 4.6
 """Narrow, so that the letters can still be read where a phone shows the whole width."""
 PNG_DPI = 200
 
-MARKERS = "osD^vPX*"
+MARKERS = "osD^v<>p"
+"""All with an interior, which tells a hollow mark from a full one."""
 HATCHES = ("", "////", "....")
 
 

@@ -71,7 +71,7 @@ def _draw(
         for row in sorted(rows, key=lambda one: one.variant in best):
             assert row.rate
             place = of(row)
-            axes.plot([place] * 2, bounds(row.rate), color=looks[row.variant].colour(ink), linewidth=1)
+            axes.plot([place] * 2, bounds(row.rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
             marks(
                 axes,
                 [(place, row.rate.value)],
@@ -82,7 +82,8 @@ def _draw(
             )
         axes.set_xlim(0, 1.08 * max(map(of, rows)) or 1)
         axes.set_ylim(0, 1.1 * max(bounds(row.rate)[1] for row in rows if row.rate))
-        _label(drawn, axes, [(row.variant, of(row), row.rate.value) for row in rows if row.rate])
+        lines = [(of(row), *bounds(row.rate)) for row in rows if row.rate]
+        _label(drawn, axes, [(row.variant, of(row), row.rate.value) for row in rows if row.rate], lines)
         axes.set_xlabel(horizontal)
         axes.set_ylabel("tokens per second, higher is better")
         return drawn
@@ -90,12 +91,19 @@ def _draw(
     return draw
 
 
-def _label(drawn: Figure, axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """Each name beside its mark, where it covers neither another mark nor another name, if there is such a place."""
+def _label(
+    drawn: Figure,
+    axes: Axes,
+    points: Sequence[tuple[str, float, float]],
+    lines: Sequence[tuple[float, float, float]],
+) -> None:
+    """Each name beside its mark, where it covers no other mark, line or name, if there is such a place."""
     width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
     (_, right), (_, top) = axes.get_xlim(), axes.get_ylim()
     marks_pt = [(x / right * width_pt, y / top * height_pt) for _, x, y in points]
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks_pt]
+    across, up_pt = width_pt / right, height_pt / top
+    taken += [(x * across - 1, low * up_pt, x * across + 1, high * up_pt) for x, low, high in lines]
     for (name, x, y), (x_pt, y_pt) in zip(points, marks_pt, strict=True):
         text = label(name)
         length_pt = LETTER_PT * len(text)

@@ -13,6 +13,8 @@ from benchmarker.page.charts.style import Chart, Ink, label
 from benchmarker.report.words import cell_words
 
 GAPS: PartName = "gaps (launches, host)"
+GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in which the device waits for the host"}
+"""By what was profiled."""
 
 
 def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None:
@@ -24,11 +26,15 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
         one.variant: {part.name: 1e3 * part.seconds for part in one.waterfall.parts if part.seconds > 0}
         for one in explained
     }
+    totals = {one.variant: 1e3 * one.waterfall.total_s for one in explained}
+    overfull = [one.variant for one in explained if _is_over(one)]
     names = [name for name in get_args(PartName) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:
         horizontal = "ms per decoded token, lower is better"
-        return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS)
+        return stacked(
+            bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals, overfull=overfull
+        )
 
     cells = {one.cell for one in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
@@ -37,8 +43,8 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
         f"Why a token takes as long as it does{where}",
         " ".join(
             [
-                "A bar is as long as the token that was measured without the profiler; its kernel parts are those of "
-                "the profiled generation, and the gaps are what is left: there the device waits for the host.",
+                "A bar, and the number beside it, is the token as measured without the profiler. Its gaps are "
+                f"{_gaps(explained)}; its other parts are those of the profiled generation.",
                 *_overlap(explained),
                 *_missing(found),
             ]
@@ -47,13 +53,24 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
     )
 
 
+def _gaps(explained: Sequence[Explanation]) -> str:
+    kinds = {one.phase.by for one in explained}
+    return " or ".join(words for by, words in GAPS_ARE.items() if by in kinds)
+
+
+def _is_over(one: Explanation) -> bool:
+    """Whether the parts add up to more than the token, as those of kernels at once do."""
+    return any(part.seconds < 0 for part in one.waterfall.parts)
+
+
 def _overlap(explained: Sequence[Explanation]) -> list[str]:
-    """Parts that add up to more than the token, which no bar shows."""
-    over = [one for one in explained if any(part.seconds < 0 for part in one.waterfall.parts)]
+    over = [one for one in explained if _is_over(one)]
     if not over:
         return []
     names = ", ".join(label(one.variant) for one in over)
-    return [f"The parts of {names} overlap: they add up to more than the token."]
+    at_once = any(one.waterfall.of("kernels at once") for one in over)
+    why = ", as kernels that run at once count each" if at_once else ""
+    return [f"The parts of {names} add up to more than the token{why}: it ends at the line across the bar."]
 
 
 def _missing(found: Sequence[Explanation | NotExplained]) -> list[str]:
