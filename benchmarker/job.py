@@ -143,6 +143,8 @@ def _check_quality(model: ModelSpec, quality: QualitySpec, *, given: Given) -> N
     idle = [name for name, key in QUALITY_OPTIONS.items() if given.get(key) is not None]
     if quality.size == "off" and given.get("size") is None and idle:
         raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
+    if given.get("task_limit") is not None and not quality.tasks:
+        raise SpecError("--task-limit: does nothing without --tasks; add --tasks hellaswag, or leave it out")
     if quality.is_asked and model.load_format == "dummy":
         raise SpecError(
             "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "

@@ -43,9 +43,14 @@ class TaskResult(Plain):
     harness: str
     """Version of the harness."""
     metric: str
-    """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood."""
+    """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood.
+    With the filter that cut the answer out of a longer text, where one did: `exact_match (strict-match)`."""
     few_shots: int
     """Examples before each question."""
+    asked: tuple[str, ...] = ()
+    """All that --tasks asked for, as it was written: one name may stand for several tasks. Empty in older records."""
+    limit: int | None = None
+    """Questions of each task that were asked for; None for all."""
     right: tuple[bool, ...]
     """Whether each question was answered rightly, in the order of the data set."""
 
@@ -73,6 +78,9 @@ class Quality(Plain):
     text: str
     """Name of the text: the shipped one's, the file's, or the data set's."""
     text_sha256: str
+    text_asked: str | None = None
+    """As --eval-text gave it: a data set may be named without its split. None for the shipped one, and in older
+    records."""
     text_tokens: int
     window_tokens: int
     scored_from: int
@@ -107,3 +115,20 @@ class Quality(Plain):
     def is_distinguishable(self) -> bool:
         """Whether the divergence is larger than the baseline's from itself."""
         return self.against.kl_mean > self.noise.kl_mean
+
+    @property
+    def measured_on(self) -> tuple[str | int | None, ...]:
+        """The same for two models that were asked the same: only then do their perplexities compare."""
+        return (
+            self.text_sha256,
+            self.text_tokens,
+            self.positions,
+            self.window_tokens,
+            self.scored_from,
+            self.begins_with,
+        )
+
+
+def baseline_name(model_id: str, dtype: str) -> str:
+    """What a record calls the unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
+    return f"fp16 of {model_id} in {dtype}"

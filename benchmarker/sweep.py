@@ -25,7 +25,7 @@ from benchmarker.sweeping.ending import say_ending
 from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
 from benchmarker.sweeping.lock import locked
 from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
-from benchmarker.sweeping.quality import judge_variants
+from benchmarker.sweeping.quality import check_inputs, judge_variants
 from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
 from benchmarker.sweeping.words import shape_words
@@ -72,6 +72,7 @@ def run_sweep(
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
     asked = read_arguments(config, arguments, settings)
+    check_inputs(asked.jobs.values())
     forecast = Forecast(asked.jobs)
     for line in (*asked.notes, *plan_lines(asked, forecast)):
         terminal.line(line)

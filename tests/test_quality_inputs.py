@@ -9,19 +9,23 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarker.device import CpuDevice
 from benchmarker.errors import ModelError, QualityError, SpecError
 from benchmarker.loaders.base import Silent
 from benchmarker.loaders.reading import load_tokenizer
 from benchmarker.loaders.source import find_checkpoint
+from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.scratch import check_room, scratch_file
-from benchmarker.quality.text import read_text
+from benchmarker.quality.text import check_text, is_text, read_text
 from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
 from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
+from tests import records
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 2000
 
@@ -93,6 +97,8 @@ def test_a_text_shorter_than_a_window_is_refused_with_both_lengths(session_model
 def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no such file; a data set is written NAME:CONFIG:SPLIT"):
         read_text(str(tmp_path / "missing.txt"))
+    with pytest.raises(SpecError, match=r"no such file; a data set is written NAME:CONFIG:SPLIT"):
+        check_text(str(tmp_path / "missing"))
 
 
 def test_a_baseline_with_another_vocabulary_is_refused(session_model: Path, model_folder: Path) -> None:
@@ -131,6 +137,48 @@ def test_a_model_that_cannot_see_a_window_is_refused(model_folder: Path) -> None
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="sees 256 positions, and quality is measured in windows of 512"):
         plan(model_folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused_in_one_line(model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text()) | {"vocab_size": 100}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError) as caught:
+        plan(model_folder)
+    assert "vocab_size in its config.json is 100, so that the model knows no such token; put the" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ImportError])
+def test_a_data_set_that_cannot_be_opened_is_one_line(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def load(*_: object) -> None:
+        raise error("Dataset scripts are no longer supported,\nbut found old.py")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(SpecError) as caught:
+        read_text("some/old")
+    assert str(caught.value) == (
+        "--eval-text some/old: no such file, and no data set that can be read: Dataset scripts are no longer "
+        "supported, but found old.py"
+    )
+
+
+def test_a_data_set_in_a_record_is_known_by_what_asked_for_it() -> None:
+    quality = records.quality(text="data set wiki:raw:test", text_asked="wiki:raw")
+    assert is_text("wiki:raw", quality)
+    assert not is_text("wiki:raw:train", quality)
+
+
+def test_no_memory_for_the_first_window_is_a_quality_that_is_missing(
+    session_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("benchmarker.quality.judge.first_logits", full)
+    model: Any = None
+    with pytest.raises(QualityError, match="--quality: out of memory while scoring"):
+        judge(plan(session_model), [model], CpuDevice(), Silent())
 
 
 def test_more_tokens_kept_than_there_are_is_refused(session_model: Path) -> None:

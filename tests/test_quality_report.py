@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarker.comparison import compare_records, to_rows
+from benchmarker.errors import MissingLibraryError, SpecError
+from benchmarker.job import Job, make_job
+from benchmarker.loaders import base
 from benchmarker.page.html import to_html
+from benchmarker.quality.text import read_text
+from benchmarker.qualityfacts import TaskResult
+from benchmarker.recommending.choose import recommend
+from benchmarker.recommending.words import recommendation_to_markdown
 from benchmarker.report.limits import tokens_in_common
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.quality import quality_line
+from benchmarker.report.rows import Results
+from benchmarker.sweeping import quality as sweeping_quality
 from tests import records
 from tests.faults.stage import Stage
 
@@ -32,14 +43,14 @@ def judged() -> str:
 def test_quality_stands_in_a_table_of_its_own() -> None:
     said = judged()
     table = said[said.index("**Quality**") :].split("\n\n")[1]
-    assert table == (
-        "| variant | perplexity |         change |     KL divergence |   median |     99 % | same top | RMS Δp |\n"
-        "| :------ | ---------: | -------------: | ----------------: | -------: | -------: | -------: | -----: |\n"
-        "| fp16    |      12.98 |       baseline |                 – |        – |        – |        – |      – |\n"
-        "| int8    |      12.99 | +1.72 ± 0.21 % | indistinguishable | 4.50e-07 | 4.50e-06 |   91.4 % |  4.1 % |\n"
-        "| gptq    |      13.20 | +1.72 ± 0.21 % |   0.0281 ± 0.0009 |    0.014 |    0.141 |   91.4 % |  4.1 % |\n"
-        "| bnb4    |          – |              – |                 – |        – |        – |        – |      – |"
-    )
+    assert [" ".join(line.split()) for line in table.splitlines() if "---" not in line] == [
+        "| variant | perplexity | change | KL divergence | median | 90 % | 99 % | max | same top | RMS Δp |",
+        "| fp16 | 12.98 | baseline | – | – | – | – | – | – | – |",
+        "| int8 | 12.99 | +1.72 ± 0.21 % | indistinguishable | 4.50e-07 | 1.80e-06 | 4.50e-06 | 1.80e-05 | 91.4 % "
+        "| 4.1 % |",
+        "| gptq | 13.20 | +1.72 ± 0.21 % | 0.0281 ± 0.0009 | 0.014 | 0.0562 | 0.141 | 0.562 | 91.4 % | 4.1 % |",
+        "| bnb4 | – | – | – | – | – | – | – | – | – |",
+    ]
 
 
 def test_the_page_has_the_same_table_and_caption() -> None:
@@ -66,7 +77,63 @@ def test_divergences_over_the_likeliest_tokens_are_called_lower_bounds() -> None
             [records.record("fp16"), records.record("gptq", quality=records.quality(top_k=100))],
         )
     )
-    assert "Divergences are lower bounds: only the 100 likeliest tokens were kept." in said
+    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in said
+
+
+def judged_apart(**other: Any) -> Results:
+    """A baseline, a form that was judged beside it, and one that was judged otherwise."""
+    return compare_records(
+        [
+            records.record("fp16", quality=records.baseline_quality()),
+            records.record("int8", quality=records.quality()),
+            records.record("gptq", quality=records.quality(**other)),
+        ]
+    )
+
+
+def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> None:
+    results = judged_apart(text="mine.txt", text_sha256="ef" * 32, perplexity=3.1)
+    said = to_markdown(results)
+    assert (
+        "Quality of fp16 and int8 on 8,160 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 512, "
+        "the second half scored), each variant against fp16 of Qwen/Qwen3-4B in float16; of gptq on 8,160 tokens of "
+        "mine.txt (sha256 efefefefefef; windows of 512, the second half scored), each variant against fp16 of "
+        "Qwen/Qwen3-4B in float16; ± is a standard error over the windows. Perplexities and divergences on different "
+        "texts, or parts of one, do not compare: the first table and budgets leave out those of gptq."
+    ) in said
+    gptq = results.rows[2]
+    assert (gptq.perplexity, gptq.kl_divergence, gptq.top1_agreement) == (None, None, None)
+    assert to_rows(results)[2]["perplexity"] == 3.1
+
+
+@pytest.mark.parametrize("budget", ["perplexity<14", "kld<0.05", "top1>90%"])
+def test_a_budget_does_not_hold_different_texts_against_each_other(budget: str) -> None:
+    found = recommend(judged_apart(text_sha256="ef" * 32, perplexity=3.1), budget)
+    assert [one.checks[0].fit for one in found.candidates if one.row.variant != "fp16"] == ["fits", "unknown"]
+    assert "gptq on the eager runtime is not known to fit" in recommendation_to_markdown(found)
+
+
+def test_divergences_over_fewer_tokens_do_not_compare_and_perplexities_do() -> None:
+    results = judged_apart(top_k=100)
+    assert [(row.perplexity, row.kl_divergence) for row in results.rows[1:]] == [(13.2, 0.0281), (13.2, None)]
+    said = to_markdown(results)
+    assert (
+        "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those of "
+        "gptq."
+    ) in said
+    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in said
+
+
+def test_each_row_is_held_against_its_own_noise() -> None:
+    rows = [
+        records.record("int8", quality=records.quality(kl=2e-6)),
+        records.record("gptq", quality=records.quality(kl=2e-6, noise=3e-6)),
+    ]
+    said = to_markdown(compare_records([records.record("fp16"), *rows]))
+    assert (
+        "The baseline's divergence from itself, run twice beside each variant, is 1.00e-06 to 3.00e-06; a variant that "
+        "is not above its own is indistinguishable."
+    ) in said
 
 
 def test_a_program_gets_the_numbers_and_null_where_there_is_none() -> None:
@@ -77,6 +144,24 @@ def test_a_program_gets_the_numbers_and_null_where_there_is_none() -> None:
         (None, None, None),
         (13.2, 0.0281, 0.914),
     ]
+
+
+def test_a_program_gets_the_errors_the_tail_and_the_noise_of_what_was_judged() -> None:
+    _, row = to_rows(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]))
+    assert {key: row[key] for key in row if key.startswith(("kl_", "ln_", "text_", "quality_"))} == {
+        "kl_divergence": 0.0281,
+        "kl_divergence_error": 0.0009,
+        "kl_divergence_median": 0.01405,
+        "kl_divergence_90": 0.0562,
+        "kl_divergence_99": pytest.approx(0.1405),
+        "kl_divergence_max": 0.562,
+        "kl_divergence_noise": 1e-6,
+        "ln_ratio": 0.0171,
+        "ln_ratio_error": 0.0021,
+        "text_sha256": "cd" * 32,
+        "quality_size": "quick",
+        "quality_top_k": None,
+    }
 
 
 def test_a_comparison_without_quality_has_no_word_of_it() -> None:
@@ -138,13 +223,108 @@ def test_a_sweep_judges_each_form_once_after_its_rounds_in_a_process_that_times_
     assert "perplexity" in stage.printed
 
 
-def test_a_sweep_that_goes_on_judges_nothing_twice(tmp_path: Path) -> None:
+@pytest.fixture
+def judged_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A sweep whose fakes were judged on the shipped text."""
+    made = records.quality(text_sha256=read_text(None).sha256)
+    monkeypatch.setattr(records, "quality", lambda: made)
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "quick")
-    stage.sweep("--quality", "quick", resume=True)
-    assert "[quality]" not in stage.printed
-    stage.sweep("--quality", "full", resume=True)
-    assert "[quality] a" in stage.printed
+    return stage
+
+
+def test_a_sweep_that_goes_on_judges_nothing_twice(judged_stage: Stage) -> None:
+    judged_stage.sweep("--quality", "quick", resume=True)
+    assert "[quality]" not in judged_stage.printed
+    judged_stage.sweep("--quality", "full", resume=True)
+    assert "[quality] a" in judged_stage.printed
+
+
+@pytest.mark.parametrize("option", ["--eval-text", "--quality-topk", "--quality-baseline"])
+def test_a_sweep_that_goes_on_with_another_question_judges_again(judged_stage: Stage, option: str) -> None:
+    mine = judged_stage.home / "mine.txt"
+    mine.write_text("Another text. " * 100)
+    value = {"--eval-text": str(mine), "--quality-topk": "100", "--quality-baseline": "another/model"}[option]
+    judged_stage.sweep("--quality", "quick", option, value, resume=True)
+    assert "[quality] a" in judged_stage.printed
+
+
+def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() -> None:
+    answers = TaskResult(
+        task="arc_easy",
+        version="1",
+        harness="0.4",
+        metric="acc",
+        few_shots=0,
+        right=(True,),
+        asked=("arc_easy",),
+        limit=9,
+    )
+    record = records.record(tasks=(answers,))
+
+    def is_judged(*tasks: str, limit: int | None) -> bool:
+        return sweeping_quality._is_judged(record, job_of(tasks=list(tasks), task_limit=limit))
+
+    assert is_judged("arc_easy", limit=9)
+    assert not is_judged("arc_easy", limit=None)
+    assert not is_judged("hellaswag", limit=9)
+    assert not is_judged("arc_easy", "hellaswag", limit=9)
+
+
+def job_of(**quality: Any) -> Job:
+    return make_job(
+        config=None, variant=None, model={}, form={}, options=[], grid={}, procedure={}, quality=quality, device="cpu",
+        output=None, part=None, reproduce="",
+    )  # fmt: skip
+
+
+def test_a_measurement_that_fails_the_second_time_costs_nothing(judged_stage: Stage) -> None:
+    judged_stage.faults = [{"variant": "a", "at": "quality", "do": "SIGKILL"}]
+    assert judged_stage.sweep("--quality", "full", resume=True) == ["a, quality"]
+    (record,) = judged_stage.records()
+    assert record.quality is not None
+    assert record.no_quality
+
+
+def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping_quality, "require", lambda *_: None)
+    stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "quality", "do": "error"}])
+    assert stage.sweep("--tasks", "arc_easy") == ["a, tasks"]
+    (record,) = stage.records()
+    assert record.no_quality is None
+    assert record.no_tasks == "RuntimeError: shapes do not match"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file; a data set is written NAME:CONFIG:SPLIT"),
+        (b" \n", "there is no text in it; give a text of at least a few kB"),
+        (b"\xff", "not a text file in UTF-8"),
+        (b"too short", "9 bytes, which is less than one window of 512 tokens; give a text of at least a few kB"),
+    ],
+)
+def test_a_sweep_refuses_a_text_that_will_not_do_before_it_times_anything(
+    tmp_path: Path, content: bytes | None, message: str, dry_run: bool
+) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    stage = Stage(tmp_path)
+    with pytest.raises(SpecError) as caught:
+        stage.sweep("--quality", "quick", "--eval-text", str(path), dry_run=dry_run)
+    assert str(caught.value) == f"--eval-text {path}: {message}"
+    assert not stage.results.exists()
+
+
+def test_a_sweep_refuses_what_needs_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "installed_version", lambda _: None)
+    with pytest.raises(MissingLibraryError, match="the library 'lm_eval' is not installed"):
+        Stage(tmp_path).sweep("--tasks", "arc_easy")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingLibraryError, match="the library 'datasets' is not installed"):
+        Stage(tmp_path).sweep("--quality", "quick", "--eval-text", "some:data:test")
 
 
 def test_the_options_of_quality_change_nothing_about_what_was_timed(tmp_path: Path) -> None:

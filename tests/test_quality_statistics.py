@@ -88,6 +88,14 @@ def test_identical_models_diverge_by_nothing_and_their_ratio_is_one() -> None:
         assert found.probability_rms == 0
 
 
+def test_a_model_agrees_with_itself_where_several_tokens_are_the_likeliest() -> None:
+    tied = np.round(BASE)
+    for top_k in (1, 2, 20):
+        scores = scores_of(tied, tied, top_k=top_k)
+        assert scores.same_top.all()
+        assert scores.kl.max() == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_sixteen_bit_logits_lose_nothing_on_their_way_through_the_file(dtype: torch.dtype) -> None:
     found = divergence(scores_of(BASE, BASE, dtype=dtype))

@@ -12,7 +12,8 @@ from scipy import stats
 
 from benchmarker.comparison import compare_records
 from benchmarker.errors import MissingLibraryError, SpecError
-from benchmarker.quality.tasks import check_tasks
+from benchmarker.job import make_job
+from benchmarker.quality.tasks import _result, check_tasks
 from benchmarker.qualityfacts import TaskResult
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.tasks import paired
@@ -75,6 +76,26 @@ def test_tasks_are_a_table_with_the_change_on_the_same_questions() -> None:
     )
     assert "- bnb4: no tasks: the questions cannot be read" in said
     assert "Tasks by lm-evaluation-harness 0.4.13, acc_norm." in said
+
+
+def test_a_task_with_two_filters_has_each_question_once() -> None:
+    samples = [
+        {"doc_id": doc, "filter": one, "exact_match": float(one == "flexible-extract")}
+        for one in ("strict-match", "flexible-extract")
+        for doc in (1, 0)
+    ]
+    found = _result("gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, "0.4")
+    assert (found.metric, found.right) == ("exact_match (strict-match)", (False, False))
+
+
+def test_a_limit_of_questions_without_tasks_is_refused() -> None:
+    nothing: dict[str, Any] = {
+        "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
+        "device": "cpu", "output": None, "part": None, "reproduce": "",
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="--task-limit: does nothing without --tasks; add --tasks"):
+        make_job(quality={"task_limit": 5}, **nothing)
+    assert make_job(quality={"task_limit": 5, "tasks": ["arc_easy"]}, **nothing).quality.task_limit == 5
 
 
 @pytest.mark.skipif(IS_INSTALLED, reason="lm_eval is installed")

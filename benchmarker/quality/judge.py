@@ -76,6 +76,7 @@ class Judge:
             size=plan.size,
             text=plan.text.name,
             text_sha256=plan.text.sha256,
+            text_asked=plan.text.asked,
             text_tokens=plan.windows.text_tokens,
             window_tokens=WINDOW_TOKENS,
             scored_from=SCORED_FROM,
@@ -106,23 +107,8 @@ def judge(plan: Plan, models: list[PreTrainedModel], device: Device, progress: P
         BenchmarkerError: There is no room for the temporary file or no memory, the logits are not finite, or the
             baseline cannot be loaded.
     """
-    dtype = first_logits(models[0], plan.windows).dtype
-    rows, row_bytes = len(plan.windows.ids), plan.row_bytes(dtype)
-    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the likeliest {plan.top_k} of {plan.vocabulary:,}"
-    progress.note(
-        f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}; predictions over {tokens} tokens "
-        f"take a temporary file of {gib(rows * row_bytes)}"
-    )
     try:
-        with scratch_file(rows, row_bytes) as file:
-            kept = Whole(file, dtype=dtype) if plan.top_k is None else Top(file, count=plan.top_k)
-            one = Judge(plan, kept, device, progress, file_bytes=rows * row_bytes)
-            one.keep(models[0])
-            if plan.is_baseline:
-                return one.verdict(models.pop())
-            models.clear()
-            give_back(device)
-            return one.verdict(_load_baseline(plan, device, progress))
+        return _judge(plan, models, device, progress)
     except (RuntimeError, MemoryError) as error:
         if not device.is_out_of_memory(error):
             raise
@@ -130,6 +116,25 @@ def judge(plan: Plan, models: list[PreTrainedModel], device: Device, progress: P
             "--quality: out of memory while scoring; it takes up to 3 GiB beyond the model's own, so free some, "
             "or give --quality off"
         ) from error
+
+
+def _judge(plan: Plan, models: list[PreTrainedModel], device: Device, progress: Progress) -> Quality:
+    dtype = first_logits(models[0], plan.windows).dtype
+    rows, row_bytes = len(plan.windows.ids), plan.row_bytes(dtype)
+    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the likeliest {plan.top_k} of {plan.vocabulary:,}"
+    progress.note(
+        f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}; predictions over {tokens} tokens "
+        f"take a temporary file of {gib(rows * row_bytes)}"
+    )
+    with scratch_file(rows, row_bytes) as file:
+        kept = Whole(file, dtype=dtype) if plan.top_k is None else Top(file, count=plan.top_k)
+        one = Judge(plan, kept, device, progress, file_bytes=rows * row_bytes)
+        one.keep(models[0])
+        if plan.is_baseline:
+            return one.verdict(models.pop())
+        models.clear()
+        give_back(device)
+        return one.verdict(_load_baseline(plan, device, progress))
 
 
 def give_back(device: Device) -> None:

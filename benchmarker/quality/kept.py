@@ -79,7 +79,7 @@ class Top:
         for part, own in _in_chunks(logits, targets):
             logs = part.float().log_softmax(-1)
             top = logs.topk(self._count)
-            ids = top.indices.to(torch.int32).view(torch.float32)
+            ids = _argmax_first(top.indices, logs).to(torch.int32).view(torch.float32)
             rows.append(torch.cat([ids, top.values, logs.gather(-1, own[:, None])], dim=-1))
         self._file[window] = _bytes(torch.cat(rows))
 
@@ -113,6 +113,16 @@ def _compare_whole(kept: Tensor, baseline: Tensor, targets: Tensor) -> Compared:
         kl=(theirs.exp() * (theirs - ours)).sum(-1),
         same_top=ours.argmax(-1) == theirs.argmax(-1),
     )
+
+
+def _argmax_first(ids: Tensor, logs: Tensor) -> Tensor:
+    """The likeliest ids, with argmax's choice at the front: of tokens that are as likely, topk may choose another.
+
+    Their values stay as they are, because those that change places are equal.
+    """
+    first = logs.argmax(-1, keepdim=True)
+    others = torch.where(ids[:, 1:] == first, ids[:, :1], ids[:, 1:])
+    return torch.cat([first, others], dim=-1)
 
 
 def _rest(logs: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from benchmarker.loaders.source import find_checkpoint
 from benchmarker.quality.kept import Top, Whole
 from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
-from benchmarker.quality.windows import SCORED, Windows, check_positions, cut
+from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
+from benchmarker.qualityfacts import baseline_name
 from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Plan:
     @property
     def baseline_name(self) -> str:
         """`fp16 of Qwen/Qwen3-4B in float16`."""
-        return f"{BASELINE.name} of {self.baseline.model_id} in {self.dtype}"
+        return baseline_name(self.baseline.model_id, self.dtype)
 
     def row_bytes(self, dtype: torch.dtype) -> int:
         """What one window takes in the file, with logits of that type."""
@@ -75,6 +76,7 @@ def make_plan(
     text = read_text(spec.text)
     windows = cut(text, tokenizer, size=spec.size)
     check_positions(checkpoint.config, model.id)
+    check_tokens(windows, checkpoint.config, model.id)
     baseline = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     plan = Plan(
         size=spec.size,

@@ -77,11 +77,17 @@ def _predictions(
             if not bool(torch.isfinite(logits).all()):
                 raise QualityError(
                     f"--quality: {name} gives logits that are not finite in window {window + 1} of {len(ids)}, so that "
-                    "there is no perplexity; try --dtype bfloat16, whose range is wider"
+                    f"there is no perplexity; {_way_out(model.dtype)}"
                 )
         yield window, logits, targets[window]
         if time.monotonic() - started > PATIENCE_S:
             progress.step(f"scoring {name}", window + 1, len(ids))
+
+
+def _way_out(dtype: torch.dtype) -> str:
+    if dtype == torch.float16:
+        return "try --dtype bfloat16, whose range is wider"
+    return f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
 
 
 def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 METRICS = ("acc_norm", "acc", "exact_match")
 """The first of them that a task has is taken."""
+NO_FILTER = "none"
+"""What the harness calls it where an answer is taken as it is."""
 BATCH_SIZE = 8
 
 
@@ -67,11 +69,17 @@ def run_tasks(
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise QualityError(f"--tasks: the questions cannot be read: {reason}") from error
-    return tuple(_result(name, found, version("lm_eval")) for name in sorted(found["samples"]))
+    results = (_result(name, found, version("lm_eval")) for name in sorted(found["samples"]))
+    return tuple(one.model_copy(update={"asked": tuple(names), "limit": limit}) for one in results)
 
 
 def _result(name: str, found: Any, harness_version: str) -> TaskResult:
-    samples = sorted(found["samples"][name], key=lambda sample: int(sample["doc_id"]))
+    """One task's answers as its first filter cuts them out; each question is there once for each filter."""
+    every = found["samples"][name]
+    cut_by = every[0].get("filter", NO_FILTER) if every else NO_FILTER
+    samples = sorted(
+        (one for one in every if one.get("filter", NO_FILTER) == cut_by), key=lambda sample: int(sample["doc_id"])
+    )
     metric = next((one for one in METRICS if samples and one in samples[0]), None)
     if metric is None:
         raise QualityError(f"--tasks {name}: has no accuracy ({', '.join(METRICS)}); choose another task")
@@ -79,7 +87,7 @@ def _result(name: str, found: Any, harness_version: str) -> TaskResult:
         task=name,
         version=str(found["versions"].get(name)),
         harness=harness_version,
-        metric=metric,
+        metric=metric if cut_by == NO_FILTER else f"{metric} ({cut_by})",
         few_shots=int(found["n-shot"].get(name, 0)),
         right=tuple(bool(sample[metric]) for sample in samples),
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import importlib.util
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarker.errors import MissingLibraryError, SpecError, did_you_mean
 from benchmarker.loaders.shapes import shipped_text
+from benchmarker.qualityfacts import Quality
 
 SHIPPED = "evaluation.txt"
 SPLITS = ("test", "validation", "train")
 """In the order in which they are taken where no split is named."""
+LEAST_BYTES = 512
+"""One window has so many tokens, and no token is shorter than a byte."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Text:
 
     name: str
     content: str
+    asked: str | None = None
+    """What `--eval-text` named it by; None for the shipped one."""
 
     @property
     def sha256(self) -> str:
@@ -44,7 +50,37 @@ def read_text(source: str | None) -> Text:
     text = _read_file(path) if path.is_file() else _read_dataset(source)
     if not text.content.strip():
         raise SpecError(f"--eval-text {source}: there is no text in it; give a text of at least a few kB")
-    return text
+    return replace(text, asked=source)
+
+
+def check_text(source: str | None) -> None:
+    """Refuse what will not do, as far as it can be known without a tokenizer and the hub.
+
+    Raises:
+        SpecError: No such file, no text in it, or fewer bytes than one window has tokens.
+        MissingLibraryError: As of `read_text`.
+    """
+    if source is None:
+        return
+    if not Path(source).expanduser().is_file():
+        _check_dataset(source)
+        return
+    size = len(read_text(source).content.encode())
+    if size < LEAST_BYTES:
+        raise SpecError(
+            f"--eval-text {source}: {size} bytes, which is less than one window of {LEAST_BYTES} tokens; "
+            "give a text of at least a few kB"
+        )
+
+
+def is_text(source: str | None, quality: Quality) -> bool:
+    """Whether this was measured on the text that `--eval-text` names.
+
+    A file is known by its content, a data set by its name: reading that takes the hub.
+    """
+    if source is None or Path(source).expanduser().is_file():
+        return read_text(source).sha256 == quality.text_sha256
+    return source == quality.text_asked
 
 
 def _read_file(path: Path) -> Text:
@@ -59,21 +95,30 @@ def _read_file(path: Path) -> Text:
     return Text(path.name, content)
 
 
-def _read_dataset(source: str) -> Text:
-    """A data set's texts, one after another."""
-    name, config, split = [*source.split(":"), "", ""][:3]
-    if source.endswith((".txt", ".md")) or source.count(":") > 2:
+def _check_dataset(source: str) -> None:
+    """What can be known of a data set without reading it."""
+    name = source.partition(":")[0]
+    is_path = name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()
+    if is_path or source.endswith((".txt", ".md")) or source.count(":") > 2:
         raise SpecError(f"--eval-text {source}: no such file; a data set is written NAME:CONFIG:SPLIT")
-    try:
-        import datasets
-    except ImportError:
+    if importlib.util.find_spec("datasets") is None:
         raise MissingLibraryError(
             f"--eval-text {source}: no such file, and for a data set of that name the library 'datasets' is not "
             "installed; pip install 'benchmarker[quality]'"
-        ) from None
+        )
+
+
+def _read_dataset(source: str) -> Text:
+    """A data set's texts, one after another."""
+    _check_dataset(source)
+    name, config, split = [*source.split(":"), "", ""][:3]
     try:
+        import datasets
+
         found: Any = datasets.load_dataset(name, config or None)
-    except (OSError, ValueError) as error:
+    # A RuntimeError is a data set that is a program, which the library no longer runs; an ImportError, a library
+    # for its format that is not installed.
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SpecError(f"--eval-text {source}: no such file, and no data set that can be read: {reason}") from error
     split = split or next((one for one in SPLITS if one in found), "")

@@ -75,6 +75,20 @@ def check_positions(config: dict[str, Any], model_id: str) -> None:
         )
 
 
+def check_tokens(windows: Windows, config: dict[str, Any], model_id: str) -> None:
+    """Refuse a tokenizer that is not the model's.
+
+    Raises:
+        ModelError: It gives tokens that the model does not know.
+    """
+    largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
+    if largest >= vocabulary:
+        raise ModelError(
+            f"{model_id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
+            "that the model knows no such token; put the tokenizer of this model into its folder"
+        )
+
+
 def _first_token(tokenizer: Any) -> int | None:
     """The BOS token, where the tokenizer puts one before a text."""
     bos = tokenizer.bos_token_id

@@ -59,7 +59,9 @@ def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
         Column[Row]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
         Column[Row]("KL divergence", _against(kl_text)),
         Column[Row]("median", _against(lambda one: significant(one.against.kl_median, 3))),
+        Column[Row]("90 %", _against(lambda one: significant(one.against.kl_90, 3))),
         Column[Row]("99 %", _against(lambda one: significant(one.against.kl_99, 3))),
+        Column[Row]("max", _against(lambda one: significant(one.against.kl_max, 3))),
         Column[Row]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
         Column[Row]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
     ]
@@ -67,20 +69,16 @@ def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 def quality_caption(rows: Sequence[Row]) -> str:
     """How to read the table, and what it was measured on; empty where there is none."""
-    found = [row.quality for row in rows if row.quality]
-    if not found:
+    judged = [row for row in rows if row.quality]
+    if not judged:
         return ""
-    one = found[0]
-    noise = max(quality.noise.kl_mean for quality in found)
     said = [
-        f"Quality on {one.positions:,} tokens of {escaped(one.text)} (sha256 {one.text_sha256[:12]}; windows of "
-        f"{one.window_tokens}, the second half scored), each variant against {escaped(one.baseline)}; ± is a standard "
-        "error over the windows.",
-        "KL divergence is in nats a token: mean, median and 99th percentile. Same top is how often both think the "
-        "same token likeliest, RMS Δp how much the probability of the text's own token moves.",
-        f"The baseline's divergence from itself, run twice, is {significant(noise, 3)}; what is not above it is "
-        f"{INDISTINGUISHABLE}.",
-        *_top_k(found),
+        f"Quality {_measured_on(judged)}; ± is a standard error over the windows.",
+        *_apart(judged),
+        "KL divergence is in nats a token: mean, median, 90th and 99th percentile, maximum. Same top is how often both "
+        "think the same token likeliest, RMS Δp how much the probability of the text's own token moves.",
+        _noise([row.quality.noise.kl_mean for row in judged if row.quality]),
+        *_top_k(judged),
     ]
     return " ".join(said)
 
@@ -100,11 +98,69 @@ def _leaves(row: Row) -> str:
     return f"differs from token {(row.tokens_in_common or 0) + 1} on"
 
 
-def _top_k(found: Sequence[Quality]) -> list[str]:
-    kept = sorted({quality.top_k for quality in found if quality.top_k is not None})
-    if not kept:
-        return []
-    return [f"Divergences are lower bounds: only the {' or '.join(map(str, kept))} likeliest tokens were kept."]
+def _measured_on(judged: Sequence[Row]) -> str:
+    """Text and baseline; of which variants, where not of all."""
+    groups: dict[tuple[object, str], list[str]] = {}
+    for row in judged:
+        if row.quality:
+            groups.setdefault((row.quality.measured_on, _method(row.quality)), []).append(row.variant)
+    if len(groups) == 1:
+        return _method(next(row.quality for row in judged if row.quality))
+    return "; ".join(f"of {_listed(variants)} {method}" for (_, method), variants in groups.items())
+
+
+def _method(one: Quality) -> str:
+    return (
+        f"on {one.positions:,} tokens of {escaped(one.text)} (sha256 {one.text_sha256[:12]}; windows of "
+        f"{one.window_tokens}, the second half scored), each variant against {escaped(one.baseline)}"
+    )
+
+
+def _apart(judged: Sequence[Row]) -> list[str]:
+    """Which rows `Results` took numbers out of, and why."""
+    texts = [row.variant for row in judged if row.perplexity is None]
+    kept = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
+    said = []
+    if texts:
+        said.append(
+            "Perplexities and divergences on different texts, or parts of one, do not compare: the first table and "
+            f"budgets leave out those of {_listed(texts)}."
+        )
+    if kept:
+        said.append(
+            "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those "
+            f"of {_listed(kept)}."
+        )
+    return said
+
+
+def _noise(floors: Sequence[float]) -> str:
+    """Each row has its own: the baseline is run beside every variant anew."""
+    low, high = significant(min(floors), 3), significant(max(floors), 3)
+    if low == high:
+        return (
+            f"The baseline's divergence from itself, run twice, is {low}; what is not above it is {INDISTINGUISHABLE}."
+        )
+    return (
+        f"The baseline's divergence from itself, run twice beside each variant, is {low} to {high}; a variant that is "
+        f"not above its own is {INDISTINGUISHABLE}."
+    )
+
+
+def _top_k(judged: Sequence[Row]) -> list[str]:
+    bounds: dict[int, list[str]] = {}
+    for row in judged:
+        if row.quality and not row.quality.is_baseline and row.quality.top_k is not None:
+            bounds.setdefault(row.quality.top_k, []).append(row.variant)
+    return [
+        f"Divergences of {_listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
+        for count, variants in sorted(bounds.items())
+    ]
+
+
+def _listed(variants: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(map(escaped, variants))
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _of(text: Callable[[Quality], str]) -> Callable[[Row], str]:

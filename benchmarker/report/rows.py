@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from benchmarker.qualityfacts import Quality, TaskResult
@@ -93,8 +93,9 @@ class Row:
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
+    """These three only where they compare with the other rows': see `Results`."""
     quality: Quality | None = None
-    """Where the three above are from, and more."""
+    """Where they are from, and more."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None
     """Leading tokens that are those of the baseline variant."""
@@ -120,7 +121,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Results:
-    """Rows with the records that they come from: all that a report shows."""
+    """Rows with the records that they come from: all that a report shows.
+
+    Perplexity, KL divergence and top-1 agreement are taken out of rows where they do not compare with the baseline's
+    (or with the first row's, where the baseline was not judged), so that no table, chart or budget holds them against
+    each other. `Row.quality` keeps them.
+    """
 
     rows: tuple[Row, ...]
     """Cell by cell, the variants in one order in each."""
@@ -136,9 +142,34 @@ class Results:
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
 
+    def __post_init__(self) -> None:
+        # Only all rows together tell what compares.
+        object.__setattr__(self, "rows", _comparable(self.rows))
+
+
+def _comparable(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    judged = [row for row in rows if row.quality]
+    standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
+    return tuple(_beside(row, standard) for row in rows)
+
+
+def _beside(row: Row, standard: Quality | None) -> Row:
+    """The row with no quality that was measured otherwise than this."""
+    if row.quality is None or standard is None:
+        return row
+    if row.quality.measured_on != standard.measured_on:
+        return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
+    if row.quality.top_k != standard.top_k:
+        # Only divergences depend on how many tokens were kept: as bounds, not as values.
+        return replace(row, kl_divergence=None)
+    return row
+
 
 def to_row(row: Row) -> dict[str, Any]:
-    """Plain values for a program, in base units; null for what is not known."""
+    """Plain values for a program, in base units; null for what is not known.
+
+    The details of quality are there only where it was measured.
+    """
     cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
@@ -178,6 +209,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "perplexity": row.perplexity,
         "kl_divergence": row.kl_divergence,
         "top1_agreement": row.top1_agreement,
+        **(_details(row.quality) if row.quality else {}),
         "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": energy.per_token.value if energy else None,
         "energy_net_per_token_j": energy.net_per_token_j if energy else None,
@@ -187,6 +219,26 @@ def to_row(row: Row) -> dict[str, Any]:
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,
         "flags": list(row.flags),
+    }
+
+
+def _details(quality: Quality) -> dict[str, Any]:
+    against = quality.against
+    return {
+        "perplexity": quality.perplexity,
+        "kl_divergence": against.kl_mean,
+        "kl_divergence_error": against.kl_mean_error,
+        "kl_divergence_median": against.kl_median,
+        "kl_divergence_90": against.kl_90,
+        "kl_divergence_99": against.kl_99,
+        "kl_divergence_max": against.kl_max,
+        "kl_divergence_noise": quality.noise.kl_mean,
+        "ln_ratio": against.ln_ratio,
+        "ln_ratio_error": against.ln_ratio_error,
+        "top1_agreement": against.same_top,
+        "text_sha256": quality.text_sha256,
+        "quality_size": quality.size,
+        "quality_top_k": quality.top_k,
     }
 
 

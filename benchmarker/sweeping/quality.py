@@ -6,11 +6,16 @@ child's record is temporary: what it found goes into a record of each variant, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarker.collect import collect
 from benchmarker.errors import ResultsError
+from benchmarker.job import Job
+from benchmarker.loaders.base import require
+from benchmarker.quality.text import check_text, is_text
+from benchmarker.qualityfacts import Quality, TaskResult, baseline_name
 from benchmarker.record import RunRecord
 from benchmarker.recordfile import write_record
 from benchmarker.report.words import reason_words, status_words
@@ -22,6 +27,20 @@ from benchmarker.sweeping.site import Failure, Ledger, Site
 from benchmarker.terminal import Terminal
 
 
+def check_inputs(jobs: Iterable[Job]) -> None:
+    """Refuse now, and not after hours of timing, what quality cannot be measured on.
+
+    Raises:
+        SpecError: The text will not do.
+        MissingLibraryError: A library for the text or the tasks is not installed.
+    """
+    for asked in dict.fromkeys(job.quality for job in jobs):
+        if asked.size != "off":
+            check_text(asked.text)
+        if asked.tasks:
+            require("tasks", "lm_eval")
+
+
 def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
     """Measure what was asked for and is not there yet.
 
@@ -31,18 +50,13 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
         SweepTimeoutError: The sweep's time is up.
     """
     for variants in _forms(site):
-        newest = _newest_records(site.folder, variants)
-        wanted = {path: one for path, one in newest if not _is_judged(one, site.job(variants[0]).quality)}
+        newest, job = _newest_records(site.folder, variants), site.job(variants[0])
+        wanted = {path: one for path, one in newest if not _is_judged(one, job)}
         if not wanted:
             continue
         terminal.line(f"[quality] {', '.join(variants)}")
         made, fault = _run(site, ledger, terminal, variants[0])
-        changes = {
-            "quality": made.quality if made else None,
-            "tasks": made.tasks if made else (),
-            "no_tasks": made.no_tasks if made else None,
-            "no_quality": fault.reason if fault and not (made and made.quality) else None,
-        }
+        changes = _changes(job.quality, made, fault)
         for path, record in wanted.items():
             write_record(record.model_copy(update=changes), path)
 
@@ -69,9 +83,52 @@ def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, R
     return [newest[name] for name in variants if name in newest]
 
 
-def _is_judged(record: RunRecord, asked: QualitySpec) -> bool:
-    found = (record.quality.size, record.quality.top_k) if record.quality else ("off", asked.top_k)
-    return found == (asked.size, asked.top_k) and bool(record.tasks) == bool(asked.tasks)
+def _is_judged(record: RunRecord, job: Job) -> bool:
+    """Whether all that is asked is there, and was measured as it is asked."""
+    asked = job.quality
+    return (asked.size == "off" or _is_of(record.quality, job)) and (not asked.tasks or _answers(record.tasks, asked))
+
+
+def _is_of(found: Quality | None, job: Job) -> bool:
+    asked = job.quality
+    baseline = baseline_name(asked.baseline or job.model.id, job.model.dtype)
+    return (
+        found is not None
+        and (found.size, found.top_k, found.baseline) == (asked.size, asked.top_k, baseline)
+        and is_text(asked.text, found)
+    )
+
+
+def _answers(found: Sequence[TaskResult], asked: QualitySpec) -> bool:
+    return bool(found) and all((set(one.asked), one.limit) == (set(asked.tasks), asked.task_limit) for one in found)
+
+
+def _changes(asked: QualitySpec, made: RunRecord | None, fault: Fault | None) -> dict[str, Any]:
+    """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
+    found: dict[str, Any] = {}
+    reason = fault.reason if fault else None
+    if made and made.quality:
+        found |= {"quality": made.quality, "no_quality": None}
+    elif asked.size != "off":
+        found["no_quality"] = (made and made.no_quality) or reason
+    if made and made.tasks:
+        found |= {"tasks": made.tasks, "no_tasks": None}
+    elif asked.tasks:
+        found["no_tasks"] = (made and made.no_tasks) or reason
+    return found
+
+
+def _lost(asked: QualitySpec, made: RunRecord | None) -> str:
+    """What a child that failed was to measure and did not: `quality`, `tasks`, or both."""
+    lost = [
+        what
+        for what, is_asked, found in (
+            ("quality", asked.size != "off", made and made.quality),
+            ("tasks", bool(asked.tasks), made and made.tasks),
+        )
+        if is_asked and not found
+    ]
+    return " and ".join(lost or ["quality"])
 
 
 def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[RunRecord | None, Fault | None]:
@@ -97,7 +154,7 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
     if reason:
         fault = Fault("error", reason)
     if fault:
-        what = f"{variant}, quality"
+        what = f"{variant}, {_lost(site.job(variant).quality, watch.record)}"
         terminal.line(f"  {what}: {status_words(fault.status)}: {reason_words(fault.reason)}")
         ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
     return watch.record, fault
