@@ -16,6 +16,7 @@ from benchmarker.environment import environment
 from benchmarker.errors import ResultsError
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
+from benchmarker.explaining.values import Explanation
 from benchmarker.job import Job, blank_record
 from benchmarker.judging import judged, plan_quality
 from benchmarker.keys import result_key
@@ -79,8 +80,10 @@ class Run:
             raise
         self._keep(status="complete")
         if not self.job.part:
-            self.terminal.table(summary(self.record))
-            for reason in reasons([explain(self.record.variant.name, [self.record])]):
+            found = explain(self.record.variant.name, [self.record])
+            bound_by = found.verdict.bound if isinstance(found, Explanation) else None
+            self.terminal.table(summary(self.record, bound_by=bound_by))
+            for reason in reasons([found]):
                 self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
         return self.record

@@ -207,11 +207,37 @@ def test_the_time_is_of_all_processes_and_the_profile_of_the_one_that_has_it() -
 
 
 def test_a_variant_without_a_profile_says_why_it_is_not_explained() -> None:
-    assert explain("fp16", [record("fp16")]) == NotExplained(
-        "fp16", "it has no profile; measure it without --no-profile"
-    )
-    failed = record("fp16", no_profile="profile: the profiler recorded no kernel")
-    assert explain("fp16", [failed]) == NotExplained("fp16", "profile: the profiler recorded no kernel")
+    found = explain("fp16", [record("fp16")])
+    assert isinstance(found, NotExplained)
+    assert found.why == "it has no profile; measure it without --no-profile"
+    failed = explain("fp16", [record("fp16", no_profile="profile: the profiler recorded no kernel", load=None)])
+    assert failed == NotExplained("fp16", "profile: the profiler recorded no kernel")
+
+
+def test_what_was_loaded_is_proven_without_a_profile_too() -> None:
+    loaded = load(linear_classes={"TorchLinear": 252}, quantized_fraction=0.9)
+    found = explain("gptq", [record("gptq", load=loaded)])
+    assert isinstance(found, NotExplained)
+    assert found.proof is not None
+    assert "torch fallback: TorchLinear" in found.proof.warnings[0]
+    # The compiled step has kernels of its own.
+    compiled = explain("gptq", [record("gptq", load=loaded, runtime="compile")])
+    assert isinstance(compiled, NotExplained)
+    assert compiled.proof is not None
+    assert compiled.proof.warnings == ()
+
+
+def test_no_graph_is_promised_for_a_kernel_that_none_can_hold() -> None:
+    held = load(linear_classes={"ExllamaV2Linear": 252})
+    found = explained(run("gptq", *FP16, tpot_ms=28.0, load=held))
+    assert found.verdict.bound == "host"
+    assert "no graph can hold this kernel" in found.verdict.advice
+    assert found.ceiling is None
+
+
+def test_a_profile_of_a_faster_process_says_that_it_was() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=80.0))
+    assert any("the process that was profiled was faster than the others" in note for note in found.notes)
 
 
 def test_prefill_has_a_verdict_of_its_own() -> None:

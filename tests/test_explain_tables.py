@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarker.errors import ResultsError
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.logs import read_text
 from benchmarker.explaining.tables import TableReport
-from benchmarker.explaining.values import Explanation
+from benchmarker.explaining.values import Explanation, NotExplained
 from benchmarker.profiling.kernels import category
 
 DATA = Path(__file__).parent / "data"
@@ -165,12 +166,144 @@ def test_a_text_without_a_table_is_one_line(tmp_path: Path) -> None:
     assert done.exit_code == 2
 
 
-def test_a_table_of_the_cpu_alone_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.txt"
-    rule = "----------  ----------  ----------  ----------  \n"
-    path.write_text(
-        f"{rule}      Name    Self CPU   CPU total  # of Calls  \n{rule}"
-        f"  aten::mm     1.000ms     1.000ms          10  \n{rule}Self CPU time total: 1.000ms\n"
+def printed(headings: str, *rows: str, total: str = "") -> str:
+    """A table of columns and cells that are parted by bars."""
+    lines = [
+        "".join(f"{cell.strip():>{50 if at == 0 else 12}}  " for at, cell in enumerate(line.split("|")))
+        for line in (headings, *rows)
+    ]
+    rule = f"{'-' * 50}  " + f"{'-' * 12}  " * headings.count("|")
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, total, ""])
+
+
+def alone(tmp_path: Path, *tables: str) -> Path:
+    path = tmp_path / "table.txt"
+    path.write_text("\n".join(tables))
+    return path
+
+
+def reference_log(tmp_path: Path, pattern: str, instead: str) -> Path:
+    """The reference log with something in it replaced."""
+    path = tmp_path / "log.md"
+    path.write_text(re.sub(pattern, instead, ROCM.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+    return path
+
+
+ON_DEVICE = "Name | Self CPU | Self CUDA | # of Calls"
+ON_CPU = "Name | Self CPU | CPU total | # of Calls"
+TOTAL = "Self CUDA time total: "
+
+
+def test_a_log_without_its_totals_is_explained_from_the_percentages(tmp_path: Path) -> None:
+    path = reference_log(tmp_path, f"^{TOTAL}.*", "")
+    (fp16,) = [record for record in read_text(path).records if record.variant.name == "fp16"]
+    found = explain("fp16", [fp16])
+    assert isinstance(found, Explanation)
+    assert round(found.waterfall.busy_share, 2) == 0.89
+    assert any("total is missing: it is worked out from the percentage of a row" in note for note in found.notes)
+    head = "**Table in line 56**: 2.4684 s in kernels (worked out from the percentage of a row), most of it for matrix"
+    assert head in output(path)
+
+
+def test_a_log_without_totals_and_percentages_is_not_explained(tmp_path: Path) -> None:
+    path = reference_log(tmp_path, f"^{TOTAL}.*", "")
+    path.write_text(path.read_text(encoding="utf-8").replace("Self CUDA %", "CUDA shares"), encoding="utf-8")
+    found = [explain(record.variant.name, [record]) for record in read_text(path).records]
+    assert found
+    for one in found:
+        assert isinstance(one, NotExplained)
+        assert "no line `Self CUDA time total`, and no percentages to work it out from" in one.why
+
+
+def test_a_logs_rows_that_are_more_than_its_total_are_summed(tmp_path: Path) -> None:
+    path = reference_log(tmp_path, f"^{TOTAL}2.468s", f"{TOTAL}1.000s")
+    (fp16,) = [record for record in read_text(path).records if record.variant.name == "fp16"]
+    found = explain("fp16", [fp16])
+    assert isinstance(found, Explanation)
+    assert found.phase.busy_s == pytest.approx(0.01621823)
+    assert any("rows add up to more than the total below them: their sum is used" in note for note in found.notes)
+
+
+def test_without_a_total_a_table_gives_no_verdict_and_no_part_that_is_left_out(tmp_path: Path) -> None:
+    path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000s | 1.500s | 10", "aten::mul | 1.000s | 0.500s | 10"))
+    text = output(path)
+    assert "**Table in line 1**: its total is missing, and without it there is no verdict" in text
+    assert (
+        "- kernel time of the rows listed: matmul 75 %, elementwise 25 %; what the table leaves out is not kn" in text
     )
+    assert "not in the table" not in text
+    (row,) = json.loads(output(path, "--format", "json"))
+    assert (row["bound_by"], row["kernel_s"], row["not_listed_s"]) == (None, None, None)
+
+
+def test_a_table_side_by_side_does_not_claim_to_be_whole(tmp_path: Path) -> None:
+    rows = printed(ON_DEVICE, "aten::mm | 1.000s | 1.500s | 10")
+    text = output(alone(tmp_path, rows, f"{rows}{TOTAL}2.000s"), "--compare")
+    assert "| not in the table |                     – |           500.00 ms |" in text
+    assert "| **all kernels**  | **at least 1.5000 s** |        **2.0000 s** |" in text
+
+
+def test_a_total_smaller_than_its_rows_is_named_and_not_used(tmp_path: Path) -> None:
+    path = alone(tmp_path, printed(ON_DEVICE, "void gemm(int) | 0.000us | 1.500s | 10", total=f"{TOTAL}1.000s"))
+    text = output(path)
+    assert "1.5000 s in kernels" in text
+    assert "- its rows add up to 1.5000 s, more than the total of 1.0000 s below them: their sum is used" in text
+    assert "not in the table" not in text
+
+
+def test_a_tables_kernels_without_a_category_are_named(tmp_path: Path) -> None:
+    rows = ("void strange(int) | 0.000us | 0.200s | 10", "void gemm(int) | 0.000us | 0.800s | 10")
+    text = output(alone(tmp_path, printed(ON_DEVICE, *rows, total=f"{TOTAL}1.000s")))
+    assert (
+        "- 20 % of the kernel time has no category: the table in profiling/kernels.py needs names such as `st" in text
+    )
+    assert "has no category" not in output(ROCM)
+
+
+@pytest.mark.parametrize(("total", "has_verdict"), [("1.900s", True), ("2.100s", False)])
+def test_a_table_that_lists_less_than_half_gives_no_verdict(tmp_path: Path, total: str, has_verdict: bool) -> None:
+    path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000s | 1.000s | 10", total=f"{TOTAL}{total}"))
+    (report,) = read_text(path).reports
+    assert (report.bound is not None) == has_verdict
+    assert ("too little of it listed for a verdict" in output(path)) != has_verdict
+
+
+def test_a_table_of_a_processor_is_read_by_its_operators(tmp_path: Path) -> None:
+    rows = (
+        "model_inference | 1.000s | 4.000s | 1",
+        "aten::addmm | 1.800s | 1.800s | 990",
+        "aten::mul | 0.800s | 0.800s | 990",
+        "aten::view | 0.400s | 0.400s | 990",
+    )
+    path = alone(tmp_path, printed(ON_CPU, *rows, total="Self CPU time total: 4.000s"))
+    text = output(path)
+    assert "**Table in line 1**: 2.6000 s in operators, " in text
+    assert "- operator time: matmul 69 %, elementwise 31 %, not in the table 0 %" in text
+    assert "- a table alone does not tell: gaps between operators, " in text
+    assert "kernel time" not in text
+    assert "aten::view" not in text
+    (row,) = json.loads(output(path, "--format", "json"))
+    assert (row["by"], row["busy_at_most_of_profiled_span"]) == ("cpu", None)
+
+
+@pytest.mark.parametrize(("device", "is_explained"), [("cpu", True), ("cuda", False)])
+def test_latencies_of_a_gpu_are_not_held_against_a_processors_time(device: str, is_explained: bool) -> None:
+    (fp16,) = [record for record in read_text(ROCM).records if record.variant.name == "fp16"]
+    assert fp16.imported is not None
+    table = printed(ON_CPU, "aten::addmm | 1.800s | 1.800s | 990", total="Self CPU time total: 2.000s")
+    facts = fp16.environment.device.model_copy(update={"kind": device})
+    record = fp16.model_copy(
+        update={
+            "imported": fp16.imported.model_copy(update={"profiler_tables": (table,)}),
+            "environment": fp16.environment.model_copy(update={"device": facts}),
+        }
+    )
+    found = explain("fp16", [record])
+    assert isinstance(found, Explanation) == is_explained
+    assert isinstance(found, Explanation) or "a processor's time alone" in found.why
+
+
+def test_a_table_of_a_device_without_time_on_it_is_one_line(tmp_path: Path) -> None:
+    path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000ms | 0.000us | 10", total=f"{TOTAL}0.000us"))
     with pytest.raises(ResultsError, match="a table, but no time on a device in it"):
         read_text(path)

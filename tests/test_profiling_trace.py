@@ -225,3 +225,37 @@ def test_a_broken_trace_is_a_clear_error(tmp_path, content, problem):
 def test_a_trace_that_is_not_there(tmp_path):
     with pytest.raises(ResultsError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none.json.gz")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ts": None}, "`ts` of its event gemm is missing"),
+        ({"ts": "12"}, "`ts` of its event gemm is '12'"),
+        ({"dur": float("nan")}, "`dur` of its event gemm is nan"),
+        ({"dur": -5}, "`dur` of its event gemm is -5"),
+        ({"dur": "5"}, "`dur` of its event gemm is '5'"),
+        ({"ts": 10**400}, "`ts` of its event gemm is 1000"),
+        ({"name": None}, "`name` of its event None is missing"),
+        ({"args": ["cuda:0"]}, "`args` of its event gemm is \\['cuda:0'\\]"),
+        ({"args": {"device": "cuda:0"}}, "`device` of its event gemm is 'cuda:0'"),
+        ({"args": {"stream": None}}, "`stream` of its event gemm is missing"),
+        ({"args": {"correlation": "x"}}, "`correlation` of its event gemm is 'x'"),
+    ],
+)
+def test_a_damaged_kernel_is_named_with_what_is_wrong(change, said):
+    with pytest.raises(ResultsError, match=f"^the profiler's trace is damaged: {said}"):
+        device_work([event("a", 0, 1), event("gemm", 5, 1) | change])
+
+
+def test_a_damaged_operator_or_clock_mark_is_named_too():
+    with pytest.raises(ResultsError, match="`tid` of its event aten::mm is 'main'"):
+        cpu_work([operator("aten::mm", 0, 1, thread="main")])
+    with pytest.raises(ResultsError, match="`ts` of its event benchmarker: clock is missing"):
+        on_the_traces_clock([operator(CLOCK_MARK, None, 1, category="user_annotation")], 5_500, marks_ns=[5_000])
+
+
+def test_damage_in_what_does_not_count_does_no_harm():
+    annotation = {"ph": "X", "cat": "user_annotation", "dur": "long"}
+    assert device_work([annotation, event("a", 0, 1)]).busy_s == 1e-6
+    assert on_the_traces_clock([annotation], 5_500, marks_ns=[5_000]) is None

@@ -85,6 +85,18 @@ def test_what_the_table_is_unsure_of_decides_nothing_here_either() -> None:
     assert [one.candidate.row.variant for one in found.undecided] == ["fp16"]
 
 
+def test_a_baseline_that_is_fastest_is_no_surer_than_the_table_either() -> None:
+    compared = compare_records([*FP16, *INT8])
+    rows = tuple(one if one.is_baseline else replace(one, verdict="inconclusive") for one in compared.rows)
+    assert recommend(replace(compared, rows=rows), "memory<8GiB").chosen is None
+
+
+def test_what_may_fit_is_not_said_to_break_the_budget() -> None:
+    wide = sweep("fp16", [1.30, 1.50, 1.40, 1.35, 1.45], memory_gib=7.6)
+    _, printed = answer("latency<1.42s", wide, GPTQ)
+    assert "; fp16 may fit too." in printed
+
+
 def test_of_two_that_are_as_fast_the_smaller_is_named() -> None:
     found, printed = answer("memory<6GiB", FP16, GPTQ, BNB4)
     assert found.chosen is not None

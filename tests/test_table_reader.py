@@ -147,7 +147,8 @@ def test_a_table_without_a_device_has_operators_alone() -> None:
     row = _line(["aten::addmm", "99.00%", "1.980s", "99.00%", "1.980s", "2.000ms", "990"], widths)
     table = one_table("\n".join([rule, _line(headings, widths), rule, row, rule, "Self CPU time total: 2.000s"]))
     assert table.rows == (TableRow("aten::addmm", "operator", 990, 1.98, 1.98, None, None),)
-    assert (table.device, table.device_s, table.cpu_s, table.not_listed_share) == (None, None, 2.0, None)
+    assert (table.device, table.device_s, table.cpu_s, table.not_listed_share) == (None, None, 2.0, pytest.approx(0.01))
+    assert (table.by, table.listed, table.listed_s) == ("cpu", table.rows, 1.98)
 
 
 def test_what_has_no_cpu_time_is_told_by_its_name_or_called_unclear() -> None:
@@ -189,6 +190,51 @@ def test_a_total_with_room_for_the_spans_is_doubtful() -> None:
 
 def test_rows_that_are_more_than_the_total_give_no_share() -> None:
     assert one_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s"))).not_listed_share is None
+
+
+def shown(headings: list[str], *rows: list[str], total: str = "") -> str:
+    """A table with these columns."""
+    widths = [55, *[12] * (len(headings) - 1)]
+    rule = "".join("-" * width + "  " for width in widths)
+    return "\n".join([rule, _line(headings, widths), rule, *(_line(row, widths) for row in rows), rule, total, ""])
+
+
+def test_rows_that_are_more_than_the_total_are_the_total() -> None:
+    table = one_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s")))
+    assert (table.is_total_too_small, table.known_total_s, table.total_s) == (True, 1.0, 1.2)
+    assert not one_table(printed(*ORDINARY)).is_total_too_small
+
+
+def test_a_total_that_is_missing_is_worked_out_from_the_largest_percentage() -> None:
+    headings = ["Name", "Self CPU", "Self CUDA", "Self CUDA %", "# of Calls"]
+    rows = (["aten::mm", "1.000s", "1.622s", "65.71%", "10"], ["aten::mul", "1.000s", "0.010s", "0.41%", "10"])
+    table = one_table(shown(headings, *rows))
+    assert table.device_s == pytest.approx(2.468, abs=0.001)
+    assert not table.is_total_printed
+    assert one_table(shown(headings, *rows, total="Self CUDA time total: 2.000s")).device_s == 2.0
+    without = one_table(shown(headings[:3] + headings[4:], *(row[:3] + row[4:] for row in rows)))
+    assert (without.known_total_s, without.total_s, without.not_listed_share) == (None, without.listed_s, None)
+
+
+def test_a_table_needs_no_more_columns_than_a_time_and_the_calls() -> None:
+    headings = ["Name", "Self CUDA", "Self CUDA %", "# of Calls"]
+    row = ["aten::mm", "1.622s", "65.71%", "10"]
+    table = one_table(shown(headings, row, total="Self CUDA time total: 2.468s"))
+    assert [(one.kind, one.self_device_s, one.calls) for one in table.listed] == [("operator", 1.622, 10)]
+    assert one_table(shown(["Name", "CPU total", "CUDA total", "Calls", "# of Calls"])).device == "CUDA"
+
+
+def test_without_cpu_columns_a_compiled_kernel_and_its_operator_are_counted_once() -> None:
+    row = ["triton_poi_fused_index_mul_sub_0", "1.000s", "10"]
+    table = one_table(shown(["Name", "Self CUDA", "# of Calls"], row, row, total="Self CUDA time total: 2.000s"))
+    assert (table.listed_s, table.not_listed_share) == (1.0, 0.5)
+
+
+def test_annotations_of_a_processors_table_are_no_operators() -> None:
+    headings = ["Name", "Self CPU", "CPU total", "# of Calls"]
+    rows = (["model_inference", "1.000s", "4.000s", "1"], ["aten::mm", "2.000s", "2.000s", "10"])
+    table = one_table(shown(headings, *rows, total="Self CPU time total: 4.000s"))
+    assert ([row.name for row in table.listed], table.known_total_s) == (["aten::mm"], 3.0)
 
 
 def test_a_text_without_a_table_gives_none() -> None:

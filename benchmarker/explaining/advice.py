@@ -53,6 +53,11 @@ def _host(case: Case) -> str:
             "Quantization cannot help here. What the host still does between tokens is in the way; a larger batch "
             "fills the gaps."
         )
+    if not case.can_be_captured:
+        return (
+            "Quantization cannot help here, and no graph can hold this kernel; `--option kernel=torch "
+            "--runtime compile` is GPTQ with the host out of the way."
+        )
     ceiling = graph_ceiling(case.phase, case.limits, batch_size=case.batch_size)
     alone = ", the kernels' time alone" if ceiling.is_bound else ""
     return (
@@ -74,7 +79,9 @@ def _dequantize(case: Case) -> str:
         return f"{wanted}: `--runtime compile` fuses the conversion into the product."
     if case.quant == "gptq":
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
-        kernel = {"cuda": "exllama_v2", "cpu": "torch_aten"}.get(case.device or "")
+        # ExLlamaV2's cannot be captured.
+        on_cuda = "exllama_v2" if case.runtime == "eager" else "marlin"
+        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(case.device or "")
         if kernel is None:
             return (
                 f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes (bnb4) for AMD too."

@@ -88,7 +88,12 @@ def _skips_quantizing(records: Sequence[RunRecord]) -> bool:
 def _setup(records: Sequence[RunRecord], state: State) -> float | None:
     """Set-up with that state of the compiler's cache: 0 for a runtime without any, None where it was not measured."""
     facts = [record.runtime for record in records if record.runtime]
-    found = [one.setup_s for one in facts if one.setup_s is not None and one.setup_cache in (state, None)]
+    # A compiled step whose cache nobody looked at was set up in one of the two states, and which is not known.
+    found = [
+        one.setup_s
+        for one in facts
+        if one.setup_s is not None and (one.setup_cache == state or (not one.setup_cache and one.name != "compile"))
+    ]
     if found:
         return statistics.median(found)
     return 0.0 if facts and all(one.setup_s is None for one in facts) else None

@@ -13,6 +13,8 @@ PRODUCTS_FROM = 0.50
 """Matrix products that take less of the kernel time are one part among others."""
 SLOW_BELOW = 0.60
 """Products that read the weights at less of the bandwidth leave that much to a better kernel."""
+UNCAPTURED = frozenset({"ExllamaV2Linear"})
+"""Classes of layers that launch on the default stream; see runtimes/capture.py."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,18 @@ class Case:
     """cuda, rocm or cpu; None where a log does not say."""
     phase: Phase
     waterfall: Waterfall
+    linears: frozenset[str] = frozenset()
+    """Classes of the linear layers."""
     conversion: Conversion | None = None
     demand: Demand | None = None
     limits: Limits | None = None
     mbu: float | None = None
     """Share of the bandwidth that was used, over all processes; None where it or the bytes were not measured."""
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether a graph runtime can take this variant: some kernels run on a stream that no graph holds."""
+        return not self.linears & UNCAPTURED
 
     @property
     def compute_share(self) -> float | None:

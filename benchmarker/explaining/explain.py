@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarker.explaining.advice import graph_ceiling
 from benchmarker.explaining.case import Case
 from benchmarker.explaining.phases import conversion_of, decode_phase, prefill_phase, table_conversion, table_phase
-from benchmarker.explaining.proof import proof_of
+from benchmarker.explaining.proof import loaded_proof, proof_of
 from benchmarker.explaining.values import Conversion, Explanation, NotExplained, Phase
 from benchmarker.explaining.verdict import COMPUTE_FROM, DEQUANTIZE_FROM, HOST_BELOW, verdict_of
 from benchmarker.explaining.waterfall import waterfall
@@ -18,6 +18,11 @@ from benchmarker.record import Profile, RunRecord
 from benchmarker.report.gather import cell_of, keys_of, make_row
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.units import seconds
+
+FASTER_PROFILED = 0.97
+"""The profiler only slows: a profiled token below this share of the others' time is another process's speed."""
+BUSIER_THAN_TIMED = 1.05
+"""Of the time to the first token: kernels do not take longer than the whole."""
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
@@ -33,7 +38,9 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     if listed is not None:
         return _from_table(name, listed)
     said = next((record.no_profile for record in records if record.no_profile), None)
-    return NotExplained(name, said or "it has no profile; measure it without --no-profile")
+    loaded = next((record for record in records if record.load), None)
+    proof = loaded_proof(loaded.load, loaded.variant.runtime) if loaded and loaded.load else None
+    return NotExplained(name, said or "it has no profile; measure it without --no-profile", proof)
 
 
 def _from_profile(
@@ -56,11 +63,23 @@ def _from_table(name: str, record: RunRecord) -> Explanation | NotExplained:
     last = next((cell for cell in reversed(record.cells) if cell.status == "ok" and cell.samples), None)
     if last is None or not table.listed:
         return NotExplained(name, "its log has no timed run, or no time on the device, to hold against each other")
+    if table.by == "cpu" and record.environment.device.kind != "cpu":
+        return NotExplained(name, "its log's table has a processor's time alone, and its runs may be of another device")
+    if table.known_total_s is None:
+        return NotExplained(
+            name,
+            f"its log's table has no line `Self {table.device or 'CPU'} time total`, and no percentages to work it out "
+            "from: how much time the table leaves out is not known",
+        )
     row = _row(name, [record], prompt_tokens=last.prompt_tokens, batch_size=last.batch_size)
     assert row is not None
     assert row.latency is not None
     phase = table_phase(table, last.new_tokens)
-    note = f"the profiled generation is taken to be of {last.new_tokens} tokens, as the last runs above its table"
+    notes = [f"the profiled generation is taken to be of {last.new_tokens} tokens, as the last runs above its table"]
+    if not table.is_total_printed:
+        notes.append("the line with its table's total is missing: it is worked out from the percentage of a row")
+    if table.is_total_too_small:
+        notes.append("its table's rows add up to more than the total below them: their sum is used")
     return _explanation(
         name,
         record,
@@ -68,7 +87,7 @@ def _from_table(name: str, record: RunRecord) -> Explanation | NotExplained:
         phase,
         table_conversion(table),
         total_s=row.latency.value / last.new_tokens,
-        notes=(note,),
+        notes=tuple(notes),
     )
 
 
@@ -94,6 +113,7 @@ def _explanation(
         device=record.environment.device.kind,
         phase=phase,
         waterfall=fall,
+        linears=frozenset(record.load.linear_classes) if record.load else frozenset(),
         conversion=conversion,
         demand=demand,
         limits=record.limits,
@@ -111,7 +131,7 @@ def _explanation(
         conversion=conversion,
         mbu=case.mbu,
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
-        if profile and phase.by == "device" and case.runtime == "eager"
+        if profile and phase.by == "device" and case.runtime == "eager" and case.can_be_captured
         else None,
         prefill=_prefill(profile, row) if profile else None,
         notes=(*notes, *_notes(case)),
@@ -143,7 +163,12 @@ def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
 def _notes(case: Case) -> tuple[str, ...]:
     phase, fall = case.phase, case.waterfall
     said = []
-    if fall.slow_down is not None and phase.profiled_s is not None:
+    if fall.slow_down is not None and fall.slow_down < FASTER_PROFILED:
+        said.append(
+            f"the process that was profiled was faster than the others ({fall.slow_down:.2f}x their time a token): the "
+            "gaps are uncertain by as much"
+        )
+    elif fall.slow_down is not None and phase.profiled_s is not None:
         said.append(
             f"with the profiler a token took {ms(phase.profiled_s)}, {fall.slow_down:.2f}x the {ms(fall.total_s)} "
             "without it: the gaps are of the time without"
@@ -170,6 +195,9 @@ def _prefill(profile: Profile, row: Row) -> str | None:
         return None
     ttft_s = row.ttft.value
     busy = phase.busy_s / ttft_s
+    first = f"prefill of {profile.prompt_tokens} tokens: {seconds(ttft_s)} to the first token"
+    if busy > BUSIER_THAN_TIMED:
+        return f"{first}; the profiled one took longer than that in its kernels alone, which tells nothing"
     mfu = row.prefill_mfu
     rated = f", {percent(mfu)} of the measured matmul rate" if mfu is not None else ""
     bound = (
@@ -181,5 +209,4 @@ def _prefill(profile: Profile, row: Row) -> str | None:
         if busy < HOST_BELOW
         else "mixed"
     )
-    first = f"prefill of {profile.prompt_tokens} tokens: {seconds(ttft_s)} to the first token"
     return f"{first}, busy {percent(busy)}{rated}: {bound}"

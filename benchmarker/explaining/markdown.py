@@ -45,10 +45,16 @@ def explanations_to_markdown(
         parts += ["**When it has paid for itself**", bullets(f"{one}." for one in break_evens)]
     missing = [one for one in found if isinstance(one, NotExplained)]
     if missing:
-        parts.append(
-            bullets(f"{escaped(one.variant)} is not explained: {escaped(one.why, longest=300)}." for one in missing)
-        )
+        parts.append(bullets(_not_explained(one) for one in missing))
     return "\n\n".join(filter(None, parts))
+
+
+def _not_explained(one: NotExplained) -> str:
+    said = f"{escaped(one.variant)} is not explained: {escaped(one.why, longest=300)}."
+    if one.proof is None:
+        return said
+    facts = [*(f"**{line}**" for line in one.proof.warnings), *one.proof.lines]
+    return f"{said} What was loaded: {'; '.join(facts)}."
 
 
 def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from benchmarker.record import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
 """Copies that take less are not what a token waits for, whatever they are for."""
+FINEST_S = 1e-9
+"""Tables are printed in nanoseconds at the finest: what is less was left over by adding up."""
 SAME_NUMBER = 0.10
 """Calls that differ by less are one for one, but for the output layer and the prompt's own kernels."""
 
@@ -67,19 +69,21 @@ def table_phase(table: ProfilerTable, tokens: int) -> Phase:
     Args:
         tokens: That the profiled generation made; 1 where that is not known, which leaves the shares right.
     """
-    rows = table.listed
-    kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=row.self_device_s or 0.0) for row in rows)
-    total_s = table.device_s if table.device_s is not None else table.listed_s
+    rows = sorted(table.listed, key=table.own_s, reverse=True)
+    kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in rows)
+    categories = _by_category(kernels, tokens)
+    views_s = categories.pop("bookkeeping", 0.0) if table.by == "cpu" else 0.0
+    left_s = table.total_s - table.listed_s
     return Phase(
-        by="device",
+        by=table.by,
         is_decode=False,
         tokens=tokens,
         # With all kernels on one stream their sum is the busy time; with more it can only be less.
-        busy_s=total_s / tokens,
-        categories=_by_category(kernels, tokens),
+        busy_s=table.total_s / tokens - views_s,
+        categories=categories,
         kernels=kernels,
         profiled_s=(span / tokens) if (span := table_span_s(table)) else None,
-        not_listed_s=max(0.0, total_s - table.listed_s) / tokens,
+        not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
     )
 
 
@@ -87,7 +91,7 @@ def table_span_s(table: ProfilerTable) -> float | None:
     """From the first kernel to the last, as an annotation over everything shows it; None without such a row."""
     once = [row.self_device_s or 0.0 for row in table.spans if row.calls == 1]
     span = max(once, default=0.0)
-    return span if table.device_s and span >= table.device_s else None
+    return span if table.device_s and span >= table.total_s else None
 
 
 def conversion_of(phase: Phase) -> Conversion | None:
@@ -106,13 +110,15 @@ def conversion_of(phase: Phase) -> Conversion | None:
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:
     """The same from a printed table, whose kernel names may be cut before what tells a copy."""
+    if table.by == "cpu":
+        return conversion_of(table_phase(table, tokens=1))
     products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
     copies = [
         Kernel(name=row.name, calls=row.calls, total_s=row.self_device_s or 0.0)
         for row in table.kernels
         if category(row.name) == "copy/cast" or _is_of_a_copy(row, table)
     ]
-    return _conversion(copies, products, table.device_s or table.listed_s)
+    return _conversion(copies, products, table.total_s)
 
 
 def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Conversion | None:
@@ -126,7 +132,7 @@ def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Con
 def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
     """Whether only a copying operator has as much device time of its own as this kernel took."""
     own_s = kernel.self_device_s or 0.0
-    not_listed_s = (table.device_s or table.listed_s) - sum(row.self_device_s or 0.0 for row in table.operators)
+    not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
     able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
     return not_listed_s < own_s and len(able) == 1 and category(able[0].name) == "copy/cast"
 

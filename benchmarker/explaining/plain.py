@@ -60,10 +60,11 @@ def table_to_row(report: TableReport) -> dict[str, Any]:
     return {
         "table_line": report.table.line,
         "rank": report.table.rank,
+        "by": report.phase.by,
         "bound_by": report.bound,
-        "kernel_s": report.phase.kernel_s,
+        "kernel_s": report.phase.kernel_s if report.table.known_total_s is not None else None,
         "categories_s": dict(report.phase.categories),
-        "not_listed_s": report.phase.not_listed_s,
+        "not_listed_s": report.phase.not_listed_s if report.table.not_listed_share is not None else None,
         "profiled_span_s": report.span_s,
         "busy_at_most_of_profiled_span": report.busy_at_most,
     }

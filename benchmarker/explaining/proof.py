@@ -21,23 +21,35 @@ FEW = 0.5
 
 def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None) -> Proof:
     """What the loaded layers and the observed kernels say."""
-    lines = []
-    if load is not None:
-        lines.append(
-            f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
-            f"with scales and what is not quantized; lm_head {escaped(load.lm_head_dtype)}"
-        )
-        lines.append(f"linear layers: {_counted(load.linear_classes)}; weights: {_counted(load.weight_classes)}")
+    lines = _loaded(load) if load else []
     products = [one for one in phase.kernels if category(one.name) in ("matmul", "quantized matmul")][:SHOWN_KERNELS]
     if products:
         lines.append(f"matrix products by {', '.join(code(one.name) for one in products)}")
     return Proof(tuple(lines), _warnings(phase, load, conversion) if load and load.quantized_fraction else ())
 
 
-def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> tuple[str, ...]:
-    said = [
+def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
+    """What the loaded layers say by themselves."""
+    # A compiled step may multiply by a kernel of its own.
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime != "compile" else ())
+
+
+def _loaded(load: LoadFacts) -> list[str]:
+    return [
+        f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
+        f"with scales and what is not quantized; lm_head {escaped(load.lm_head_dtype)}",
+        f"linear layers: {_counted(load.linear_classes)}; weights: {_counted(load.weight_classes)}",
+    ]
+
+
+def _fallbacks(load: LoadFacts) -> list[str]:
+    return [
         f"torch fallback: {escaped(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
     ]
+
+
+def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> tuple[str, ...]:
+    said = _fallbacks(load)
     if _multiplies_in_full(phase, load, conversion):
         converting_s = phase.categories.get("dequantize", 0.0)
         if conversion:

@@ -16,6 +16,8 @@ from benchmarker.profiling.table_values import ProfilerTable, TableRow
 LARGE_BYTES = 10 * 2**30
 """Operators that allocated less in all are not worth a line."""
 SHOWN_ALLOCATIONS = 2
+ENOUGH = 0.5
+"""With less than this of the time listed, the rest could be anything."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class TableReport:
     """Of the whole profiled generation, as one token."""
     span_s: float | None
     """From the first kernel to the last, as an annotation shows it."""
-    bound: Bound
-    """Of the kernels alone."""
+    bound: Bound | None
+    """Of the kernels alone; None where too little of them is listed, or how much is not known."""
     conversion: Conversion | None
     repeated: float | None
     """All rows' own device time over the total: what adding the column up would give."""
@@ -47,21 +49,26 @@ class TableReport:
 
 
 def report_on(table: ProfilerTable) -> TableReport | None:
-    """What the table says; None where it lists no time on a device."""
-    if not table.listed:
-        return None
+    """What the table says; None where it lists no time on a device, nor has columns of the processor alone."""
     phase = table_phase(table, tokens=1)
+    if not phase.categories:
+        return None
     conversion = table_conversion(table)
     own_s = sum(row.self_device_s or 0.0 for row in table.rows)
     return TableReport(
         table=table,
         phase=phase,
         span_s=table_span_s(table),
-        bound=bound_of(phase, conversion),
+        bound=bound_of(phase, conversion) if _is_enough(table) else None,
         conversion=conversion,
         repeated=own_s / table.device_s if table.device_s else None,
         allocations=_allocations(table),
     )
+
+
+def _is_enough(table: ProfilerTable) -> bool:
+    """Whether the rows that the table lists speak for all."""
+    return table.known_total_s is not None and (table.not_listed_share or 0.0) <= 1 - ENOUGH
 
 
 def _allocations(table: ProfilerTable) -> tuple[TableRow, ...]:

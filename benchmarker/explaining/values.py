@@ -164,3 +164,5 @@ class NotExplained:
 
     variant: str
     why: str
+    proof: Proof | None = None
+    """What was loaded, which is known without a profile."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from benchmarker.errors import ResultsError
@@ -30,6 +30,8 @@ _TIME = re.compile(r"(-?[\d.]+)\s*(ns|us|μs|µs|ms|s)$")
 _SIZE = re.compile(r"(-?[\d.]+)\s*([KMGTP]?)I?B$", re.IGNORECASE)
 _TOTAL = re.compile(r"Self (\w+) time total:\s*(\S+)")
 _EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}
+_OF_A_TIME = re.compile(r"Self (\w+)$|(\w+) total$")
+_PERCENT = re.compile(r"([\d.]+)\s*%$")
 _CALLS = ("# of Calls", "Number of Calls")
 # Below a table stand its two totals and nothing else of it.
 _LINES_WITH_TOTALS = 4
@@ -102,8 +104,8 @@ def _rule(line: str) -> tuple[int, tuple[int, ...]] | None:
 
 
 def _device(columns: Sequence[str]) -> str | None:
-    names = (column.removeprefix("Self ") for column in columns if column.startswith("Self "))
-    return next((name for name in names if not name.startswith("CPU") and not name.endswith(("%", "Mem"))), None)
+    names = (found[1] or found[2] for column in columns if (found := _OF_A_TIME.match(column)))
+    return next((name for name in names if name != "CPU"), None)
 
 
 def _end(lines: Sequence[Line], start: int, layout: _Layout) -> int:
@@ -132,17 +134,41 @@ def _table(lines: Sequence[Line], end: int, layout: _Layout, rank: int | None) -
         if found:
             totals[found[1]] = _time(found[2])
             shown.append(found[0])
+    whose = layout.device or "CPU"
+    is_printed = totals.get(whose) is not None
+    if not is_printed:
+        totals[whose] = _worked_out(lines[3:end], layout, whose)
     device_s = totals.get(layout.device or "")
     rows = [row for line in lines[3:end] if (row := _row(line, layout))]
     return ProfilerTable(
         line=layout.line,
         rank=rank,
         device=layout.device,
-        rows=with_kinds(rows, device_s),
+        rows=_without_twins(with_kinds(rows, device_s), layout),
         cpu_s=totals.get("CPU"),
         device_s=device_s,
         text="\n".join(shown) + "\n",
+        is_total_printed=is_printed,
     )
+
+
+def _without_twins(rows: Sequence[TableRow], layout: _Layout) -> tuple[TableRow, ...]:
+    """The rows, where a compiled kernel and its operator of the same name differ in their CPU time alone.
+
+    Without a column of that the two are the same row twice, and the first counts as the operator.
+    """
+    if {"Self CPU", "CPU total"} & set(layout.columns):
+        return tuple(rows)
+    pairs = ((row, row.kind == "kernel" and row in rows[at + 1 :]) for at, row in enumerate(rows))
+    return tuple(replace(row, kind="operator") if is_twin else row for row, is_twin in pairs)
+
+
+def _worked_out(lines: Sequence[Line], layout: _Layout, whose: str) -> float | None:
+    """The total that the row with the largest percentage is that part of; None without such a column."""
+    all_cells = (_cells(text[layout.before :], layout) or {} for _, text in lines)
+    pairs = ((_percent(cells.get(f"Self {whose} %")), _time(cells.get(f"Self {whose}"))) for cells in all_cells)
+    percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
+    return 100 * own_s / percent if percent else None
 
 
 def _row(line: Line, layout: _Layout) -> TableRow | None:
@@ -153,7 +179,8 @@ def _row(line: Line, layout: _Layout) -> TableRow | None:
         return None
     device = layout.device
     calls = cells.get(_CALLS[0]) or cells.get(_CALLS[1]) or ""
-    if not calls.isdecimal() or "CPU total" not in cells:
+    has_time = any(_time(cell) is not None for column, cell in cells.items() if column != "Name")
+    if not calls.isdecimal() or not has_time:
         raise ResultsError(
             f"line {number}: not a row of the profiler's table that begins in line {layout.line}; take the line out"
         )
@@ -186,6 +213,11 @@ def _time(text: str | None) -> float | None:
     found = _TIME.match(text or "")
     # Read as one decimal number, 136.484ms is exactly what 0.136484 is.
     return float(f"{found[1]}e{_EXPONENTS[found[2]]}") if found else None
+
+
+def _percent(text: str | None) -> float | None:
+    found = _PERCENT.match(text or "")
+    return float(found[1]) if found else None
 
 
 def _size(text: str | None) -> int | None:

@@ -10,15 +10,19 @@ A table is mostly cut after some rows. How much it leaves out is known, from the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from benchmarker.profiling.kernels import category
 
 Kind = Literal["kernel", "operator", "span", "overhead", "unclear"]
 """`overhead` is a driver call or the profiler's own work; `unclear` may be kernel or span, and counts as neither."""
 
 # Times are printed with four digits or so.
 ROUNDING = 0.005
+_OPERATOR = re.compile(r"\w+::|\w+Backward\d*$")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,35 @@ class ProfilerTable:
     """`Self CUDA time total`, below the table: all kernels, listed or not."""
     text: str
     """The table itself with its totals, without what stood before each line."""
+    is_total_printed: bool = True
+    """False where the line of the total is missing, and it is worked out from a row's percentage or not known."""
+
+    @property
+    def by(self) -> Literal["device", "cpu"]:
+        """Whose time it is of: a processor's where it has no column of a device."""
+        return "device" if self.device else "cpu"
+
+    def own_s(self, row: TableRow) -> float:
+        """A row's own time there."""
+        return (row.self_device_s if self.device else row.self_cpu_s) or 0.0
+
+    @property
+    def known_total_s(self) -> float | None:
+        """Time of all kernels, or of all operators on a processor, as far as it is known."""
+        if self.device or self.cpu_s is None:
+            return self.device_s
+        # On a processor the total has the annotations' own time in it, which is what ran between operators.
+        return self.cpu_s - sum(map(self.own_s, self.rows)) + self.listed_s
+
+    @property
+    def total_s(self) -> float:
+        """The same, and the sum of the rows where that is more or all that is known."""
+        return max(self.listed_s, self.known_total_s or 0.0)
+
+    @property
+    def is_total_too_small(self) -> bool:
+        """Whether the rows add up to more than the total, which then is not theirs."""
+        return self.known_total_s is not None and self.listed_s > self.known_total_s * (1 + ROUNDING)
 
     @property
     def kernels(self) -> tuple[TableRow, ...]:
@@ -80,21 +113,23 @@ class ProfilerTable:
         """Kernels or operators, whichever account for more of the total: these rows add up.
 
         Operators do where the kernels of one are too short each for a row. Kernels are preferred, being what ran.
+        On a processor they are the operators.
         """
+        if self.by == "cpu":
+            return tuple(row for row in self.rows if row.self_cpu_s and _is_of_an_operator(row))
         by_kernel, by_operator = _device_s(self.kernels), _device_s(self.operators)
         is_sound = self.device_s is None or by_operator <= self.device_s * (1 + ROUNDING)
         return self.operators if is_sound and by_operator > by_kernel * (1 + ROUNDING) else self.kernels
 
     @property
     def listed_s(self) -> float:
-        return _device_s(self.listed)
+        return sum(map(self.own_s, self.listed))
 
     @property
     def not_listed_share(self) -> float | None:
         """Part of all kernel time that no row accounts for. None where the total is missing, or less than the rows."""
-        if not self.device_s or self.listed_s > self.device_s * (1 + ROUNDING):
-            return None
-        return max(0.0, 1 - self.listed_s / self.device_s)
+        total_s = self.known_total_s
+        return max(0.0, 1 - self.listed_s / total_s) if total_s and not self.is_total_too_small else None
 
     @property
     def total_may_hold_spans(self) -> bool:
@@ -103,6 +138,11 @@ class ProfilerTable:
 
     def _of(self, kind: Kind) -> tuple[TableRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
+
+
+def _is_of_an_operator(row: TableRow) -> bool:
+    """Whether a row with time on the processor is of an operator, and not an annotation around several."""
+    return row.kind == "operator" and (_OPERATOR.match(row.name) is not None or category(row.name) != "other")
 
 
 def _device_s(rows: Iterable[TableRow]) -> float:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.profiling.table import shortened
 from benchmarker.record import Kernel
 
 # The same on CUDA and ROCm.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CPU_CATEGORY = "cpu_op"
+# No clock reads as much.
+_LONGEST_US = 1e18
 
 TraceEvent = dict[str, Any]
 
@@ -92,8 +95,9 @@ def device_work(
 
     Raises:
         BenchmarkerError: Nothing ran on the device, as far as the profiler saw.
+        ResultsError: The trace is damaged.
     """
-    intervals = [_on_device(event) for event in _complete(events) if event.get("cat") in DEVICE_CATEGORIES]
+    intervals = [_on_device(event) for event in _complete(events, DEVICE_CATEGORIES)]
     devices = {interval.lane[0] for interval in intervals}
     if not devices:
         raise BenchmarkerError(
@@ -114,8 +118,9 @@ def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None)
 
     Raises:
         BenchmarkerError: The trace has no operator.
+        ResultsError: The trace is damaged.
     """
-    intervals = [_on_thread(event) for event in _complete(events) if event.get("cat") == CPU_CATEGORY]
+    intervals = [_on_thread(event) for event in _complete(events, {CPU_CATEGORY})]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
@@ -131,15 +136,18 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
     Args:
         moment_ns: The reading.
         marks_ns: What the same clock read inside each annotation CLOCK_MARK, in their order.
+
+    Raises:
+        ResultsError: The trace is damaged.
     """
-    marks = [one for one in _complete(events) if one["name"] == CLOCK_MARK and one.get("cat") == "user_annotation"]
+    found = (one for one in _complete(events, {"user_annotation"}) if one.get("name") == CLOCK_MARK)
+    marks = [(_number(one, "ts"), _duration(one)) for one in found]
     if not marks or len(marks) != len(marks_ns):
         return None
-    marks.sort(key=lambda mark: float(mark["ts"]))
+    marks.sort()
     # The reading is somewhere in the annotation: the shortest leaves it least room.
-    shortest, mark_ns = min(zip(marks, marks_ns, strict=True), key=lambda pair: float(pair[0]["dur"]))
-    middle_us: float = shortest["ts"] + shortest["dur"] / 2
-    return round(middle_us * 1000) + moment_ns - mark_ns
+    (start_us, length_us), mark_ns = min(zip(marks, marks_ns, strict=True), key=lambda pair: pair[0][1])
+    return round((start_us + length_us / 2) * 1000) + moment_ns - mark_ns
 
 
 def self_times(intervals: list[Interval]) -> list[int]:
@@ -223,23 +231,61 @@ def _span_s(intervals: list[Interval]) -> float:
     return (max(one.end_ns for one in intervals) - min(one.start_ns for one in intervals)) / 1e9
 
 
-def _complete(events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
-    """Events with a duration; the others mark moments and name threads."""
-    return (event for event in events if event.get("ph") == "X" and isinstance(event.get("dur"), int | float))
+def _complete(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
+    """Events of these categories with a duration; the others mark moments and name threads."""
+    return (
+        event
+        for event in events
+        if event.get("ph") == "X" and str(event.get("cat")) in categories and event.get("dur") is not None
+    )
 
 
 def _on_device(event: TraceEvent) -> Interval:
     arguments = event.get("args") or {}
+    if not isinstance(arguments, dict):
+        raise _damaged(event, "args", arguments)
+    device, stream = (_whole(event, name, arguments.get(name, 0)) for name in ("device", "stream"))
     correlation = arguments.get("correlation")
-    interval = _interval(event, (int(arguments.get("device", 0)), int(arguments.get("stream", 0))))
-    return interval._replace(launch=None if correlation is None else int(correlation))
+    launch = None if correlation is None else _whole(event, "correlation", correlation)
+    return _interval(event, (device, stream))._replace(launch=launch)
 
 
 def _on_thread(event: TraceEvent) -> Interval:
-    return _interval(event, (int(event["pid"]), int(event["tid"])))
+    process, thread = (_whole(event, name, event.get(name)) for name in ("pid", "tid"))
+    return _interval(event, (process, thread))
 
 
 def _interval(event: TraceEvent, lane: tuple[int, int]) -> Interval:
+    if event.get("name") is None:
+        raise _damaged(event, "name", None)
     # A trace is in microseconds with three decimals.
-    start_ns = round(event["ts"] * 1000)
-    return Interval(str(event["name"]), start_ns, start_ns + round(event["dur"] * 1000), lane)
+    start_ns = round(_number(event, "ts") * 1000)
+    return Interval(str(event["name"]), start_ns, start_ns + round(_duration(event) * 1000), lane)
+
+
+def _duration(event: TraceEvent) -> float:
+    length_us = _number(event, "dur")
+    if length_us < 0:
+        raise _damaged(event, "dur", length_us)
+    return length_us
+
+
+def _number(event: TraceEvent, key: str) -> float:
+    value = event.get(key)
+    # Written so that NaN fails it too.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LONGEST_US:
+        raise _damaged(event, key, value)
+    return value
+
+
+def _whole(event: TraceEvent, key: str, value: object) -> int:
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError):
+        raise _damaged(event, key, value) from None
+
+
+def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
+    found = "is missing" if value is None else f"is {shortened(repr(value), 40)}"
+    name = shortened(str(event.get("name", "without a name")), 60)
+    return ResultsError(f"the profiler's trace is damaged: `{key}` of its event {name} {found}; profile again")

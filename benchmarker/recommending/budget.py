@@ -29,6 +29,11 @@ class Metric:
     """How it gets measured, for where it was not."""
 
 
+def _about(value: float | None, error: float | None) -> float | Estimate | None:
+    """A mean over windows of text, with two standard errors to either side."""
+    return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
+
+
 _TIMING = "`benchmarker run` measures it"
 _QUALITY = "`--quality` measures it, on real weights"
 METRICS: dict[str, Metric] = {
@@ -44,9 +49,24 @@ METRICS: dict[str, Metric] = {
     "energy": Metric(
         lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
     ),
-    "perplexity": Metric(lambda row: row.perplexity, _PLAIN, decimal, _QUALITY),
-    "kld": Metric(lambda row: row.kl_divergence, _PLAIN, decimal, _QUALITY),
-    "top1": Metric(lambda row: row.top1_agreement, _PLAIN, lambda share: percent(share, places=1), _QUALITY),
+    "perplexity": Metric(
+        lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
+        _PLAIN,
+        decimal,
+        _QUALITY,
+    ),
+    "kld": Metric(
+        lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
+        _PLAIN,
+        decimal,
+        _QUALITY,
+    ),
+    "top1": Metric(
+        lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
+        _PLAIN,
+        lambda share: percent(share, places=1),
+        _QUALITY,
+    ),
 }
 
 

@@ -44,6 +44,11 @@ class Candidate:
         return all(check.fit == "fits" for check in self.checks)
 
     @property
+    def breaks(self) -> bool:
+        """Whether it is known not to fit."""
+        return any(check.fit == "breaks" for check in self.checks)
+
+    @property
     def excess(self) -> float | None:
         """The largest share by which a limit is broken; None where a value is not known."""
         if any(check.value is None for check in self.checks):
@@ -127,11 +132,16 @@ def _rivals(fastest: Candidate, others: Sequence[Candidate]) -> tuple[Rival, ...
     The table above corrects for all its rows, and may be less sure of the same difference: then so is the answer.
     """
     found = against_each(fastest.row.latency_by_round, [one.row.latency_by_round for one in others])
-    in_table = next((word for word in UNDECIDED if word == fastest.row.verdict), None)
     return tuple(
-        Rival(one, ratio, in_table or verdict if one.row.is_baseline else verdict)
+        Rival(one, ratio, _doubt(fastest.row, one.row) or verdict)
         for one, (ratio, verdict) in zip(others, found, strict=True)
     )
+
+
+def _doubt(one: Row, other: Row) -> Verdict | None:
+    """That the table is not sure of the difference between these two; None where it is, or does not say."""
+    said = one.verdict if other.is_baseline else other.verdict if one.is_baseline else None
+    return next((word for word in UNDECIDED if word == said), None)
 
 
 def _smallest(fastest: Candidate, same: Sequence[Candidate]) -> Candidate:

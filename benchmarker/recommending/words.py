@@ -42,7 +42,7 @@ def _answer(found: Recommendation) -> str:
     if found.undecided and found.fastest:
         return _undecided(found.fastest, found.undecided)
     nearest = found.nearest
-    open_ones = [one for one in found.candidates if all(check.fit != "breaks" for check in one.checks)]
+    open_ones = [one for one in found.candidates if not one.breaks]
     if open_ones or nearest is None:
         names = " and ".join(escaped(one.row.variant) for one in open_ones) or "no variant"
         return f"none is known to fit; {names} may, and more rounds or measurements would tell."
@@ -53,7 +53,8 @@ def _recommended(found: Recommendation, chosen: Candidate) -> str:
     margins = ", ".join(_margin(check) for check in chosen.checks)
     said = f"{_named(chosen)}, {margins}"
     if not found.rivals:
-        return f"{said}; no other variant fits."
+        may = [escaped(one.row.variant) for one in found.candidates if not one.fits and not one.breaks]
+        return f"{said}; {' and '.join(may)} may fit too." if may else f"{said}; no other variant fits."
     same = [one for one in found.rivals if one.verdict == "same"]
     if same:
         others = [found.fastest, *(one.candidate for one in same)]
@@ -73,13 +74,7 @@ def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
 
 
 def _against_budget(one: Candidate) -> str:
-    word = (
-        "fits"
-        if one.fits
-        else "does not fit"
-        if any(check.fit == "breaks" for check in one.checks)
-        else "is not known to fit"
-    )
+    word = "fits" if one.fits else "does not fit" if one.breaks else "is not known to fit"
     return f"{_named(one)} {word}: {', '.join(_margin(check) for check in one.checks)}"
 
 

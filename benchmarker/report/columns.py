@@ -100,7 +100,7 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
-        *_bound(rows),
+        *bound(rows),
     ]
 
 
@@ -163,7 +163,7 @@ def energy(rows: Sequence[Row]) -> Columns:
     ]
 
 
-def _bound(rows: Sequence[Row]) -> Columns:
+def bound(rows: Sequence[Row]) -> Columns:
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: escaped(row.bound_by) if row.bound_by else MISSING, "left")]

@@ -7,11 +7,12 @@ so in words; what was not measured is a dash.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarker.record import RunRecord
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import caveats
-from benchmarker.report.columns import Columns, cell_columns, costs, energy, memory, names, speed_up, timing
+from benchmarker.report.columns import Columns, bound, cell_columns, costs, energy, memory, names, speed_up, timing
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
@@ -49,13 +50,17 @@ def to_markdown(results: Results) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def summary(record: RunRecord) -> str:
-    """What is printed at the end of one run: a row per cell."""
+def summary(record: RunRecord, *, bound_by: str | None = None) -> str:
+    """What is printed at the end of one run: a row per cell.
+
+    Args:
+        bound_by: What the cells with the profiled prompt wait for.
+    """
     known = sorted(keys_of(record))
     keys: list[CellKey | None] = [*known] or [None]
-    rows = tuple(make_row(record.variant.name, key, [record]) for key in keys)
+    rows = tuple(_bound(make_row(record.variant.name, key, [record]), record, bound_by) for key in keys)
     results = Results(rows=rows, records=(record,))
-    columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows)]
+    columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows), *bound(rows)]
     parts = [
         bullets(
             [
@@ -71,6 +76,12 @@ def summary(record: RunRecord) -> str:
         bullets(caveats([record], rows)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _bound(row: Row, record: RunRecord, bound_by: str | None) -> Row:
+    profiled = (record.profile.prompt_tokens, record.profile.batch_size) if record.profile else None
+    is_profiled = row.cell is not None and (row.cell.prompt_tokens, row.cell.batch_size) == profiled
+    return replace(row, bound_by=bound_by) if is_profiled and row.status == "ok" else row
 
 
 def headline(rows: Sequence[Row]) -> CellKey | None:
