@@ -37,7 +37,7 @@ def read_text(path: Path) -> LogReading:
         raise ResultsError(f"{path}: {error}") from error
     reports = tuple(report for one in tables if (report := report_on(one)))
     if not reports:
-        why = "a table, but no time on a device in it" if tables else "no table of torch.profiler"
+        why = "a table, but no time in it" if tables else "no table of torch.profiler"
         raise ResultsError(f"{path}: {why}; print one with `prof.key_averages().table()`, or give a record")
     try:
         return LogReading(reports, import_log(path))
