@@ -240,6 +240,14 @@ def test_a_profile_of_a_faster_process_says_that_it_was() -> None:
     assert any("the process that was profiled was faster than the others" in note for note in found.notes)
 
 
+def test_a_prompt_that_was_profiled_slower_than_it_was_timed_tells_nothing() -> None:
+    found = explained(run("fp16", *FP16, tpot_ms=5.0))
+    assert found.prefill == (
+        "prefill of 26 tokens: 5.00 ms to the first token; the profiled one took longer than that in its kernels alone, "
+        "which tells nothing"
+    )
+
+
 def test_prefill_has_a_verdict_of_its_own() -> None:
     found = explained(run("fp16", *FP16, tpot_ms=28.0))
     assert found.prefill == (

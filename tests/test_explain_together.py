@@ -126,7 +126,7 @@ def test_a_variant_that_is_not_really_faster_never_pays() -> None:
 
 
 def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
-    def facts(setup_s: float, state: str) -> RuntimeFacts:
+    def facts(setup_s: float, state: str | None) -> RuntimeFacts:
         return RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=state)
 
     cold, warm = (
@@ -136,6 +136,8 @@ def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
     assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
     assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
     assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)
+    unknown = record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"runtime": facts(38.0, None)})
+    assert cost_of([unknown]) == Cost(cold_s=None, warm_s=None)
 
 
 def test_random_weights_written_as_gptq_cost_nothing_to_quantize_and_tell_no_cold_cost() -> None:
