@@ -243,8 +243,8 @@ def test_a_profile_of_a_faster_process_says_that_it_was() -> None:
 def test_a_prompt_that_was_profiled_slower_than_it_was_timed_tells_nothing() -> None:
     found = explained(run("fp16", *FP16, tpot_ms=5.0))
     assert found.prefill == (
-        "prefill of 26 tokens: 5.00 ms to the first token; the profiled one took longer than that in its kernels alone, "
-        "which tells nothing"
+        "prefill of 26 tokens: 5.00 ms to the first token; the profiled one took longer than that in its kernels "
+        "alone, which tells nothing"
     )
 
 
