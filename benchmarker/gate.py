@@ -90,8 +90,9 @@ def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
 
 def _is_lost(old: Row, new: Row | None) -> bool:
     """Whether too many rounds failed now for a test that was possible before."""
-    lost = [one for one in new.failures if not one.is_repeated and one.status != "invalid"] if new else []
-    return bool(lost) and new is not None and new.rounds < MIN_ROUNDS <= old.rounds
+    if new is None or not new.rounds < MIN_ROUNDS <= old.rounds:
+        return False
+    return any(not one.is_repeated and one.status != "invalid" for one in new.failures)
 
 
 def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:

@@ -35,11 +35,12 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
     if not quick:
         outcomes = list(try_all(outcomes, target, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
+    is_well = not trouble and _all_run(outcomes)
     if quick:
-        return _all_run(outcomes) and not trouble
+        return is_well
     shown = list(readings(device))
     terminal.table(reading_words(shown))
-    return _all_run(outcomes) and not trouble and all(one.is_right is not False for one in shown)
+    return is_well and all(one.is_right is not False for one in shown)
 
 
 def _all_run(outcomes: list[Outcome]) -> bool:

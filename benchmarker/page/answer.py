@@ -11,7 +11,7 @@ from benchmarker.page.front import front
 from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
-from benchmarker.report.words import cell_words
+from benchmarker.report.words import cell_words, listed
 from benchmarker.stats import against_each
 from benchmarker.units import gib
 
@@ -78,15 +78,10 @@ def _choice(able: Sequence[Row]) -> str:
     if not 0 < len(best) < len(able):
         return ""
     beaten = [row for row in able if row not in best]
-    names = _listed(best)
+    names = listed(row.variant for row in best)
     verb = "is" if len(best) == 1 else "are"
     others = "the other is" if len(beaten) == 1 else "each of the others is"
     return f"Worth a look {verb} {names}: {others} matched or beaten by one of these in all that was measured."
-
-
-def _listed(rows: Sequence[Row]) -> str:
-    names = [_name(row) for row in rows]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _baseline(rows: Sequence[Row]) -> str:

@@ -9,6 +9,7 @@ from benchmarker.qualityfacts import Quality
 from benchmarker.report.numbers import decimal, percent
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import Column, escaped
+from benchmarker.report.words import listed
 from benchmarker.units import MISSING, significant
 
 INDISTINGUISHABLE = "indistinguishable"
@@ -106,7 +107,7 @@ def _measured_on(judged: Sequence[Row]) -> str:
             groups.setdefault((row.quality.measured_on, _method(row.quality)), []).append(row.variant)
     if len(groups) == 1:
         return _method(next(row.quality for row in judged if row.quality))
-    return "; ".join(f"of {_listed(variants)} {method}" for (_, method), variants in groups.items())
+    return "; ".join(f"of {listed(variants)} {method}" for (_, method), variants in groups.items())
 
 
 def _method(one: Quality) -> str:
@@ -124,12 +125,12 @@ def _apart(judged: Sequence[Row]) -> list[str]:
     if texts:
         said.append(
             "Perplexities and divergences on different texts, or parts of one, do not compare: the first table and "
-            f"budgets leave out those of {_listed(texts)}."
+            f"budgets leave out those of {listed(texts)}."
         )
     if kept:
         said.append(
             "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those "
-            f"of {_listed(kept)}."
+            f"of {listed(kept)}."
         )
     return said
 
@@ -153,14 +154,9 @@ def _top_k(judged: Sequence[Row]) -> list[str]:
         if row.quality and not row.quality.is_baseline and row.quality.top_k is not None:
             bounds.setdefault(row.quality.top_k, []).append(row.variant)
     return [
-        f"Divergences of {_listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
+        f"Divergences of {listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
         for count, variants in sorted(bounds.items())
     ]
-
-
-def _listed(variants: Sequence[str]) -> str:
-    *others, last = dict.fromkeys(map(escaped, variants))
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _of(text: Callable[[Quality], str]) -> Callable[[Row], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from benchmarker.errors import BenchmarkerError
 from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import escaped
@@ -39,6 +41,12 @@ def cell_words(key: CellKey | None) -> str:
     text = f", text {key.text + 1}" if key.text else ""
     depth = f", depth {key.depth}" if key.depth else ""
     return f"prompt {key.prompt_tokens}, {key.new_tokens} new tokens, batch {key.batch_size}{depth}{text}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`fp16`, `fp16 and int8`, `fp16, int8 and bnb4`; each name once, escaped for a table's page."""
+    *others, last = dict.fromkeys(map(escaped, names))
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def plural(number: int, one: str, many: str) -> str:

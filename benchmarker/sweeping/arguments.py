@@ -166,13 +166,13 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
     if not settings.resume:
         return None, ()
     if folder and not folder.is_dir():
-        raise ResultsError(f"--resume: there is no folder {folder}")
+        raise ResultsError(f"--resume: there is no folder {folder}; without --resume a new sweep begins")
     try:
         before = read_sweep_file(folder) if folder else None
     except ResultsError as error:
         return None, (f"{error}; the records beside it are used",)
     if before and Path(before.config).resolve() != config.resolve():
-        raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}")
+        raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}; give that one")
     if not before and folder and any(folder.glob("*.json")):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to go on with; this is a new one",)
