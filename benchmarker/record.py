@@ -196,7 +196,7 @@ class RuntimeFacts(Plain):
     attention: str | None = None
     """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
     own_products: str | None = None
-    """What multiplies by the quantized weights, where it is a kernel of this program's and not of their library."""
+    """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
     kernels_per_token: float | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
     without a profile."""

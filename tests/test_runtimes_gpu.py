@@ -15,6 +15,7 @@ from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
+from benchmarker.runtimes.joined import JOINED, join_linears
 from tests.loading import tokens_of
 
 pytestmark = [
@@ -120,6 +121,20 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     expected = hidden.double() @ weights
     made = words_times(hidden, words, zeros, scales).sum(0).double()
     assert float((made - expected).norm() / expected.norm()) < 1e-5
+
+
+def test_bitsandbytes_products_made_as_one_are_those_of_each_linear(shape_folder) -> None:
+    tried = load_model(str(shape_folder), "bnb4", device="cuda", load_format="dummy")
+    attention, mlp = tried.model.layers[0].self_attn, tried.model.layers[0].mlp
+    torch.manual_seed(0)
+    hidden = torch.randn(1, 1, 128, device="cuda", dtype=torch.float16)
+    together = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
+    with torch.no_grad():
+        expected = [linear(hidden) for group in together for linear in group]
+        assert join_linears(tried) == JOINED
+        made = [linear(hidden) for group in together for linear in group]
+    for one, other in zip(made, expected, strict=True):
+        assert float((one - other).norm() / other.norm()) < 1e-3
 
 
 def test_what_waits_for_the_device_cannot_be_captured_and_is_named() -> None:

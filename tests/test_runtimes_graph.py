@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.device import CpuDevice
+from benchmarker.loaders.facts import module_tensors, storage_bytes
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.attention import attend
 from benchmarker.runtimes.base import UnsupportedError
@@ -17,6 +18,7 @@ from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.graph import GraphRuntime
+from benchmarker.runtimes.joined import JOINED, join_linears
 from benchmarker.runtimes.linears import fits_words, prepare_linears
 from tests.loading import load, tokens_of
 
@@ -235,6 +237,40 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
     assert not fits_words(model.lm_head)
     # Written in Triton: on a CPU the library's own stays, and the record says nothing.
     assert prepare_linears(model) is None
+
+
+@pytest.mark.slow
+def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(model_folder) -> None:
+    model = load(model_folder, "bnb4", dtype="float32").model
+    linears: list[Any] = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
+    for linear in linears:
+        linear.support_avx512bf16_for_cpu = False  # would repack the weights at the first call
+    asked = torch.arange(10, 30)[None]
+    expected = tokens_of(EagerRuntime(model, CpuDevice()), asked, 32)
+    names, size = set(dict(model.named_modules())), weights_size(model)
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    assert tokens_of(runtime, asked, 32) == expected
+    assert runtime.facts().own_products == JOINED
+    products = [linear.joint.product for linear in linears if hasattr(linear, "joint") and linear.is_first]
+    attention, mlp = products[:2]
+    assert len(products) == 4
+    assert (attention.out_features, mlp.out_features) == (128 + 2 * 64, 2 * 256)
+    assert join_linears(model) == JOINED
+    assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
+    assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
+    # Several queries go to each linear by itself, and find their own weights there.
+    assert tokens_of(EagerRuntime(model, CpuDevice()), asked, 32) == expected
+
+
+def weights_size(model: PreTrainedModel) -> int:
+    return storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
+
+
+@pytest.mark.slow
+def test_linears_that_were_not_quantized_alike_are_not_joined(model_folder) -> None:
+    nested = load(model_folder, "bnb4", dtype="float32", double_quant=True).model
+    assert join_linears(nested) is None
+    assert join_linears(load(model_folder, "fp16", dtype="float32").model) is None
 
 
 def test_attending_leaves_the_unfilled_part_out() -> None:

@@ -25,8 +25,9 @@ from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.fixed import FixedCache
+from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import prepare_linears
-from benchmarker.runtimes.loop import FixedRuntime
+from benchmarker.runtimes.loop import FixedRuntime, Shape
 from benchmarker.runtimes.opaque import make_opaque
 from benchmarker.runtimes.static import attending_step, greedy
 
@@ -80,11 +81,18 @@ class CompiledRuntime(FixedRuntime):
         self._recompilations = 0
         self._cache_misses = 0
         self._own_products: str | None = None
+        self._joined: str | None = None
         if self._capture:
             self._own_products = prepare_linears(model)
             for index, layer in enumerate(decoder_layers(model)):
                 _route(layer, index, self._run)
             self._norm = _late_norm(model)
+
+    def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
+        """As without compiling. Joining linears counts as setting up."""
+        if self._capture:
+            self._joined = join_linears(self._model)
+        return super()._prepare(batch, length)
 
     def _decode(self, token: Tensor, cache: FixedCache) -> Tensor:
         """See `decode_step`."""
@@ -175,7 +183,7 @@ class CompiledRuntime(FixedRuntime):
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",
-                    "own_products": self._own_products,
+                    "own_products": self._own_products or self._joined,
                 }
             )
         )
