@@ -181,6 +181,15 @@ def test_trying_reports_the_error_of_a_run_and_does_not_run_what_is_ruled_out():
     assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
+def test_what_generate_cannot_run_is_not_tried_in_another_runtime(tmp_path):
+    looked = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
+    count = tmp_path / "count"
+    command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")
+    tried = list(try_all(looked, Target("cpu", "bfloat16"), say=lambda text: None, command=command))
+    assert [one.reason for one in tried] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
+    assert count.read_text() == "once\n"
+
+
 @pytest.mark.slow
 def test_a_variant_really_runs_on_two_layers():
     looked = [Outcome("int8", "eager", None)]

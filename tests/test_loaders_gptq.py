@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -125,3 +127,51 @@ def test_quantizing_that_is_interrupted_leaves_nothing_behind(session_model, cac
     with pytest.raises(KeyboardInterrupt):
         prepare(session_model, "gptq", Interrupting(), calibration_samples=2, calibration_tokens=64)
     assert list(cache_folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_kernel_that_cannot_be_made_ready_is_named_with_what_to_take_instead(shape_folder, monkeypatch):
+    """As Machete, gptqmodel's choice on Hopper, which downloads its sources when it is first used."""
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    def unreachable(self: TorchLinear) -> None:
+        raise URLError("name resolution failed")
+
+    monkeypatch.setattr(TorchLinear, "post_init", unreachable)
+    with pytest.raises(DeviceError, match=r"TorchLinear ready.*URLError.*name resolution.*options\.kernel to 'torch'"):
+        load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
+
+
+@pytest.mark.slow
+def test_running_out_of_memory_while_a_kernel_is_made_ready_stays_that(shape_folder, monkeypatch):
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    def full(self: TorchLinear) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(TorchLinear, "post_init", full)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
+
+
+@pytest.mark.slow
+def test_a_buffer_of_a_kernels_own_is_not_missing_and_any_other_is(shape_folder, monkeypatch):
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    def with_buffer(name: str) -> Any:
+        made = TorchLinear.__init__
+
+        def init(self: TorchLinear, *args: Any, **kinds: Any) -> None:
+            made(self, *args, **kinds)
+            self.register_buffer(name, torch.empty(0, dtype=torch.int32))
+
+        return init
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchLinear, "__init__", with_buffer("input_perm"))
+        made = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
+        assert facts_of(made).quantized_fraction > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchLinear, "__init__", with_buffer("other"))
+        with pytest.raises(ModelError, match="lacks"):
+            load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")

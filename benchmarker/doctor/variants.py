@@ -63,11 +63,16 @@ def try_all(
     say: Callable[[str], None],
     command: tuple[str, ...] = (sys.executable, "-m", "benchmarker.run"),
 ) -> Iterator[Outcome]:
-    """Run those that nothing speaks against, each in a process of its own."""
+    """Run those that nothing speaks against, each in a process of its own.
+
+    What `generate` cannot run, no other runtime is tried with: they load it in the same way, and prefill with it.
+    """
+    failed: dict[str, str] = {}
     with two_layers() as (model, folder):
         for one in looked:
-            if one.reason:
-                yield one
+            reason = one.reason or failed.get(one.quant)
+            if reason:
+                yield Outcome(one.quant, one.runtime, reason)
                 continue
             say(f"trying {one.quant}, {one.runtime}")
             arguments = [
@@ -76,7 +81,10 @@ def try_all(
                 *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
                 *("--no-profile", "--quiet", "--output", str(folder / "records")),
             ]
-            yield Outcome(one.quant, one.runtime, _why_failed([*command, *arguments], folder))
+            reason = _why_failed([*command, *arguments], folder)
+            if reason and one.runtime == "eager":
+                failed[one.quant] = reason
+            yield Outcome(one.quant, one.runtime, reason)
 
 
 def _why_failed(command: list[str], folder: Path) -> str | None:

@@ -127,7 +127,7 @@ def _explanation(
         phase=phase,
         waterfall=fall,
         verdict=verdict_of(case),
-        proof=proof_of(phase, record.load, conversion),
+        proof=proof_of(phase, record.load, conversion, own=bool(record.runtime and record.runtime.own_products)),
         conversion=conversion,
         mbu=case.mbu,
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)

@@ -19,13 +19,17 @@ FEW = 0.5
 """Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way."""
 
 
-def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None) -> Proof:
-    """What the loaded layers and the observed kernels say."""
+def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, own: bool) -> Proof:
+    """What the loaded layers and the observed kernels say.
+
+    Args:
+        own: Whether products of a decode step are made by another kernel than the layers' own.
+    """
     lines = _loaded(load) if load else []
     products = [one for one in phase.kernels if category(one.name) in ("matmul", "quantized matmul")][:SHOWN_KERNELS]
     if products:
         lines.append(f"matrix products by {', '.join(code(one.name) for one in products)}")
-    return Proof(tuple(lines), _warnings(phase, load, conversion) if load and load.quantized_fraction else ())
+    return Proof(tuple(lines), _warnings(phase, load, conversion, own=own) if load and load.quantized_fraction else ())
 
 
 def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
@@ -48,8 +52,8 @@ def _fallbacks(load: LoadFacts) -> list[str]:
     ]
 
 
-def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> tuple[str, ...]:
-    said = _fallbacks(load)
+def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None, *, own: bool) -> tuple[str, ...]:
+    said = [] if own else _fallbacks(load)
     if _multiplies_in_full(phase, load, conversion):
         converting_s = phase.categories.get("dequantize", 0.0)
         if conversion:

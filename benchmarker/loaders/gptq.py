@@ -12,9 +12,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from benchmarker.errors import SpecError
+from benchmarker.errors import DeviceError, SpecError
 from benchmarker.loaders.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
-from benchmarker.loaders.gptq_kernels import KernelName, check_kernel, check_what_ran, find_gpu
+from benchmarker.loaders.gptq_kernels import (
+    NOT_STORED,
+    KernelName,
+    check_kernel,
+    check_what_ran,
+    find_gpu,
+    unready_kernel,
+)
 from benchmarker.loaders.gptq_packing import PACKING
 from benchmarker.loaders.gptq_quantize import calibration_text, quantized
 from benchmarker.loaders.reading import import_libraries, read_model
@@ -38,8 +45,9 @@ class GPTQOptions(Options):
     """Share of the Hessian's mean diagonal that is added to it, for stability."""
     kernel: KernelName = "auto"
     """What multiplies: auto is gptqmodel's choice. torch runs anywhere, torch_aten on CPUs, triton on GPUs,
-    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0). gptqmodel torch.compiles the unpacking
-    of its torch kernel by itself, also in an eager run."""
+    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0); both are compiled when first used. On
+    Hopper auto is Machete, which downloads CUTLASS for that. gptqmodel torch.compiles the unpacking of its torch kernel
+    by itself, also in an eager run."""
     calibration: str | None = None
     """Text file to calibrate on; None for the text that ships with benchmarker."""
     calibration_samples: Annotated[int, Field(gt=0)] = 64
@@ -78,7 +86,11 @@ def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progre
 
 
 def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read a GPTQ checkpoint; what `prepare` returned."""
+    """Read a GPTQ checkpoint; what `prepare` returned.
+
+    Raises:
+        DeviceError: The kernel cannot be made ready here.
+    """
     own = checkpoint.quantization or {}
     stored = {key: own.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()}
     check_kernel(options.kernel, stored, find_gpu(target.device))
@@ -88,8 +100,18 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
     # transformers takes the backend from this one and everything else from the checkpoint.
     backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
     quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
-    with undisturbed():
-        model = read_model(checkpoint, target, quantization=quantization)
+    try:
+        with undisturbed():
+            model = read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
+    except Exception as error:
+        linear = unready_kernel(error)
+        if linear is None:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DeviceError(
+            f"gptq: gptqmodel could not make {linear} ready, which it builds or downloads when first used ({reason}). "
+            "Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
+        ) from error
     linear_class = check_what_ran(options.kernel, model)
     return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(own, options)))
 

@@ -6,6 +6,7 @@ another is worse than an error, so neither passes here.
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +33,8 @@ class Kernel:
     symmetric_only: bool = False
 
 
+NOT_STORED = ("input_perm",)
+"""Machete's own order of the inputs: a buffer that no checkpoint has, so that transformers reports it as missing."""
 GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
 KERNELS: dict[str, Kernel] = {
     "torch": Kernel("torch", "TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
@@ -157,3 +160,14 @@ def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
             "Set options.kernel to 'auto' to accept that, or see why with --verbose."
         )
     return ", ".join(sorted(found))
+
+
+def unready_kernel(error: BaseException) -> str | None:
+    """The linear class that gptqmodel could not make ready, for want of a compiler or a download; None for others."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        linear = type(frame.f_locals.get("self"))
+        if linear.__module__.startswith("gptqmodel.nn_modules."):
+            return linear.__name__
+    return None

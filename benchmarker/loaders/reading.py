@@ -7,6 +7,7 @@ would be measured without anybody noticing, so that is an error here.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.errors import ModelError
@@ -30,11 +31,14 @@ def import_libraries(*packages: str) -> None:
             importlib.import_module(name)
 
 
-def read_model(checkpoint: Checkpoint, target: Target, *, quantization: Any | None = None) -> PreTrainedModel:
+def read_model(
+    checkpoint: Checkpoint, target: Target, *, quantization: Any | None = None, not_stored: Sequence[str] = ()
+) -> PreTrainedModel:
     """The model on its device, in evaluation mode.
 
     Args:
         quantization: A transformers quantization config; None to take the checkpoint as it is.
+        not_stored: Last names of tensors that the quantization's modules fill for themselves.
 
     Raises:
         ModelError: No such architecture, or weights that are not this model's.
@@ -67,7 +71,7 @@ def read_model(checkpoint: Checkpoint, target: Target, *, quantization: Any | No
         reason = " ".join(str(error).split())
         raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {reason[:300]}") from error
     model: PreTrainedModel = loaded[0]
-    missing = sorted(loaded[1]["missing_keys"])
+    missing = sorted(key for key in loaded[1]["missing_keys"] if key.rpartition(".")[2] not in not_stored)
     if missing:
         raise ModelError(
             f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors ({missing[0]} first); "
