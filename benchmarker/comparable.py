@@ -111,7 +111,7 @@ def named_variants(
     """The records by variant, in the order in which the variants were first run."""
     fields = [difference.field for difference in differences]
     found: dict[Identity, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda one: (one.round, one.started_at)):
+    for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
         found.setdefault(_identity(record, fields), []).append(record)
     return {identity.label(list(found)): (identity, members) for identity, members in found.items()}
 

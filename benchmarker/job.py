@@ -5,7 +5,6 @@ An option given on the command line wins over the config file's key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +37,8 @@ class Part:
 
     record: Path
     """File that the sweep expects the record in."""
+    sweep: str
+    """When it began."""
     round: int
     cells: tuple[int, ...]
     """Positions in the grid's points."""
@@ -160,6 +161,7 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         started_at=started.isoformat(timespec="seconds"),
         status="running",
         round=job.part.round if job.part else 0,
+        sweep=job.part.sweep if job.part else None,
         model=ModelFacts(**job.model.model_dump()),
         variant=VariantFacts(
             name=job.variant.name,
@@ -191,11 +193,6 @@ def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> Var
     if options:
         data["options"] = data.get("options", {}) | options
     return validated(VariantSpec, data, where="command line")
-
-
-def part_of(record: Path | None, round_number: int, cells: Sequence[int] | None, *, only: str) -> Part | None:
-    """The share of a sweep; None where there is no sweep."""
-    return Part(record, round_number, tuple(cells or ()), only) if record else None
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:

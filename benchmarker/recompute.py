@@ -18,19 +18,21 @@ Raw = dict[str, Any]
 """One record as its file says it."""
 Numbers = dict[str, float | None]
 """By the names of `to_row`."""
+Round = tuple[str, int]
+"""Of which sweep, and which."""
 
 
-def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> dict[int, float]:
-    """One number a round: the median of each process's samples, and their geometric mean where a round has several.
+def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> dict[Round, float]:
+    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several.
 
     Args:
         shape: Batch size, prompt tokens, new tokens, which of the cells of that shape, and its depth.
     """
-    found: dict[int, list[float]] = defaultdict(list)
+    found: dict[Round, list[float]] = defaultdict(list)
     for record in records:
         values = [one[field] for one in _samples(record, shape) if one[field] is not None]
         if values:
-            found[record["round"]].append(float(np.median(values)))
+            found[_round(record)].append(float(np.median(values)))
     return {number: float(np.exp(np.mean(np.log(found[number])))) for number in sorted(found)}
 
 
@@ -77,14 +79,14 @@ def _setup_of(records: Sequence[Raw]) -> Numbers:
 def _energy_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     """Joules from the counted windows; the formulas are in docs/energy.md."""
     batch_size, _, new_tokens, *_ = shape
-    by_round: dict[int, list[float]] = defaultdict(list)
+    by_round: dict[Round, list[float]] = defaultdict(list)
     net, decode, prompts = [], [], []
     for record in records:
         energy = (_cell(record, shape) or {}).get("energy")
         if not energy:
             continue
         whole_j, whole_s = _a_generation(energy["generation"])
-        by_round[record["round"]].append(whole_j / (new_tokens * batch_size))
+        by_round[_round(record)].append(whole_j / (new_tokens * batch_size))
         if energy["idle_power_w"]:
             net.append((whole_j - energy["idle_power_w"] * whole_s) / (new_tokens * batch_size))
         if energy["prefill"]:
@@ -160,9 +162,11 @@ def quality_of(windows: Sequence[Raw]) -> Numbers:
     }
 
 
-def ratio(baseline: dict[int, float], variant: dict[int, float], *, is_paired: bool) -> tuple[Numbers, float | None]:
+def ratio(
+    baseline: dict[Round, float], variant: dict[Round, float], *, is_paired: bool
+) -> tuple[Numbers, float | None]:
     """The speed-up with its interval, and its two-sided p."""
-    if is_paired:
+    if is_paired and set(baseline) & set(variant):
         return _paired(baseline, variant)
     first, second = np.log(list(baseline.values())), np.log(list(variant.values()))
     value = float(np.exp(np.mean(first) - np.mean(second)))
@@ -189,11 +193,8 @@ def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
     return "faster" if value > 1 else "slower"
 
 
-def _paired(baseline: dict[int, float], variant: dict[int, float]) -> tuple[Numbers, float | None]:
+def _paired(baseline: dict[Round, float], variant: dict[Round, float]) -> tuple[Numbers, float | None]:
     common = sorted(set(baseline) & set(variant))
-    if not common:
-        value = float(np.exp(np.mean(np.log(list(baseline.values()))) - np.mean(np.log(list(variant.values())))))
-        return _untested(value), None
     logs = np.log([baseline[number] for number in common]) - np.log([variant[number] for number in common])
     value = float(np.exp(np.mean(logs)))
     if len(logs) < 3:
@@ -204,12 +205,13 @@ def _paired(baseline: dict[int, float], variant: dict[int, float]) -> tuple[Numb
 
 
 def _untested(value: float) -> Numbers:
-    return {"ratio": value, "ratio_low": None, "ratio_high": None, "detectable": None}
+    return {"ratio": value, "ratio_low": None, "ratio_high": None, "standard_error": None, "freedom": None}
 
 
 def _certain(value: float) -> tuple[Numbers, float]:
     """Rounds without any spread."""
-    return {"ratio": value, "ratio_low": value, "ratio_high": value, "detectable": 1.0}, float(value == 1)
+    numbers: Numbers = {"ratio": value, "ratio_low": value, "ratio_high": value, "standard_error": 0.0, "freedom": None}
+    return numbers, float(value == 1)
 
 
 def _tested(value: float, test: Any) -> tuple[Numbers, float]:
@@ -220,16 +222,29 @@ def _tested(value: float, test: Any) -> tuple[Numbers, float]:
         "ratio": value,
         "ratio_low": float(np.exp(bounds.low)),
         "ratio_high": float(np.exp(bounds.high)),
-        "detectable": float(np.exp(standard_error * _noncentrality(float(test.df)))),
+        "standard_error": standard_error,
+        "freedom": float(test.df),
     }
     return numbers, float(test.pvalue)
 
 
+def detectable(numbers: Numbers, tests: int) -> float | None:
+    """The ratio that is found 80 times in 100 at 5 % / tests, two-sided; None for an untested one."""
+    error, freedom = numbers["standard_error"], numbers["freedom"]
+    if error is None:
+        return None
+    return 1.0 if freedom is None else float(np.exp(error * _noncentrality(freedom, tests)))
+
+
 @cache
-def _noncentrality(freedom: float) -> float:
-    """Where a two-sided t test at 5 % rejects 80 times in 100, found by search."""
-    critical = stats.t.ppf(0.975, freedom)
-    return float(brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80, 0.1, 50.0, xtol=1e-12))
+def _noncentrality(freedom: float, tests: int) -> float:
+    """Where the test rejects that often, found by search."""
+    critical = stats.t.ppf(1 - 0.025 / tests, freedom)
+    return float(brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80, 0.1, 500.0, xtol=1e-12))
+
+
+def _round(record: Raw) -> Round:
+    return record.get("sweep") or "", record["round"]
 
 
 def _spread(field: str, by_round: Sequence[float], repeats: Sequence[float]) -> Numbers:
@@ -242,7 +257,7 @@ def _spread(field: str, by_round: Sequence[float], repeats: Sequence[float]) -> 
     return {f"{field} low": low, f"{field} high": high, f"{field} deviation": deviation}
 
 
-def _centre(by_round: dict[int, float]) -> float | None:
+def _centre(by_round: dict[Round, float]) -> float | None:
     return float(np.exp(np.mean(np.log(list(by_round.values()))))) if by_round else None
 
 

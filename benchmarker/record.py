@@ -251,6 +251,10 @@ class Imported(Plain):
     """As torch.profiler printed them after the run; `profiling.table_reader` reads them."""
 
 
+Moment = tuple[str, int]
+"""A sweep, by when it began, and its round."""
+
+
 class RunRecord(Plain):
     """One process, one variant."""
 
@@ -266,6 +270,8 @@ class RunRecord(Plain):
     """Why a run failed before it could measure, in one sentence."""
     round: int = Field(default=0, ge=0)
     """Which round of a sweep; 0 for a single run."""
+    sweep: str | None = None
+    """When that sweep began: rounds of another one are other rounds. None for a single run."""
     model: ModelFacts
     variant: VariantFacts
     environment: Environment
@@ -293,3 +299,8 @@ class RunRecord(Plain):
     """None where this program measured."""
     reproduce: str
     """The command that makes this record again."""
+
+    @property
+    def moment(self) -> Moment:
+        """What it was measured in turns with: the sweep and its round."""
+        return self.sweep or "", self.round

@@ -30,7 +30,7 @@ GRID = "Grid"
 PROCEDURE = "Procedure"
 QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
-SWEEP_OPTIONS = ("--record", "--round", "--cells", "--only")
+SWEEP_OPTIONS = ("--record", "--sweep", "--round", "--cells", "--only")
 """What a sweep adds to the arguments; each takes a value."""
 
 
@@ -145,6 +145,7 @@ def asked_job(
         Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<model>]")
     ] = None,
     record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
+    sweep: Annotated[str, typer.Option(hidden=True, help="When the sweep began.")] = "",
     round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
     cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
     only: Annotated[str, typer.Option(hidden=True, help="Of a sweep's part: timing or quality.")] = "timing",
@@ -157,7 +158,7 @@ def asked_job(
     Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
     """
     # A Job; imported here, because making its classes takes as long as all the rest of --help.
-    from benchmarker.job import make_job, part_of, whole_numbers
+    from benchmarker.job import Part, make_job, whole_numbers
 
     options = list(option or [])
     if calibration is not None:
@@ -201,7 +202,7 @@ def asked_job(
         },
         device=device,
         output=output,
-        part=part_of(record, round_, whole_numbers("--cells", cells), only=only),
+        part=Part(record, sweep, round_, tuple(whole_numbers("--cells", cells) or ()), only) if record else None,
         reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
     )
 

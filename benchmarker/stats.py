@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
@@ -30,6 +30,8 @@ MIN_ROUNDS = 3
 SAME_WITHIN = 0.02
 """Differences below this are nobody's reason to choose a variant."""
 
+Round = TypeVar("Round", bound=Hashable)
+"""What two variants were measured in together."""
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 
 
@@ -55,8 +57,19 @@ class Ratio:
     high: float | None = None
     p: float | None = None
     """Two-sided, for a true ratio of 1, before any correction. None below three rounds."""
-    detectable: float | None = None
-    """The smallest true ratio above 1 that this spread and number of rounds would show 80 times in 100."""
+    standard_error: float | None = None
+    """Of the ratio's logarithm."""
+    freedom: float | None = None
+    """The t distribution's degrees of freedom."""
+
+    def detectable(self, tests: int) -> float | None:
+        """The smallest true ratio above 1 that would be found at least 80 times in 100, among so many that are tested.
+
+        Holm's first step asks for 5 % / tests; its later ones for less.
+        """
+        if self.standard_error is None or self.freedom is None:
+            return None
+        return detectable_ratio(self.standard_error, self.freedom, tests=tests)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -89,16 +102,15 @@ def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimat
     return Estimate(value, value * math.exp(-half), value * math.exp(half), spread)
 
 
-def paired_ratio(baseline: Mapping[int, float], variant: Mapping[int, float]) -> Ratio:
+def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]) -> Ratio:
     """The speed-up from times by round, paired by round: d_r = ln(baseline_r) - ln(variant_r).
 
     ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). What slows a whole round down, such
-    as a warm room, is in both times and cancels. Without a common round it is the plain ratio of the two values.
+    as a warm room, is in both times and cancels. Where no round has both, nothing pairs them: see `unpaired_ratio`.
     """
-    common = sorted(baseline.keys() & variant.keys())
+    common = [one for one in baseline if one in variant]
     if not common:
-        value = geometric_mean(list(baseline.values())) / geometric_mean(list(variant.values()))
-        return Ratio(value, rounds=0)
+        return unpaired_ratio(list(baseline.values()), list(variant.values()))
     logs = [math.log(baseline[number] / variant[number]) for number in common]
     centre = statistics.fmean(logs)
     if len(logs) < MIN_ROUNDS:
@@ -163,7 +175,7 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
-def against_each(first: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> list[tuple[Ratio, Verdict]]:
+def against_each(first: Mapping[Round, float], others: Sequence[Mapping[Round, float]]) -> list[tuple[Ratio, Verdict]]:
     """How many times as fast one variant is as each other one, from times by round.
 
     That it came first was seen in the data, so that all of them are corrected for.
@@ -172,9 +184,9 @@ def against_each(first: Mapping[int, float], others: Sequence[Mapping[int, float
     return list(zip(ratios, verdicts(ratios), strict=True))
 
 
-def detectable_ratio(standard_error: float, freedom: float) -> float:
-    """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % rejects with 80 % power."""
-    return math.exp(_noncentrality(freedom) * standard_error)
+def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
+    """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % / tests rejects with 80 % power."""
+    return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
@@ -185,7 +197,8 @@ def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int)
         low=math.exp(centre - half),
         high=math.exp(centre + half),
         p=_two_sided_p(centre, standard_error, freedom),
-        detectable=detectable_ratio(standard_error, freedom),
+        standard_error=standard_error,
+        freedom=freedom,
     )
 
 
@@ -205,10 +218,10 @@ def _two_sided_p(centre: float, standard_error: float, freedom: float) -> float:
 
 
 @cache
-def _critical(freedom: float) -> float:
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+def _critical(freedom: float, tests: int = 1) -> float:
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / tests))
 
 
 @cache
-def _noncentrality(freedom: float) -> float:
-    return float(nctdtrinc(freedom, 1 - POWER, _critical(freedom)))
+def _noncentrality(freedom: float, tests: int) -> float:
+    return float(nctdtrinc(freedom, 1 - POWER, _critical(freedom, tests)))

@@ -86,6 +86,7 @@ def run_sweep(
         folder=asked.folder or _new_folder(asked, surroundings),
         monitor=seams.find_monitor(surroundings),
         deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
+        sweep=sweep_file(asked),
         run=seams.run,
         report=seams.report,
     )
@@ -139,13 +140,12 @@ def _open_folder(site: Site, terminal: Terminal) -> Stock:
     if site.settings.resume:
         cells = asked.rounds * sum(len(job.grid.points()) for job in asked.jobs.values())
         terminal.line(f"{len(stock.done)} of {cells} cells are there already")
-    sweep_file = _sweep_file(asked)
-    if sweep_file != asked.before:
-        write_sweep_file(site.folder, sweep_file)
+    if site.sweep != asked.before:
+        write_sweep_file(site.folder, site.sweep)
     return stock
 
 
-def _sweep_file(asked: Asked) -> SweepFile:
+def sweep_file(asked: Asked) -> SweepFile:
     """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
     if asked.before:
         return asked.before.model_copy(

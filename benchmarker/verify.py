@@ -18,7 +18,17 @@ from benchmarker.collect import Collected, collect
 from benchmarker.comparable import check_comparable, named_variants
 from benchmarker.comparison import Comparison, compare_records
 from benchmarker.qualityfacts import Quality
-from benchmarker.recompute import Numbers, Raw, numbers_of, quality_of, ratio, spreads_of, times_by_round, verdict
+from benchmarker.recompute import (
+    Numbers,
+    Raw,
+    detectable,
+    numbers_of,
+    quality_of,
+    ratio,
+    spreads_of,
+    times_by_round,
+    verdict,
+)
 from benchmarker.record import Cell, Profile, RunRecord
 from benchmarker.report.rows import CellKey, Row, to_row
 from benchmarker.report.words import cell_words
@@ -194,8 +204,9 @@ def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
         expected: dict[str, Any] = {**numbers_of(own, shape), **spreads_of(own, shape)}
         if index in ratios:
             numbers, p = ratios[index]
-            expected |= {**numbers, "verdict": verdict(numbers, p, all_p)}
-        stated = _stated(row)
+            expected |= {field: numbers[field] for field in ("ratio", "ratio_low", "ratio_high")}
+            expected |= {"detectable": detectable(numbers, len(all_p)), "verdict": verdict(numbers, p, all_p)}
+        stated = _stated(row, tests=len(all_p))
         for field, value in expected.items():
             yield row, _equal(cell_words(row.cell), field, stated[field], value)
 
@@ -214,7 +225,7 @@ def _ratios(
     return found
 
 
-def _stated(row: Row) -> dict[str, Any]:
+def _stated(row: Row, *, tests: int) -> dict[str, Any]:
     """All of a row's numbers, by the names they have in recompute.py."""
     estimates = {"latency_s": row.latency, "ttft_s": row.ttft, "tpot_s": row.tpot, "tokens_per_s": row.rate}
     spreads = {
@@ -222,7 +233,7 @@ def _stated(row: Row) -> dict[str, Any]:
         for field, measured in estimates.items()
         for part in ("low", "high", "deviation")
     }
-    return {**to_row(row), **spreads, "detectable": row.ratio.detectable if row.ratio else None}
+    return {**to_row(row), **spreads, "detectable": row.ratio.detectable(tests) if row.ratio else None}
 
 
 def _shape(key: CellKey) -> tuple[int, int, int, int, int]:

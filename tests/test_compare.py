@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker import stats
 from benchmarker.comparison import compare, to_rows
 from benchmarker.errors import ResultsError
+from benchmarker.verify import verify
 from tests.records import (
     cell,
     failed_cell,
@@ -117,6 +119,22 @@ def test_several_processes_of_one_round_count_as_one_round(tmp_path):
     )
     row = rows_of(tmp_path)["int8"]
     assert (row["verdict"], row["rounds"], row["runs"]) == ("not tested", 1, 5)
+
+
+def test_rounds_of_two_sweeps_are_different_rounds(tmp_path):
+    base, other = [1.0, 1.1, 1.2], [0.5, 0.55, 0.6]
+    together = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="monday")]
+    (paired,) = [row for row in compare([save(tmp_path / "one", *together)]).rows if row.variant == "int8"]
+    apart = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="tuesday")]
+    (unpaired,) = [row for row in compare([save(tmp_path / "two", *apart)]).rows if row.variant == "int8"]
+    assert paired.ratio == stats.paired_ratio(dict(enumerate(base)), dict(enumerate(other)))
+    assert unpaired.ratio == stats.unpaired_ratio(base, other)
+    later = {"sweep": "tuesday", "started_at": "2026-03-02T10:00:00Z"}
+    again = [*together, *rounds("fp16", base, **later), *rounds("int8", other, **later)]
+    (both,) = [row for row in compare([save(tmp_path / "three", *again)]).rows if row.variant == "int8"]
+    assert (both.rounds, both.ratio.rounds) == (6, 6)
+    assert verify([tmp_path / "two"]).is_right
+    assert verify([tmp_path / "three"]).is_right
 
 
 def test_a_single_token_has_no_time_per_further_token(tmp_path):

@@ -51,7 +51,7 @@ def test_single_runs_show_their_spread_and_no_verdict(tmp_path):
 | int8    |     2.280 | 45.60 ± 0.02 | 45.60 ± 0.02 | 21.93 ± 0.01 |    0.61x |     7.59 |        4.11 |        8.78 |   18.8 |
 
 Values are medians over the timed runs of one process, ± their sample standard deviation. Speed-up is in tok/s """  # noqa: E501
-        "against fp16. Not tested: one process a variant cannot tell a difference from chance; 3 rounds or more can "
+        "against fp16. Not tested: one round cannot tell a difference from chance; 3 rounds or more can "
         "(`benchmarker sweep`). Peak is the live tensors as torch's allocator counts them.\n\n"
         "- Random weights (load_format dummy): text and quality mean nothing; time and memory do not depend on the "
         "weights' values.\n"
@@ -79,8 +79,8 @@ def test_five_rounds_show_intervals_and_verdicts(tmp_path):
         "[low, high] is the 95 % interval over the rounds, one median from a fresh process each. Speed-up is in tok/s "
         "against fp16. Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is "
         "more than 2 % off; same: the whole interval is within ±2 %; inconclusive: more rounds would tell. A true "
-        "difference of 0.2 % in the steadiest row and 6.3 % in the least steady would have been detected 80 % of the "
-        "time." in text
+        "difference of 0.3 % in the steadiest row and 8.7 % in the least steady would have been detected at least "
+        "80 % of the time." in text
     )
 
 

@@ -76,7 +76,21 @@ def test_what_slows_a_whole_round_cancels():
 def test_fewer_than_three_common_rounds_give_a_ratio_without_a_test():
     found = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
     assert found == Ratio(pytest.approx(2.0), rounds=2)
-    assert paired_ratio({0: 2.0}, {3: 1.0}) == Ratio(pytest.approx(2.0), rounds=0)
+
+
+def test_rounds_that_were_never_shared_pair_nothing():
+    apart = paired_ratio({0: 2.0, 1: 2.2, 2: 1.9}, {3: 1.0, 4: 1.1, 5: 1.3})
+    assert apart == unpaired_ratio([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
+    assert apart.rounds == 3
+
+
+@pytest.mark.parametrize("tests", [1, 4, 20])
+def test_what_would_have_been_detected_counts_holms_correction(tests):
+    ratio = unpaired_ratio([1.00, 1.01, 1.02], [1.00, 1.02, 1.03])
+    noncentrality = math.log(ratio.detectable(tests)) / ratio.standard_error
+    critical = reference.t.ppf(1 - 0.025 / tests, ratio.freedom)
+    assert reference.nct.sf(critical, ratio.freedom, noncentrality) == pytest.approx(0.80, abs=1e-4)
+    assert Ratio(2.0, rounds=2).detectable(tests) is None
 
 
 def test_two_sweeps_are_compared_with_welchs_t_on_logarithms():

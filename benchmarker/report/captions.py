@@ -26,12 +26,13 @@ def _spread(rows: Sequence[Row]) -> list[str]:
         said.append(
             f"[low, high] is the {percent(CONFIDENCE)} interval over the rounds, one median from a fresh process each."
         )
-    if any(row.rounds == 1 and row.rate and row.rate.deviation is not None for row in rows):
+    untested = [row for row in rows if row.rounds < MIN_ROUNDS and row.rate and row.rate.deviation is not None]
+    if any(row.processes == 1 for row in untested):
         said.append("Values are medians over the timed runs of one process, ± their sample standard deviation.")
-    if any(row.rounds == 2 for row in rows):
+    if any(row.processes > 1 for row in untested):
         said.append(
-            "With two rounds a value is the geometric mean of their medians, ± the sample standard deviation of all "
-            "timed runs."
+            "Of several processes in fewer than three rounds, a value is the geometric mean of their medians, ± the "
+            "sample standard deviation of all timed runs."
         )
     return said
 
@@ -44,7 +45,7 @@ def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
     untested = [row for row in others if row.verdict == "not tested"]
     if untested:
         fewest = min(row.ratio.rounds for row in untested if row.ratio)
-        counted = {0: "no round in common", 1: "one process a variant"}.get(fewest, f"{fewest} rounds")
+        counted = "one round" if fewest == 1 else f"{fewest} rounds"
         said.append(
             f"Not tested: {counted} cannot tell a difference from chance; {MIN_ROUNDS} rounds or more can "
             "(`benchmarker sweep`)."
@@ -53,7 +54,8 @@ def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    detectable = [row.ratio.detectable for row in rows if row.ratio and row.ratio.detectable is not None]
+    tested = [row.ratio for row in rows if row.ratio and row.ratio.p is not None]
+    detectable = [found for ratio in tested if (found := ratio.detectable(len(tested))) is not None]
     if not detectable:
         return []
     least, most = (percent(ratio - 1, places=1) for ratio in (min(detectable), max(detectable)))
@@ -62,7 +64,7 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     return [
         f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
         f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would tell.",
-        f"A true difference of {seen} would have been detected {percent(POWER)} of the time.",
+        f"A true difference of {seen} would have been detected at least {percent(POWER)} of the time.",
     ]
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarker.record import Cell, Energy, EnergyWindow, RunRecord
+from benchmarker.record import Cell, Energy, EnergyWindow, Moment, RunRecord
 from benchmarker.stats import Estimate, estimate, geometric_mean
 
 
@@ -34,9 +34,9 @@ def energy_use(cells: Sequence[tuple[RunRecord, Cell]]) -> EnergyUse | None:
     counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
     if not counted:
         return None
-    by_round: dict[int, list[float]] = defaultdict(list)
+    by_round: dict[Moment, list[float]] = defaultdict(list)
     for record, cell, energy in counted:
-        by_round[record.round].append(_generation_j(energy.generation) / _tokens(cell))
+        by_round[record.moment].append(_generation_j(energy.generation) / _tokens(cell))
     windows = [_generation_j([one]) / _tokens(cell) for _, cell, energy in counted for one in energy.generation]
     return EnergyUse(
         per_token=estimate([geometric_mean(by_round[number]) for number in sorted(by_round)], windows),

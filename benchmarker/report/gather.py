@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarker.record import Cell, LoadFacts, RunRecord, Sample
+from benchmarker.record import Cell, LoadFacts, Moment, RunRecord, Sample
 from benchmarker.report.energy import energy_use
 from benchmarker.report.rows import CellKey, Failure, Row
 from benchmarker.roofline import floor_s, mbu, prefill_mfu
@@ -86,6 +86,7 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
         "decode_tokens_per_s": cell.batch_size / tpot.value if tpot else None,
         "peak_memory_bytes": max((peak for _, one in good if (peak := _peak(one)) is not None), default=None),
         "rounds": len(latency_by_round),
+        "processes": len(good),
         "runs": sum(len(one.samples) for _, one in good),
         "clock_mhz": _clock(good),
         "energy": energy_use(good),
@@ -118,13 +119,13 @@ def _peak(cell: Cell) -> int | None:
     return allocated + (cell.memory.graph_pool_bytes or 0)
 
 
-def _by_round(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float | None]) -> dict[int, float]:
+def _by_round(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float | None]) -> dict[Moment, float]:
     """Median per process; where several processes share a round, their geometric mean."""
-    medians: dict[int, list[float]] = defaultdict(list)
+    medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := of(sample)) is not None]
         if values:
-            medians[record.round].append(statistics.median(values))
+            medians[record.moment].append(statistics.median(values))
     return {number: geometric_mean(medians[number]) for number in sorted(medians)}
 
 
@@ -184,10 +185,10 @@ def _why_not(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[str, str | Non
 
 
 def _failures(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[Failure, ...]:
-    measured = {record.round for record, cell in cells if cell and cell.status == "ok"}
+    measured = {record.moment for record, cell in cells if cell and cell.status == "ok"}
     bad = [(record, cell) for record, cell in cells if cell and cell.status != "ok"]
     return tuple(
-        Failure(record.round, cell.status, cell.reason, is_repeated=record.round in measured) for record, cell in bad
+        Failure(record.round, cell.status, cell.reason, is_repeated=record.moment in measured) for record, cell in bad
     )
 
 

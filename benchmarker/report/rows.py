@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from benchmarker.qualityfacts import Quality, TaskResult
-from benchmarker.record import RunRecord
+from benchmarker.record import Moment, RunRecord
 from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
@@ -55,7 +55,7 @@ class Row:
     tpot: Estimate | None = None
     rate: Estimate | None = None
     """New tokens a second of the whole batch, end to end."""
-    latency_by_round: dict[int, float] = field(default_factory=dict)
+    latency_by_round: dict[Moment, float] = field(default_factory=dict)
     decode_tokens_per_s: float | None = None
     peak_memory_bytes: int | None = None
     """Live tensors on a GPU, resident memory on CPU; the largest of all processes."""
@@ -101,6 +101,8 @@ class Row:
     """Leading tokens that are those of the baseline variant."""
     energy: EnergyUse | None = None
     rounds: int = 0
+    processes: int = 0
+    """More than the rounds where single runs were repeated."""
     runs: int = 0
     """Timed repeats in all."""
     clock_mhz: float | None = None

@@ -20,6 +20,7 @@ from benchmarker.run import PROGRAM
 from benchmarker.spec import Point
 from benchmarker.sweeping.arguments import Asked, Settings, arguments_of
 from benchmarker.sweeping.faults import Fault
+from benchmarker.sweeping.folder import SweepFile
 from benchmarker.sweeping.standing import Standing
 
 RUN = (sys.executable, "-m", "benchmarker.run")
@@ -41,6 +42,8 @@ class Site:
     monitor: Monitor | None
     deadline_s: float | None
     """On the monotonic clock."""
+    sweep: SweepFile
+    """As it is written in the folder."""
     run: tuple[str, ...] = RUN
     """What a child is started with, before its arguments."""
     report: tuple[str, ...] = REPORT
@@ -75,7 +78,8 @@ class Site:
             *self._arguments(variant),
             *([] if profile else ["--no-profile"]),
             *("--only", "timing"),
-            *("--record", str(record), "--round", str(round_number), "--cells", ",".join(map(str, cells))),
+            *("--record", str(record), "--sweep", self.sweep.started_at, "--round", str(round_number)),
+            *("--cells", ",".join(map(str, cells))),
         ]
 
     def quality_path(self, variant: str) -> Path:

@@ -22,7 +22,7 @@ from benchmarker.job import blank_record
 from benchmarker.measure.monitor import Monitor, find_monitor
 from benchmarker.record import Environment, RunRecord
 from benchmarker.silence import Streams
-from benchmarker.sweep import Seams, Settings, run_sweep
+from benchmarker.sweep import Seams, Settings, run_sweep, sweep_file
 from benchmarker.sweeping.arguments import read_arguments
 from benchmarker.sweeping.site import Site
 from benchmarker.terminal import Terminal
@@ -129,7 +129,9 @@ class Stage:
 
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
         asked = read_arguments(self.config, arguments, settings)
-        site = Site(asked, settings, self.environment, self.results, monitor=None, deadline_s=None)
+        site = Site(
+            asked, settings, self.environment, self.results, monitor=None, deadline_s=None, sweep=sweep_file(asked)
+        )
         keys = site.keys()
         variants = {
             name: {

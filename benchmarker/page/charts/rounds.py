@@ -73,7 +73,7 @@ def rounds_chart(
 
 def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
     """Of each process that measured the cell, in the order of the rounds."""
-    ordered = sorted(records, key=lambda one: (one.round, one.started_at))
+    ordered = sorted(records, key=lambda one: (one.moment, one.started_at))
     found = [one for record in ordered if (one := cell_of(record, cell)) and one.status == "ok" and one.samples]
     return [[sample.latency_s for sample in one.samples] for one in found]
 
