@@ -131,16 +131,10 @@ def _with_tokens_in_common(rows: Sequence[Row], baseline: str) -> list[Row]:
 
 
 def _with_bounds(rows: Sequence[Row], explained: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
-    """The rows with what they are bound by, where a generation after the same prompt was profiled."""
-    bounds = {
-        (one.variant, one.cell.prompt_tokens, one.cell.batch_size): one.verdict.bound
-        for one in explained
-        if isinstance(one, Explanation)
-    }
+    """The rows with what they are bound by, where a generation after the same prompt and depth was profiled."""
+    bounds = {(one.variant, one.cell.context): one.verdict.bound for one in explained if isinstance(one, Explanation)}
     return tuple(
-        replace(row, bound_by=bounds.get((row.variant, row.cell.prompt_tokens, row.cell.batch_size)))
-        if row.cell and row.status == "ok"
-        else row
+        replace(row, bound_by=bounds.get((row.variant, row.cell.context))) if row.cell and row.status == "ok" else row
         for row in rows
     )
 

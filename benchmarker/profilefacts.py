@@ -27,6 +27,8 @@ class Profile(Plain):
     prompt_tokens: int
     new_tokens: int
     batch_size: int
+    depth: int | None = None
+    """Tokens in the cache before the prompt. None in records from before it was kept."""
     latency_s: float
     """With the profiler on: never to be quoted as a speed."""
     kernel_s: float

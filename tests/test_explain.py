@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarker.comparison import compare_records
 from benchmarker.explaining.advice import graph_ceiling
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.values import Ceiling, NotExplained
@@ -47,9 +48,30 @@ def test_kernels_that_run_at_once_are_a_part_that_takes_time_away() -> None:
 
 
 def test_what_the_parts_do_not_add_up_to_is_shown_as_unexplained() -> None:
-    found = explained(run("fp16", *FP16, tpot_ms=5.0))
-    assert parts(found)["unexplained"] == -2.0
-    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.005)
+    found = explained(run("fp16", *FP16, tpot_ms=6.8))
+    assert parts(found)["unexplained"] == pytest.approx(-0.2)
+    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.0068)
+
+
+def test_kernels_that_took_longer_than_the_whole_token_without_the_profiler_explain_nothing() -> None:
+    found = explain("fp16", [run("fp16", *FP16, tpot_ms=5.0)])
+    assert isinstance(found, NotExplained)
+    assert found.why == (
+        "the profiled kernels alone took 7.00 ms a token, longer than the 5.00 ms of a whole one without the profiler: "
+        "it slowed them, and their times tell nothing"
+    )
+
+
+def test_a_verdict_is_of_the_depth_that_was_profiled_and_of_no_other() -> None:
+    times = [2.8] * 5
+    shapes = [cell(times, prompt_tokens=26, new_tokens=100, depth=depth) for depth in (0, 4096)]
+    for depth in (0, 4096):
+        profiled = split_profile(*FP16, depth=depth)
+        found = explained(record("fp16", *shapes, profile=profiled, limits=LIMITS))
+        assert found.cell.depth == depth
+        rows = compare_records([record("fp16", *shapes, profile=profiled, limits=LIMITS)]).rows
+        assert [row.bound_by for row in rows if row.cell.depth == depth] == ["host"]
+        assert [row.bound_by for row in rows if row.cell.depth != depth] == [None]
 
 
 def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is_computed() -> None:
@@ -241,9 +263,11 @@ def test_a_profile_of_a_faster_process_says_that_it_was() -> None:
 
 
 def test_a_prompt_that_was_profiled_slower_than_it_was_timed_tells_nothing() -> None:
-    found = explained(run("fp16", *FP16, tpot_ms=5.0))
+    profiled = split_profile(*FP16, kernel("aten_prompt_gemm", ms=0.1))
+    slow = profiled.model_copy(update={"busy_s": profiled.busy_s + 0.03})
+    found = explained(run("fp16", *FP16, tpot_ms=28.0, profiled=slow))
     assert found.prefill == (
-        "prefill of 26 tokens: 5.00 ms to the first token; the profiled one took longer than that in its kernels "
+        "prefill of 26 tokens: 28.00 ms to the first token; the profiled one took longer than that in its kernels "
         "alone, which tells nothing"
     )
 

@@ -22,7 +22,7 @@ from benchmarker.units import seconds
 FASTER_PROFILED = 0.97
 """The profiler only slows: a profiled token below this share of the others' time is another process's speed."""
 BUSIER_THAN_TIMED = 1.05
-"""Of the time to the first token: kernels do not take longer than the whole."""
+"""Of the time without the profiler: kernels do not take longer than the whole."""
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
@@ -46,13 +46,21 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
 def _from_profile(
     name: str, record: RunRecord, profile: Profile, records: Sequence[RunRecord]
 ) -> Explanation | NotExplained:
-    row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size)
+    row = _row(
+        name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth
+    )
     if row is None or row.cell is None:
         return NotExplained(name, "the cell that was profiled was not measured")
     phase = decode_phase(profile)
     total_s = _token_s(row, phase, profile.new_tokens)
     if total_s is None:
         return NotExplained(name, "a single token was generated, and decoding takes two")
+    if phase.busy_s > BUSIER_THAN_TIMED * total_s:
+        return NotExplained(
+            name,
+            f"the profiled kernels alone took {ms(phase.busy_s)} a token, longer than the {ms(total_s)} of a whole one "
+            "without the profiler: it slowed them, and their times tell nothing",
+        )
     return _explanation(name, record, row, phase, conversion_of(phase), total_s=total_s, profile=profile)
 
 
@@ -138,13 +146,19 @@ def _explanation(
     )
 
 
-def _row(name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_size: int) -> Row | None:
-    """The longest and deepest cell with the profiled prompt, which is what is profiled, over all processes."""
+def _row(
+    name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
+) -> Row | None:
+    """The longest cell with the profiled prompt and depth, over all processes.
+
+    Args:
+        depth: None where it was not kept: then the deepest is taken, which is what is profiled if it ran.
+    """
     keys: list[CellKey] = [
         key
         for record in records
         for key in keys_of(record)
-        if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size)
+        if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size) and depth in (None, key.depth)
     ]
     longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
     rows = (make_row(name, key, records) for key in longest_first)

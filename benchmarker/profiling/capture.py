@@ -36,6 +36,7 @@ def profile_generation(
     prompt_tokens: int,
     new_tokens: int,
     batch_size: int,
+    depth: int = 0,
     first_token_ns: Callable[[], int | None] = lambda: None,
 ) -> Profile:
     """Run a warm step once more, with the profiler on.
@@ -76,6 +77,7 @@ def profile_generation(
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         batch_size=batch_size,
+        depth=depth,
         latency_s=sample.latency_s,
         kernel_s=work.kernel_s,
         busy_s=work.busy_s,

@@ -22,6 +22,7 @@ FLAGS = {
 }
 
 REASON_LENGTH = 300
+UUID_LENGTH = 12
 CLOCKS_WITHIN = 1.03
 """Variants whose clocks differ by more are shown with them."""
 
@@ -32,6 +33,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *impossible(rows),
         *_dummy(rows),
         *_types(records),
+        *_cards(records),
         *_failed(rows),
         *_unfinished(records),
         *_unjudged(records),
@@ -64,6 +66,21 @@ def _types(records: Sequence[RunRecord]) -> list[str]:
     return [
         "Not all variants compute in the same type: "
         + "; ".join(f"{escaped(dtype)}: {_names(variants)}" for dtype, variants in names.items())
+        + "."
+    ]
+
+
+def _cards(records: Sequence[RunRecord]) -> list[str]:
+    """Two boards of one name are not the same board."""
+    variants: dict[str, dict[str, None]] = {}
+    for record in records:
+        if record.environment.device.uuid:
+            variants.setdefault(record.environment.device.uuid, {})[record.variant.name] = None
+    if len(variants) < 2:
+        return []
+    return [
+        f"{len(variants)} boards, which are not quite alike: "
+        + "; ".join(f"{escaped(uuid[:UUID_LENGTH])} ran {_names(names)}" for uuid, names in variants.items())
         + "."
     ]
 

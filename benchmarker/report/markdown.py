@@ -79,9 +79,10 @@ def summary(record: RunRecord, *, bound_by: str | None = None) -> str:
 
 
 def _bound(row: Row, record: RunRecord, bound_by: str | None) -> Row:
-    profiled = (record.profile.prompt_tokens, record.profile.batch_size) if record.profile else None
-    is_profiled = row.cell is not None and (row.cell.prompt_tokens, row.cell.batch_size) == profiled
-    return replace(row, bound_by=bound_by) if is_profiled and row.status == "ok" else row
+    profile = record.profile
+    context = (profile.batch_size, profile.prompt_tokens, profile.depth or 0) if profile else None
+    is_profiled = row.cell is not None and row.cell.context == context and row.status == "ok"
+    return replace(row, bound_by=bound_by) if is_profiled else row
 
 
 def headline(rows: Sequence[Row]) -> CellKey | None:

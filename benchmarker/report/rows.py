@@ -24,6 +24,11 @@ class CellKey:
     depth: int = 0
     """Tokens in the cache before the prompt."""
 
+    @property
+    def context(self) -> tuple[int, int, int]:
+        """What a decode step works on, whatever number of tokens follow: batch, prompt and depth."""
+        return self.batch_size, self.prompt_tokens, self.depth
+
 
 class Failure(NamedTuple):
     """One process that gave no number although others of the row did."""

@@ -39,7 +39,7 @@ def sweep(
 
     After the config: names of variants (all of them if none is given), and options that are passed on to every run.
 
-    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq --runs 3
+    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
     """
     from benchmarker.sweep import Settings, run_sweep
     from benchmarker.sweeping.arguments import rounds_of
