@@ -88,7 +88,7 @@ def _read(path: Path, *, is_named: bool) -> RunRecord | None:
     except ValidationError:
         if not is_named and not _claims_to_be_a_record(text):
             return None
-        # Slower, and says what is wrong, or brings an older record up to date.
+        # Slower, and says what is wrong.
         return read_record(path)
     return record if record.schema_version == SCHEMA_VERSION else read_record(path)
 

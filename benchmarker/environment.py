@@ -54,7 +54,7 @@ VARIABLES = re.compile(
 )
 
 # Inside a family taken whole, these change no speed: they say where files are, or who someone is.
-_NOT_RECORDED = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR\b|PATH\b|FILE\b|URL|HOST|USER")
+_NOT_RECORDED = re.compile(r"(^|_)TOKEN(_|$)|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR$|PATH$|_FILE$|URL|HOST|USER")
 
 
 def environment(device: Device) -> Environment:

@@ -5,6 +5,7 @@ An option given on the command line wins over the config file's key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -124,8 +125,8 @@ def make_job(
     _check_quality(asked_model, asked_quality, given=quality)
     return Job(
         model=asked_model,
-        variant=_form(base, form, dict(parse_option(text) for text in options)),
-        grid=_with(experiment.grid if experiment else Grid(), grid),
+        variant=_form(base, form, _each_once(options)),
+        grid=_with(experiment.grid if experiment else Grid(), _one_kind_of_prompt(grid)),
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
         quality=asked_quality,
         device=device,
@@ -181,6 +182,24 @@ def _with(spec: Any, given: Given) -> Any:
     data = spec.model_dump(mode="json") | {key: value for key, value in given.items() if value is not None}
     kind: type[Plain] = type(spec)
     return validated(kind, data, where="command line")
+
+
+def _one_kind_of_prompt(grid: Given) -> Given:
+    """Lengths on the command line take the place of a config's texts, which would win over its own lengths."""
+    if grid.get("prompt_tokens") is None:
+        return grid
+    if grid.get("prompts"):
+        raise SpecError("--prompt and --prompt-tokens: a text has its own length; give one of them")
+    return {**grid, "prompts": ()}
+
+
+def _each_once(options: Sequence[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for key, value in map(parse_option, options):
+        if key in given:
+            raise SpecError(f"--option {key}: given twice, as {given[key]} and as {value}")
+        given[key] = value
+    return given
 
 
 def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> VariantSpec:

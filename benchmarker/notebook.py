@@ -17,7 +17,7 @@ class ShownRecord(RunRecord):
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record; one of an older form is brought up to date.
+    """Read one record.
 
     Raises:
         ResultsError: There is none, or it cannot be read.

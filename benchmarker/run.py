@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarker.errors import SpecError
 from benchmarker.garbage import no_garbage_collection
 from benchmarker.misfit import fitting_libraries
 from benchmarker.sweeping.orphan import end_with_parent
@@ -160,6 +161,8 @@ def asked_job(
     # A Job; imported here, because making its classes takes as long as all the rest of --help.
     from benchmarker.job import Part, make_job, whole_numbers
 
+    if compile_ and runtime not in (None, "compile"):
+        raise SpecError(f"--compile is --runtime compile, and --runtime {runtime} is given too")
     options = list(option or [])
     if calibration is not None:
         options.append(f"calibration={calibration}")

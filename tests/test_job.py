@@ -7,6 +7,7 @@ import pytest
 
 from benchmarker.errors import SpecError
 from benchmarker.job import Job, make_job, whole_numbers
+from benchmarker.run import read_job
 
 CONFIG = Path("configs/quickstart.yaml")
 
@@ -31,6 +32,20 @@ def test_an_option_on_the_command_line_wins_over_the_config() -> None:
     assert (made.model.id, made.procedure.runs, made.procedure.warmup) == ("qwen3-small", 2, 3)
 
 
+def test_lengths_win_over_the_texts_of_a_config(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("grid: {prompts: [Hello there]}\nvariants: [{name: fp16, quant: fp16}]\n")
+    assert [point.prompt for point in job(config=config, variant="fp16").grid.points()] == ["Hello there"] * 2
+    asked = job(config=config, variant="fp16", grid={"prompt_tokens": [512], "prompts": None})
+    assert {(point.prompt, point.prompt_tokens) for point in asked.grid.points()} == {(None, 512)}
+
+
+def test_compile_beside_another_runtime_is_refused() -> None:
+    with pytest.raises(SpecError, match="--compile is --runtime compile, and --runtime graph is given too"):
+        read_job(["--quant", "int8", "--runtime", "graph", "--compile"])
+    assert read_job(["--quant", "int8", "--runtime", "compile", "--compile"]).variant.runtime == "compile"
+
+
 def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:
     assert job(config=CONFIG, variant="gptq").variant.name == "gptq"
     assert job(config=CONFIG, variant="gptq", options=["kernel=torch"]).variant.name == "gptq kernel=torch"
@@ -44,6 +59,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"form": {"quant": "awq"}}, "command line: quant: no loader 'awq'"),
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
     ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: input should be greater than 0, not 0"),
+    ({"grid": {"prompts": ["hi"], "prompt_tokens": [512]}}, "--prompt and --prompt-tokens: .*; give one of them"),
+    ({"form": {"quant": "gptq"}, "options": ["bits=4", "bits=8"]}, "--option bits: given twice, as 4 and as 8"),
     ({"procedure": {"runs": 0}}, "command line: runs: input should be greater than 0, not 0"),
     (
         {"model": {"load_format": "random"}},

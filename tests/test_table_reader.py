@@ -181,13 +181,6 @@ def test_what_takes_longer_than_all_kernels_is_a_span() -> None:
     assert kinds(printed(("my_region", "0.000us", "1.200s", "1.200s"))) == {"my_region": "span"}
 
 
-def test_a_total_with_room_for_the_spans_is_doubtful() -> None:
-    kernel = ("void f(int)", "0.000us", "500.000ms", "500.000ms")
-    span = ("ProfilerStep*", "0.000us", "500.000ms", "500.000ms")
-    assert one_table(printed(kernel, span)).total_may_hold_spans
-    assert not one_table(printed(kernel, span, total="900.000ms")).total_may_hold_spans
-
-
 def test_rows_that_are_more_than_the_total_give_no_share() -> None:
     assert one_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s"))).not_listed_share is None
 

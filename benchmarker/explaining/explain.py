@@ -46,9 +46,7 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
 def _from_profile(
     name: str, record: RunRecord, profile: Profile, records: Sequence[RunRecord]
 ) -> Explanation | NotExplained:
-    row = _row(
-        name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth
-    )
+    row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth)
     if row is None or row.cell is None:
         return NotExplained(name, "the cell that was profiled was not measured")
     phase = decode_phase(profile)

@@ -42,11 +42,6 @@ class TableReport:
         """Share of the profiled span; kernels on two streams at once would make it less."""
         return self.phase.busy_s / self.span_s if self.span_s else None
 
-    @property
-    def rows(self) -> tuple[TableRow, ...]:
-        """Rows with device time that are kernels or operators, longest first."""
-        return tuple(sorted((*self.table.kernels, *self.table.operators), key=lambda row: -(row.self_device_s or 0.0)))
-
 
 def report_on(table: ProfilerTable) -> TableReport | None:
     """What the table says; None where it lists no time on a device, nor has columns of the processor alone."""

@@ -131,11 +131,6 @@ class ProfilerTable:
         total_s = self.known_total_s
         return max(0.0, 1 - self.listed_s / total_s) if total_s and not self.is_total_too_small else None
 
-    @property
-    def total_may_hold_spans(self) -> bool:
-        """Whether the total could have the spans in it, as before torch 2.5: the rows leave room for them."""
-        return bool(self.spans and self.device_s) and _device_s((*self.spans, *self.listed)) <= (self.device_s or 0.0)
-
     def _of(self, kind: Kind) -> tuple[TableRow, ...]:
         return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
 
