@@ -43,7 +43,7 @@ def everything(folder: Path, name: str = "int8") -> Comparison:
     seen = Conditions(samples=20, sm_clock_mhz=1980, temperature_c=61, power_w=310.5)
     cells = [
         cell(conditions=seen, timed_at=(1e9, 1e9 + 7)),
-        cell(new_tokens=100, conditions=seen, timed_at=(1e9 + 8, 1e9 + 20)),
+        cell([2.8, 2.9, 2.7, 2.8, 2.8], new_tokens=100, conditions=seen, timed_at=(1e9 + 8, 1e9 + 20)),
     ]
     return compared(
         folder,

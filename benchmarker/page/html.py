@@ -27,15 +27,14 @@ from benchmarker.page.surroundings import surroundings
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import caveats
-from benchmarker.report.columns import Columns, cell_columns, costs, memory, names, speed_up, timing
 from benchmarker.report.header import header
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
-from benchmarker.report.markdown import headline
-from benchmarker.report.quality import quality_caption, quality_columns, text_line
+from benchmarker.report.quality import quality_caption, text_line
 from benchmarker.report.rows import Row
-from benchmarker.report.tables import Column, RowT, escaped, plain_line
-from benchmarker.report.tasks import answers, task_caption, task_columns
-from benchmarker.report.words import cell_words, plural
+from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, sheets
+from benchmarker.report.tables import Column, RowT, plain_line
+from benchmarker.report.tasks import answers, task_caption
+from benchmarker.report.words import plural
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
@@ -51,7 +50,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sortable:
     """One table that can be sorted."""
 
     title: str
@@ -80,8 +79,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         loader=PackageLoader("benchmarker.page", "parts"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     script = _part("page.js")
-    cell = headline(results.rows)
-    chosen = [row for row in results.rows if row.cell == cell]
+    chosen = headline_rows(results.rows)
     return pages.get_template("page.html").render(
         title=_title(results),
         policy=_policy(script),
@@ -90,8 +88,8 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
         badge="Random weights: time and memory are real, text and quality are not" if _is_dummy(results) else "",
         answer=[inline(sentence) for sentence in answer(chosen)],
-        facts=[inline(line) for line in (*_forced(results), *header(results.records))],
-        sheets=_sheets(results, chosen),
+        facts=[inline(line) for line in (*forced(results), *header(results.records))],
+        sheets=[_sortable(sheet) for sheet in sheets(results)],
         caption=inline(" ".join([caption(results), quality_caption(chosen), task_caption(answers(chosen))]).strip()),
         limits=_block(limit_table(chosen)),
         limits_caption=inline(limit_caption(chosen)),
@@ -150,46 +148,15 @@ def _is_dummy(results: Comparison) -> bool:
     return any(row.dummy_weights for row in results.rows)
 
 
-def _forced(results: Comparison) -> list[str]:
-    if not results.differences:
-        return []
-    return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in results.differences)}"]
-
-
 def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
-    return [
-        *caveats(results.records, results.rows),
-        *text_line(chosen, results.baseline),
-        *_left_out(results),
-    ]
+    return [*caveats(results.records, results.rows), *text_line(chosen, results.baseline), *left_out(results)]
 
 
-def _left_out(results: Comparison) -> list[str]:
-    return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
-
-
-def _sheets(results: Comparison, chosen: Sequence[Row]) -> list[Sheet]:
-    """The answer's table, then every cell's where there are several: the columns of `compare`."""
-    rows = results.rows
-    cell = chosen[0].cell if chosen else None
-    first: Columns = [*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)]
-    sheets = [_sheet(f"At {cell_words(cell)}" if cell else "Variants", first, chosen)]
-    if len({row.cell for row in rows}) > 1:
-        every: Columns = [*names(rows), *cell_columns(rows), *timing(rows), *speed_up(results), *memory(rows)]
-        sheets.append(_sheet("Every cell", every, rows))
-    if quality := quality_columns(chosen):
-        sheets.append(_sheet("Quality", quality, chosen))
-    asked = answers(chosen)
-    if tasks := task_columns(asked):
-        sheets.append(_sheet("Tasks", tasks, asked))
-    return sheets
-
-
-def _sheet(title: str, columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> Sheet:
-    return Sheet(
-        title=title,
-        headings=tuple((column.heading, column.align) for column in columns),
-        rows=tuple(tuple(_field(column, column.text(row)) for column in columns) for row in rows),
+def _sortable(sheet: Sheet) -> Sortable:
+    return Sortable(
+        title=sheet.title or "Variants",
+        headings=tuple((column.heading, column.align) for column in sheet.columns),
+        rows=tuple(tuple(_field(column, column.text(row)) for column in sheet.columns) for row in sheet.rows),
     )
 
 

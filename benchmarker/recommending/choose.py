@@ -13,8 +13,8 @@ from typing import Literal
 
 from benchmarker.errors import ResultsError
 from benchmarker.recommending.budget import METRICS, Limit, parse_budget
-from benchmarker.report.markdown import headline
 from benchmarker.report.rows import CellKey, Results, Row
+from benchmarker.report.sheets import headline
 from benchmarker.stats import Estimate, Ratio, Verdict, against_each
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]

@@ -99,8 +99,8 @@ def limit_caption(rows: Sequence[Row]) -> str:
     ]
     if any(row.best_ratio is not None for row in rows):
         said.append(
-            "Best is the ratio of the floors at one and the same bandwidth, and so the largest speed-up that the variant "
-            "can have; reached is the share of it that it has against the baseline's quantization in the same runtime."
+            "Best is the ratio of the floors at one bandwidth, and so the largest speed-up that the variant can have; "
+            "reached is the share of it that it has against the baseline's quantization in the same runtime."
         )
     if any(row.same_tokens is not None for row in rows):
         said.append("As eager: how many of the first greedy tokens are those of `generate`.")

@@ -11,7 +11,7 @@ from benchmarker.page.charts.speed import cells_chart, speed_chart
 from benchmarker.page.charts.style import Chart, series_of
 from benchmarker.page.charts.tradeoff import memory_chart, quality_chart
 from benchmarker.page.charts.waterfall import waterfall_chart
-from benchmarker.report.markdown import headline
+from benchmarker.report.sheets import headline
 
 
 def charts_of(results: Comparison) -> list[Chart]:
