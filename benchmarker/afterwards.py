@@ -6,33 +6,48 @@ becomes a reason in the record and undoes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarker.errors import BenchmarkerError
+from benchmarker.device import Device
+from benchmarker.errors import BenchmarkerError, first_line
 from benchmarker.job import Job
 from benchmarker.measure.board import find_board
 from benchmarker.measure.energy import measure_energy
 from benchmarker.profiling.capture import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
-from benchmarker.record import Cell, RunRecord
+from benchmarker.record import Cell, Energy, Profile, RunRecord
+from benchmarker.spec import Point
 from benchmarker.terminal import Terminal
 from benchmarker.workloads.generation import ModelBenchmarker
 
+Found = TypeVar("Found")
 
-def kernels_counted(record: RunRecord, benchmarker: ModelBenchmarker) -> dict[str, Any]:
-    """Kernels a token, at the shape that ran last. Not before all is timed: a tracer leaves its mark.
+
+def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+    """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
     A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
     """
-    if record.runtime is None or benchmarker.device.kind == "cpu":
+    last = _last_good(record)
+    if last is None or benchmarker.device.kind == "cpu":
         return {}
-    try:
-        kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
-    except BenchmarkerError as error:
-        return {"no_profile": str(error)}
-    counted = {"runtime": record.runtime.model_copy(update={"kernels_per_token": kernels})}
-    in_graph = record.runtime.graph_kernels
+    counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
+    if isinstance(counted, str):
+        terminal.line(f"kernels not counted: {counted}")
+        return {"no_profile": counted}
+    return counted
+
+
+def _counted(record: RunRecord, point: Point, benchmarker: ModelBenchmarker) -> dict[str, Any]:
+    if record.cells[-1].status != "ok":
+        # Back from the shape that did not work to the one that did.
+        benchmarker.step(point)()
+    kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    facts = benchmarker.runtime.facts()
+    counted = {"runtime": facts.model_copy(update={"kernels_per_token": kernels})}
+    in_graph = facts.graph_kernels
     if kernels is None or in_graph is None or in_graph >= kernels:
         return counted
     missing = f"the graph holds {in_graph:,} of the {kernels:,.0f} kernels of a step"
@@ -53,24 +68,28 @@ def profiled(
     whole = job.points()[last]
     point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
     terminal.line(f"profiling one generation of {point.new_tokens} tokens")
-    step = benchmarker.step(point)
-    step()  # warm at this length too: its cache shape may be new
-    try:
-        profile = profile_generation(
-            step,
-            device=benchmarker.device,
-            trace_path=path.with_suffix(".trace.json.gz"),
-            prompt_tokens=len(benchmarker.prompt(point).ids),
-            new_tokens=point.new_tokens,
-            batch_size=point.batch_size,
-            first_token_ns=lambda: step.first_token_ns,
-        )
-    except BenchmarkerError as error:
-        terminal.line(f"no profile: {error}")
-        return {"no_profile": str(error)}
+    profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
+    if isinstance(profile, str):
+        terminal.line(f"no profile: {profile}")
+        return {"no_profile": profile}
     if not job.part:
         terminal.table(profile_table(profile), detail=True)
-    return {"profile": profile}
+    # Kernels that could not be counted are no reason why there is no profile.
+    return {"profile": profile, "no_profile": None}
+
+
+def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile:
+    step = benchmarker.step(point)
+    step()  # warm at this length too: its cache shape may be new
+    return profile_generation(
+        step,
+        device=benchmarker.device,
+        trace_path=path.with_suffix(".trace.json.gz"),
+        prompt_tokens=len(benchmarker.prompt(point).ids),
+        new_tokens=point.new_tokens,
+        batch_size=point.batch_size,
+        first_token_ns=lambda: step.first_token_ns,
+    )
 
 
 def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
@@ -80,18 +99,37 @@ def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, term
         return {}
     point = job.points()[last]
     terminal.line("counting the energy of the last cell")
-    try:
-        energy = measure_energy(
-            find_board(benchmarker.device),
-            generation=benchmarker.step(point),
-            prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
-        )
-    except BenchmarkerError as error:
-        terminal.line(str(error))
-        return {"no_energy": str(error)}
+    energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
+    if isinstance(energy, str):
+        reason = f"no energy: {energy.removeprefix('no energy: ')}"
+        terminal.line(reason)
+        return {"no_energy": reason}
     cells = list(record.cells)
     cells[last] = cells[last].model_copy(update={"energy": energy})
     return {"cells": tuple(cells)}
+
+
+def _energy(point: Point, benchmarker: ModelBenchmarker) -> Energy:
+    return measure_energy(
+        find_board(benchmarker.device),
+        generation=benchmarker.step(point),
+        prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+    )
+
+
+def _tried(work: Callable[[], Found], device: Device) -> Found | str:
+    """What the work finds, or the reason why it cannot be done here, such as too little memory."""
+    try:
+        return work()
+    except BenchmarkerError as error:
+        return str(error)
+    except Exception as error:
+        if not device.is_out_of_memory(error):
+            raise
+        reason = first_line(error)
+    # Outside the except block, whose traceback keeps the failed generation's tensors alive.
+    device.release()
+    return reason
 
 
 def _last_good(record: RunRecord) -> int | None:

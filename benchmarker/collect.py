@@ -27,6 +27,8 @@ class Collected:
     """Every record once, in the order of their names."""
     problems: tuple[str, ...]
     """One line for each file that should be a record and is not."""
+    baseline: str | None = None
+    """The variant that all sweeps among them were compared with. None where they differ, or say nothing."""
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -56,7 +58,18 @@ def collect(paths: Sequence[str | Path]) -> Collected:
                 found.setdefault((record.run_id, record.started_at, record.variant.name, record.round), (path, record))
     if not found:
         raise ResultsError(_nothing_found(paths, problems))
-    return Collected(tuple(found.values()), tuple(problems))
+    folders = dict.fromkeys(path.parent for path, _ in found.values())
+    baselines = {_baseline(folder) for folder in folders}
+    return Collected(tuple(found.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
+
+
+def _baseline(folder: Path) -> str | None:
+    """What the sweep in that folder compares with; a damaged file is the sweep's own trouble, not a reader's."""
+    try:
+        baseline = json.loads((folder / "sweep.json").read_bytes()).get("baseline")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return baseline if isinstance(baseline, str) else None
 
 
 def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarker.collect import collect
+from benchmarker.collect import Collected, collect
 from benchmarker.comparable import Identity, check_comparable, named_variants
 from benchmarker.errors import ResultsError, did_you_mean
 from benchmarker.explaining.contrast import Contrast, contrasts_of
@@ -50,14 +50,22 @@ def compare(paths: Sequence[str | Path], *, baseline: str | None = None, force: 
 
     Args:
         paths: Records, or folders with records anywhere below them.
-        baseline: Variant that speed-ups are against; fp16 on the eager runtime if not said, else the first variant.
+        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else fp16 on
+            the eager runtime; else the first variant.
         force: Compare also what differs in device, model or versions; the table says so.
 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
     """
     collected = collect(paths)
-    return compare_records(collected.records, baseline=baseline, force=force, problems=collected.problems)
+    return compare_collected(collected, baseline=baseline, force=force)
+
+
+def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:
+    """Compare what was found. Otherwise as `compare`."""
+    is_there = any(record.variant.name == collected.baseline for record in collected.records)
+    chosen = baseline if baseline or not is_there else collected.baseline
+    return compare_records(collected.records, baseline=chosen, force=force, problems=collected.problems)
 
 
 def compare_records(

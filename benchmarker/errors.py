@@ -37,6 +37,12 @@ class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what it says; its name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """End of a sentence that offers the near miss, or else what there is.
 

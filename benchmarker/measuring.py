@@ -116,7 +116,7 @@ class Run:
                 # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
                 break
         if self.job.procedure.profile:
-            self._keep(**kernels_counted(self.record, benchmarker))
+            self._keep(**kernels_counted(self.job, self.record, benchmarker, self.terminal))
             self._keep(**profiled(self.job, self.record, benchmarker, self.path, self.terminal))
         if self.job.procedure.energy:
             self._keep(**with_energy(self.job, self.record, benchmarker, self.terminal))
@@ -127,11 +127,10 @@ class Run:
             self._keep(**judged(self.job, plan, models, tokenizer, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
-        """The cell with its key and the time of its repeats, which have just ended."""
-        job, ended = self.job, time.time()
+        """The cell with its key, and which of the texts that were asked for it has."""
+        job = self.job
         key = result_key(job.model, job.variant, point, job.procedure, self.record.environment)
-        timed_at = (ended - sum(sample.latency_s for sample in cell.samples), ended) if cell.samples else None
-        return cell.model_copy(update={"text": job.grid.text_of(point), "key": key, "timed_at": timed_at})
+        return cell.model_copy(update={"text": job.grid.text_of(point), "key": key})
 
     def _check_prompts(self, checkpoint: Checkpoint, tokenizer: Any | None) -> None:
         """Refuse prompts that cannot be made, or that do not fit, before any weight is read."""

@@ -24,7 +24,7 @@ from benchmarker.sweeping.child import SweepTimeoutError
 from benchmarker.sweeping.ending import say_ending
 from benchmarker.sweeping.folder import Stock, SweepFile, take_stock, write_sweep_file
 from benchmarker.sweeping.lock import locked
-from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines
+from benchmarker.sweeping.plan import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweeping.quality import check_inputs, judge_variants
 from benchmarker.sweeping.site import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweeping.surroundings import look_around
@@ -134,7 +134,14 @@ def _open_folder(site: Site, terminal: Terminal) -> Stock:
             f"{site.folder}: there are records already; add --resume to go on with that sweep, "
             "or choose another folder with --output"
         )
-    stock = take_stock(site.folder, asked.jobs, site.keys(), rounds=asked.rounds, card=site.environment.device.uuid)
+    stock = take_stock(
+        site.folder,
+        asked.jobs,
+        site.keys(),
+        rounds=asked.rounds,
+        card=site.environment.device.uuid,
+        is_watched=site.monitor is not None,
+    )
     for note in stock.notes:
         terminal.line(note)
     if site.settings.resume:
@@ -149,7 +156,12 @@ def sweep_file(asked: Asked) -> SweepFile:
     """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
     if asked.before:
         return asked.before.model_copy(
-            update={"rounds": asked.rounds, "arguments": asked.arguments, "seed": asked.seed}
+            update={
+                "rounds": asked.rounds,
+                "arguments": asked.arguments,
+                "seed": asked.seed,
+                "baseline": asked.baseline,
+            }
         )
     return SweepFile(
         config=str(asked.config),
@@ -157,26 +169,28 @@ def sweep_file(asked: Asked) -> SweepFile:
         rounds=asked.rounds,
         seed=asked.seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        baseline=asked.baseline,
     )
 
 
 def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal) -> None:
     """Measure every task; what was given up in an earlier round is not tried again."""
     tasks = missing_tasks(site.asked, stock.done)
-    for index, task in enumerate(tasks):
-        cells = [at for at in task.cells if (task.variant, at) not in ledger.given_up]
-        if not cells:
-            continue
-        left = duration_words(forecast.seconds(tasks[index:]))
+    begun = 0
+    while tasks:
+        task, begun = tasks[0], begun + 1
+        left = duration_words(forecast.seconds(tasks))
         where = (
-            f"[round {task.round + 1}/{site.asked.rounds}, {index + 1} of {len(tasks)}] {task.variant} ({left} left)"
+            f"[round {task.round + 1}/{site.asked.rounds}, {begun} of {begun + len(tasks) - 1}] "
+            f"{task.variant} ({left} left)"
         )
         terminal.line(where)
         terminal.pin(f"\n{_standing(site, ledger, running=task.variant)}\n{where}")
         started = time.monotonic()
-        measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=cells)
+        measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=task.cells)
         forecast.learn(task, time.monotonic() - started)
-        if not terminal.can_pin and any(later.round > task.round for later in tasks[index + 1 : index + 2]):
+        tasks = without_given_up(tasks[1:], ledger.given_up)
+        if not terminal.can_pin and tasks and tasks[0].round > task.round:
             terminal.line(f"after {task.round + 1} of {site.asked.rounds} rounds:\n{_standing(site, ledger)}")
     # What follows runs none of them: no variant is under way, and no time is left.
     terminal.pin(f"\n{_standing(site, ledger)}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarker.collect import Collected, collect
 from benchmarker.comparable import check_comparable, named_variants
-from benchmarker.comparison import Comparison, compare_records
+from benchmarker.comparison import Comparison, compare_collected
 from benchmarker.qualityfacts import Quality
 from benchmarker.recompute import (
     Numbers,
@@ -186,7 +186,7 @@ def _profile_checks(profile: Profile) -> Iterator[_Check]:
 
 def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
     """Every number of every row of the comparison that these records make."""
-    comparison = compare_records(collected.records, force=True)
+    comparison = compare_collected(collected, force=True)
     differences = check_comparable(collected.records, force=True)
     variants = named_variants(collected.records, differences)
     files = {id(record): path for path, record in collected.files}

@@ -154,6 +154,17 @@ def test_without_fp16_the_first_variant_that_ran_is_the_baseline(tmp_path):
     assert compare([tmp_path]).baseline == "gptq"
 
 
+def test_a_sweeps_own_baseline_is_that_of_its_table_later(tmp_path):
+    save(tmp_path, record("int8"), record("fp16"), record("bnb4"))
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text('{"sweep_version": 1, "baseline": "int8"}')
+    assert compare([tmp_path]).baseline == "int8"
+    assert compare([tmp_path], baseline="bnb4").baseline == "bnb4"
+    for said in ('{"baseline": "gone"}', '{"baseline": 3}', "[]", "no JSON"):
+        sweep.write_text(said)
+        assert compare([tmp_path]).baseline == "fp16"
+
+
 def test_a_baseline_can_be_chosen_and_a_wrong_one_gets_the_near_miss(tmp_path):
     save(tmp_path, record("fp16"), record("int8"))
     assert rows_of(tmp_path, baseline="int8")["int8"]["verdict"] == "baseline"

@@ -217,7 +217,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, 
 
 
 def test_what_a_killed_process_left_is_cleared_away(shape_folder, cache_folder):
-    left = cache_folder / ".0123456789abcdef.99999999.tmp"
+    left = cache_folder / f".0123456789abcdef.{os.uname().nodename}.99999999.ab12.tmp"
     left.mkdir(parents=True)
     make(shape_folder)
     assert not left.exists()

@@ -61,10 +61,10 @@ def test_growth_is_of_the_card_that_torch_uses_not_of_the_one_with_its_number(nv
     assert memory.growth_bytes() == 3 * GIB
 
 
-def test_memory_that_another_program_gave_back_is_not_negative_growth(nvml):
+def test_growth_is_not_known_where_another_program_gave_memory_back(nvml):
     memory = DeviceMemory(CudaDevice(0))
     nvml.used["GPU-bb"] -= GIB
-    assert memory.growth_bytes() == 0
+    assert memory.growth_bytes() is None
 
 
 def test_a_driver_that_does_not_say_is_none_and_not_zero(nvml):
@@ -147,7 +147,7 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
 
 def measured(*peaks, reserved=None, resident=None):
     samples = tuple(Sample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
-    return Measured(warmup=(), samples=samples, reserved_bytes=reserved, resident_bytes=resident, flags=())
+    return Measured((), samples, timed_at=(0.0, 1.0), reserved_bytes=reserved, resident_bytes=resident, flags=())
 
 
 def test_a_cells_memory_is_the_peak_over_its_repeats():

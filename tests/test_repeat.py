@@ -3,6 +3,9 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
 
 from benchmarker.measure.repeat import measure, warm_up
 from benchmarker.record import Sample
@@ -33,6 +36,14 @@ def test_a_lower_limit_ends_warm_up_sooner_but_not_before_what_was_asked_for() -
 def test_every_timed_repeat_is_kept_and_no_warm_up_is_among_them() -> None:
     measured = measure(Timeline([5.0, 1.0, 1.0, 1.0, 3.0, 1.0]), FakeDevice(), warmup=4, warmup_limit=10, runs=3)
     assert [s.latency_s for s in measured.samples] == [3.0, 1.0, 1.0]
+
+
+def test_the_times_are_those_before_the_first_timed_repeat_and_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Timeline([10.0])
+    # Between repeats the host does other things, such as printing: they make the span longer than its latencies.
+    monkeypatch.setattr("benchmarker.measure.repeat.time", SimpleNamespace(time=lambda: 1000.0 + 15.0 * step.repeats))
+    measured = measure(step, FakeDevice(), warmup=3, warmup_limit=10, runs=2)
+    assert measured.timed_at == (1045.0, 1075.0)
 
 
 def test_each_repeat_has_its_own_memory_peak_and_the_cell_the_largest() -> None:

@@ -1,5 +1,7 @@
 """The runtimes on a two-layer random Qwen3: the right number of tokens, the same tokens, and proof of what ran."""
 
+import time
+
 import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -11,7 +13,8 @@ from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.registry import RUNTIMES
 from benchmarker.runtimes.static import cache_length
 from benchmarker.spec import RUNTIMES as RUNTIME_NAMES
-from benchmarker.workloads.generation import sample_of
+from benchmarker.spec import Grid, Procedure
+from benchmarker.workloads.generation import ModelBenchmarker, sample_of
 
 EOS = 1
 
@@ -68,6 +71,28 @@ def test_an_end_of_text_token_does_not_stop_the_generation(model: PreTrainedMode
     assert made.tokens.shape == (1, 20)
 
 
+def test_a_cell_says_between_which_times_its_repeats_were_timed(model: PreTrainedModel) -> None:
+    began_s = time.time()
+    (cell,) = ModelBenchmarker(model).run(
+        Grid(prompt_tokens=(7,), new_tokens=(4,)), Procedure(warmup=1, warmup_limit=1, runs=2)
+    )
+    assert cell.timed_at is not None
+    start_s, end_s = cell.timed_at
+    assert began_s + cell.warmup[0].latency_s <= start_s
+    assert start_s + sum(sample.latency_s for sample in cell.samples) <= end_s <= time.time()
+
+
+def test_running_out_of_memory_without_a_word_is_a_cell_too(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(model, "generate", run_out)
+    (cell,) = ModelBenchmarker(model).run(Grid(prompt_tokens=(7,), new_tokens=(4,)))
+    assert (cell.status, cell.reason, cell.timed_at) == ("oom_host", "MemoryError", None)
+
+
 def test_cache_lengths_are_rounded_up_so_that_near_shapes_share_a_compilation() -> None:
     assert [cache_length(tokens) for tokens in (1, 128, 129)] == [128, 128, 256]
 
@@ -115,6 +140,10 @@ def test_a_missing_compiler_is_a_reason_not_a_traceback(model: PreTrainedModel) 
         pytest.raises(UnsupportedError, match=r"torch\.compile: InvalidCxxCompiler: No working C\+\+ compiler"),
     ):
         CompiledRuntime(model, CpuDevice()).generate(prompt(), 4)
+
+
+def test_where_nothing_was_compiled_it_is_not_known_whether_the_graph_breaks(model: PreTrainedModel) -> None:
+    assert CompiledRuntime(model, CpuDevice()).facts().graph_breaks is None
 
 
 @pytest.mark.slow

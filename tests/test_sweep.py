@@ -19,7 +19,7 @@ from benchmarker.report.words import duration_words
 from benchmarker.specfile import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
 from benchmarker.sweeping.lock import LOCK, Owner, locked
-from benchmarker.sweeping.plan import order
+from benchmarker.sweeping.plan import Task, order, without_given_up
 from tests.faults.stage import Stage
 
 CONFIG = Path("configs/qwen3-4b.yaml")
@@ -125,6 +125,39 @@ def test_going_on_again_is_going_on_with_what_was_asked_last(tmp_path: Path) -> 
     assert "0 of 2 cells are there already" in stage.printed
     stage.sweep(resume=True)
     assert "2 of 2 cells are there already" in stage.printed
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--verbose"])
+def test_how_much_is_printed_is_no_other_sweep(tmp_path: Path, flag: str) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep("a", "--warmup", "4", flag)
+    stage.sweep(flag, resume=True)
+    assert "plan: 1 round of a\n" in stage.printed
+    assert "2 of 2 cells are there already" in stage.printed
+    assert "replaces" not in stage.printed
+    assert json.loads((stage.results / "sweep.json").read_text())["arguments"] == ["a", "--warmup", "4"]
+
+
+def test_options_that_replace_what_was_asked_before_are_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep("a", "--runs", "2")
+    stage.sweep("--warmup", "4", resume=True)
+    assert "--resume: 'a b --warmup 4' replaces what was asked before, 'a --runs 2'\n" in stage.printed
+    stage.sweep(resume=True)
+    assert "replaces" not in stage.printed
+
+
+def test_the_folder_says_with_which_variant_the_others_are_compared(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"], baseline="b")
+    stage.sweep()
+    file = stage.results / "sweep.json"
+    written = json.loads(file.read_text())
+    assert written["baseline"] == "b"
+    del written["baseline"]
+    file.write_text(json.dumps(written))
+    stage.sweep(resume=True)
+    assert "4 of 4 cells are there already" in stage.printed
+    assert json.loads(file.read_text())["baseline"] == "b"
 
 
 def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
@@ -293,6 +326,26 @@ def test_the_estimate_becomes_what_was_measured(tmp_path: Path) -> None:
         "about 12 min",
         "about 2 h 40 min",
     ]
+
+
+def test_what_is_given_up_takes_no_time_and_does_not_hide_how_a_round_ended(tmp_path: Path) -> None:
+    cannot = {"variant": "b", "at": "load", "do": "unsupported"}
+    stage = Stage(tmp_path, rounds=3, variants=["a", "b"], new_tokens=[50], faults=[cannot])
+    stage.sweep()
+    said = [line.split(" (")[0] for line in stage.printed.splitlines() if line.startswith(("[round", "after"))]
+    assert said == [
+        "[round 1/3, 1 of 6] a",
+        "[round 1/3, 2 of 6] b",
+        "after 1 of 3 rounds:",
+        "[round 2/3, 3 of 4] a",
+        "after 2 of 3 rounds:",
+        "[round 3/3, 4 of 4] a",
+    ]
+
+
+def test_cells_that_were_given_up_are_left_out_of_later_rounds() -> None:
+    tasks = [Task(1, "a", (0, 1, 2, 3), 1.0), Task(1, "b", (1, 2), 0.5)]
+    assert without_given_up(tasks, {("a", 3), ("b", 1), ("b", 2)}) == [Task(1, "a", (0, 1, 2), 0.75)]
 
 
 def test_a_profile_is_made_once_for_a_variant(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarker.errors import ResultsError, SpecError
@@ -164,6 +166,24 @@ def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: 
     assert stage.records()[0].status == "interrupted"
     assert "| variant |" in stage.printed
     assert "go on with: benchmarker sweep" in stage.printed
+
+
+def test_ctrl_c_just_after_the_start_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "Output", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Stage(tmp_path).sweep()
+    assert psutil.Process().children() == []
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "two words", variants=["a"], faults=[fault("hang")])
+    stage.sweep(timeout_s=0.6)
+    (line,) = [line for line in stage.printed.splitlines() if line.startswith("go on with: ")]
+    assert shlex.split(line)[3:] == ["benchmarker", "sweep", str(stage.config), "--resume", str(stage.results)]
 
 
 def test_the_time_of_the_whole_sweep_ends_it_and_resume_goes_on(tmp_path: Path) -> None:

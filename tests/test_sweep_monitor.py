@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchmarker.measure.gauge import NvidiaGauge, Reading
 from benchmarker.measure.monitor import Monitor, conditions, find_monitor, why_invalid
 from benchmarker.record import Conditions
+from benchmarker.recordfile import read_record, write_record
 from tests import records
 from tests.faults.stage import Stage
 
@@ -22,6 +24,9 @@ class FakeGauge:
     full_clock_mhz = 1980
 
     def __init__(self, *readings: Reading) -> None:
+        self.show(*readings)
+
+    def show(self, *readings: Reading) -> None:
         self._readings = list(readings)
 
     def read(self) -> Reading:
@@ -80,14 +85,63 @@ def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
     assert monitor.between(started - 10, started - 5) is None
 
 
-def test_a_hot_board_is_left_to_cool() -> None:
-    monitor = Monitor(FakeGauge(reading(temperature=40), reading(temperature=80), reading(temperature=44)))
+def test_a_cell_between_two_readings_has_both() -> None:
+    monitor = Monitor(FakeGauge(reading()))
     with monitor.running():
-        time.sleep(0.15)
-    monitor.cool_down(limit_s=5)
-    started = time.monotonic()
-    monitor.cool_down(limit_s=5)
-    assert time.monotonic() - started < 1
+        time.sleep(0.55)
+    at_s = time.time() - 0.3
+    seen = monitor.between(at_s, at_s + 1e-6)
+    assert seen
+    assert seen.samples >= 2
+
+
+def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge = FakeGauge(reading(temperature=40))
+    monitor = Monitor(gauge)
+    with monitor.running():
+        time.sleep(0.25)
+    slept: list[float] = []
+    monkeypatch.setattr("benchmarker.measure.monitor.time.sleep", slept.append)
+    gauge.show(reading(temperature=80), reading(temperature=46), reading(temperature=45))
+    monitor.cool_down()
+    assert slept == [1.0, 1.0]
+    monitor.cool_down()
+    assert slept == [1.0, 1.0]
+
+
+def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarker.measure.monitor.KEPT", 1)
+    gauge = FakeGauge(reading(temperature=40), reading(temperature=80))
+    monitor = Monitor(gauge)
+    with monitor.running():
+        time.sleep(0.35)
+    slept: list[float] = []
+    monkeypatch.setattr("benchmarker.measure.monitor.time.sleep", slept.append)
+    gauge.show(reading(temperature=80), reading(temperature=44))
+    monitor.cool_down()
+    assert slept == [1.0]
+
+
+class BrokenGauge(FakeGauge):
+    """A board that answers a few times, and then no more."""
+
+    def read(self) -> Reading:
+        if len(self._readings) == 1:
+            raise AttributeError("no such question")
+        return super().read()
+
+
+def test_a_board_that_cannot_be_read_any_more_is_said_once_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
+    monitor = Monitor(BrokenGauge(reading(), reading(), reading()))
+    stage = Stage(tmp_path, rounds=2, faults=[work], find_monitor=lambda surroundings: monitor)
+    assert stage.sweep() == []
+    said = [line for line in stage.printed.splitlines() if "the board" in line]
+    assert said == [
+        "  the board cannot be read (AttributeError: no such question); "
+        "clocks and throttling are not watched from here on"
+    ]
+    monitor.cool_down()
 
 
 def test_a_cpu_and_a_machine_without_the_driver_have_no_monitor() -> None:
@@ -156,3 +210,61 @@ def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path:
     assert (again.status, again.flags) == ("ok", ("power_limited",))
     assert again.conditions
     assert again.conditions.throttled_by == ("power_cap",)
+
+
+def throttled(environment: object) -> Monitor:
+    return Monitor(FakeGauge(reading(1980, 90, 300.0, "hardware_thermal")))
+
+
+def cool(environment: object) -> Monitor:
+    return Monitor(FakeGauge(reading()))
+
+
+SLOW = {"variant": "a", "at": "cell 0", "do": "slow"}
+LONG_ENOUGH = [SLOW, {**SLOW, "at": "cell 1"}]
+"""For every cell to be seen by the monitor."""
+
+
+@pytest.mark.parametrize(
+    ("stop", "settings"), [("hang", {"timeout_s": 2.0}), ("interrupt", {})], ids=["--timeout", "Ctrl-C"]
+)
+def test_a_throttled_cell_is_invalid_also_when_the_sweep_is_stopped(
+    tmp_path: Path, stop: str, settings: dict[str, float]
+) -> None:
+    end = {"variant": "a", "at": "cell 1", "do": stop, "times": 1}
+    stage = Stage(tmp_path, variants=["a"], find_monitor=throttled, faults=[SLOW, end])
+    with contextlib.suppress(KeyboardInterrupt):
+        stage.sweep(**settings)
+    (record,) = stage.records()
+    assert record.status == "interrupted"
+    assert [(cell.status, cell.reason) for cell in record.cells] == [
+        ("invalid", "the board was throttled meanwhile (hardware thermal)")
+    ]
+    stage.find_monitor = cool
+    assert stage.sweep(resume=True) == []
+    assert "0 of 2 cells are there already" in stage.printed
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+def test_a_cell_that_a_killed_sweep_never_judged_is_measured_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=LONG_ENOUGH)
+    stage.sweep()
+    stage.find_monitor = cool
+    assert stage.sweep(resume=True) == []
+    assert "not used: nobody saw how the board was while it was measured; set aside as" in stage.printed
+    assert "0 of 2 cells are there already" in stage.printed
+    assert [cell.conditions is not None for record in stage.records() for cell in record.cells] == [True, True]
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+
+
+def test_of_a_record_that_was_judged_in_part_the_rest_is_no_longer_counted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], find_monitor=cool, faults=LONG_ENOUGH)
+    stage.sweep()
+    (path,) = stage.results.glob("a-*.json")
+    record = read_record(path)
+    first, second = record.cells
+    write_record(record.model_copy(update={"cells": (first, second.model_copy(update={"conditions": None}))}), path)
+    assert stage.sweep(resume=True) == []
+    assert "1 of 2 cells are there already" in stage.printed
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "invalid"), (0, "a", 100, "ok")]

@@ -12,7 +12,10 @@ import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +32,8 @@ from benchmarker.units import gib
 
 DESCRIPTION = "benchmarker.json"
 KEY_DIGITS = 16
+DRAFT = re.compile(r"\.[^.]+\.(?P<host>.+)\.(?P<process>[0-9]+)\.[0-9a-f]+\.tmp")
+"""Names of the folders that are not complete. A host's name may have dots."""
 
 
 class Description(Plain):
@@ -140,22 +145,31 @@ def new_entry(
         ModelError: Not enough room on the disk, or no permission.
     """
     final = cache_folder() / key
-    # The process's number keeps two runs apart that make the same checkpoint at once.
-    draft = final.with_name(f".{key}.{os.getpid()}.tmp")
     started_s = time.perf_counter()
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_dead_drafts(final.parent)
         _check_room(final.parent, needed_bytes)
-        draft.mkdir()
-        yield draft
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        made_s = time.perf_counter() - started_s
-        description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
-        (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _publish(draft, final)
+        with _draft(final) as draft:
+            yield draft
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            made_s = time.perf_counter() - started_s
+            description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
+            (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            _publish(draft, final)
     except OSError as error:
         raise ModelError(_why_not_made(final.parent, error, needed_bytes)) from error
+
+
+@contextlib.contextmanager
+def _draft(final: Path) -> Iterator[Path]:
+    """A folder beside the final one, which nobody else writes into; what is left of it at the end is removed."""
+    # Two containers can have one name and count processes alike. Not tempfile's folder, which others could not read.
+    name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    draft = final.with_name(name)
+    draft.mkdir()
+    try:
+        yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -172,10 +186,10 @@ def _publish(draft: Path, final: Path) -> None:
 
 
 def _remove_dead_drafts(folder: Path) -> None:
-    """Clear away what a killed process left behind."""
+    """Clear away what a killed process of this host left behind; whether one of another lives, nobody can tell here."""
     for draft in folder.glob(".*.tmp"):
-        process = draft.name.split(".")[-2]
-        if process.isdecimal() and not _is_alive(int(process)):
+        made_by = DRAFT.fullmatch(draft.name)
+        if made_by and made_by["host"] == socket.gethostname() and not _is_alive(int(made_by["process"])):
             shutil.rmtree(draft, ignore_errors=True)
 
 

@@ -23,7 +23,7 @@ class DeviceMemory:
         """In use when this was made; None on CPU, and where the driver does not say."""
 
     def growth_bytes(self) -> int | None:
-        """Growth since then; never below 0, although another program may have given memory back.
+        """Growth since then; None where it is not known, also because another program gave memory back meanwhile.
 
         Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
         release.
@@ -31,7 +31,8 @@ class DeviceMemory:
         now = self._board.used_bytes() if self._board else None
         if now is None or self.before_bytes is None:
             return None
-        return max(0, now - self.before_bytes)
+        growth = now - self.before_bytes
+        return growth if growth >= 0 else None
 
 
 def memory_of(measured: Measured, growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:

@@ -21,6 +21,8 @@ from benchmarker.record import Conditions, Environment
 PERIOD_S = 0.1
 KEPT = 10 * 3600 * 2
 """Samples: two hours of them."""
+BESIDE_S = 2 * PERIOD_S
+"""A cell that is shorter than the time between two readings has one at this distance."""
 
 COOL_DOWN_S = 120.0
 COOL_STEP_S = 1.0
@@ -38,7 +40,17 @@ class Monitor:
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
         self._readings: deque[Reading] = deque(maxlen=KEPT)
+        self._first_c: float | None = None
+        self._failure: Exception | None = None
         self._stop = threading.Event()
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is read any more; None while all is well."""
+        if self._failure is None:
+            return None
+        what = f"{type(self._failure).__name__}: {self._failure}"
+        return f"the board cannot be read ({what}); clocks and throttling are not watched from here on"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -53,25 +65,41 @@ class Monitor:
             thread.join()
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """How the board was from one Unix time to another; None if it was never read meanwhile."""
-        return conditions(
-            [one for one in list(self._readings) if start_s <= one.at_s <= end_s],
-            full_clock_mhz=self._gauge.full_clock_mhz,
-        )
+        """How the board was from one Unix time to another; None if it was never read meanwhile.
+
+        Between two readings, they count.
+        """
+        taken = list(self._readings)
+        within = [one for one in taken if start_s <= one.at_s <= end_s]
+        beside = [one for one in taken if start_s - BESIDE_S <= one.at_s <= end_s + BESIDE_S]
+        return conditions(within or beside, full_clock_mhz=self._gauge.full_clock_mhz)
 
     def cool_down(self, *, limit_s: float = COOL_DOWN_S) -> None:
         """Wait until the board is no more than 5 degrees warmer than when it was first read."""
-        first = next((one.temperature_c for one in list(self._readings) if one.temperature_c is not None), None)
         until = time.monotonic() + limit_s
-        while first is not None and time.monotonic() < until:
-            now = self._gauge.read().temperature_c
-            if now is None or now <= first + COOL_WITHIN_C:
+        while self._first_c is not None and time.monotonic() < until:
+            now = self._read()
+            if now is None or now.temperature_c is None or now.temperature_c <= self._first_c + COOL_WITHIN_C:
                 return
             time.sleep(COOL_STEP_S)
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            self._readings.append(self._gauge.read())
+            reading = self._read()
+            if reading is None:
+                return
+            if self._first_c is None:
+                self._first_c = reading.temperature_c
+            self._readings.append(reading)
+
+    def _read(self) -> Reading | None:
+        """None once the board could not be read: `problem` says why, and what is measured goes on."""
+        if self._failure is None:
+            try:
+                return self._gauge.read()
+            except Exception as error:  # noqa: BLE001
+                self._failure = error
+        return None
 
 
 def conditions(readings: Iterable[Reading], *, full_clock_mhz: int | None) -> Conditions | None:

@@ -6,6 +6,7 @@ The number of timed repeats is fixed before the first one, and none is dropped: 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class Measured:
 
     warmup: tuple[Sample, ...]
     samples: tuple[Sample, ...]
+    timed_at: tuple[float, float]
+    """Unix times before the first of them and after the last."""
     reserved_bytes: int | None
     resident_bytes: int | None
     flags: tuple[str, ...]
@@ -70,6 +73,7 @@ def measure(
     # A collection in a timed repeat would be ours, not the model's.
     gc.collect()
     with no_garbage_collection(), timed():
+        began_s = time.time()
         for number in range(1, runs + 1):
             device.reset_peak()
             sample = step()
@@ -79,5 +83,6 @@ def measure(
             sample = sample.model_copy(update={"peak_allocated_bytes": peak.allocated_bytes})
             samples.append(sample)
             after_each(number, sample)
+        ended_s = time.time()
     flags = () if is_stable(warmed) else ("unstable_warmup",)
-    return Measured(warmed, tuple(samples), reserved or None, resident or None, flags)
+    return Measured(warmed, tuple(samples), (began_s, ended_s), reserved or None, resident or None, flags)

@@ -10,13 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from benchmarker.errors import BenchmarkerError
 from benchmarker.record import RuntimeFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(BenchmarkerError):
     """This variant cannot run in this runtime here; the message says which operation and why."""
 
 

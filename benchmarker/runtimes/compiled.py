@@ -179,7 +179,7 @@ class CompiledRuntime(FixedRuntime):
                 update={
                     "frames_compiled": self._frames,
                     # fullgraph makes a break an error before anything is timed.
-                    "graph_breaks": 0,
+                    "graph_breaks": 0 if self._frames else None,
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",

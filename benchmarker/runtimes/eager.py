@@ -48,21 +48,21 @@ class EagerRuntime:
         """See Runtime.generate."""
         import torch
 
-        self._last = prompt, context
-        arguments = greedy(new_tokens)
+        arguments, whole = greedy(new_tokens), prompt
         if context is not None:
             arguments["past_key_values"] = self._filled(context)
-            prompt = torch.cat([context, prompt], dim=1)
-        mask = torch.ones_like(prompt)
+            whole = torch.cat([context, prompt], dim=1)
+        mask = torch.ones_like(whole)
         clock = TokenClock()
         self._device.synchronize()
         start_ns = time.perf_counter_ns()
-        output = self._model.generate(prompt, attention_mask=mask, streamer=clock, **arguments)  # type: ignore[operator]
+        output = self._model.generate(whole, attention_mask=mask, streamer=clock, **arguments)  # type: ignore[operator]
         self._device.synchronize()
         end_ns = time.perf_counter_ns()
+        self._last = prompt, context
         tokens_ns = clock.times_ns[1:]
         return Generation(
-            tokens=output[:, prompt.shape[1] :].cpu(),
+            tokens=output[:, whole.shape[1] :].cpu(),
             start_ns=start_ns,
             first_ns=tokens_ns[0],
             last_ns=tokens_ns[-1],

@@ -9,6 +9,7 @@ The operator finds its layer by a number. That number is a tensor, so that all d
 compiler, and one compilation serves them all.
 """
 
+import weakref
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from torch import Tensor, nn
 TRACEABLE = ("TorchAtenLinear",)
 """gptqmodel's classes that need no help: on CPU this one calls an operator of torch's own."""
 
-# An operator takes tensors and numbers only, so it finds its layer by number. One process measures one model.
-_layers: list[nn.Module] = []
+# An operator takes tensors and numbers only, so it finds its layer by number. Held weakly: a model that has been judged
+# makes room for its baseline.
+_layers: list[weakref.ref[nn.Module]] = []
 _classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
@@ -32,7 +34,8 @@ def quantized_linear(hidden: Tensor, number: Tensor, features: int) -> Tensor:
         number: Of the layer, on the CPU.
         features: What comes out for each position.
     """
-    linear: Any = _layers[int(number)]
+    linear: Any = _layers[int(number)]()
+    assert linear is not None, f"quantized linear {int(number)} is gone, with its model"
     result: Tensor = linear.own_class.forward(linear, hidden)
     return result
 
@@ -57,7 +60,7 @@ def _is_untraceable(module: nn.Module) -> bool:
 def _hide(linear: Any) -> None:
     own = type(linear)
     linear.opaque_number = torch.tensor(len(_layers))
-    _layers.append(linear)
+    _layers.append(weakref.ref(linear))
     linear.__class__ = _classes.setdefault(own, _opaque(own))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ QUICK_ROUNDS = 1
 PUBLISH_ROUNDS = 10
 RESULTS = Path("results")
 SEEDS = 2**16
+DISPLAY = ("--quiet", "--verbose")
+"""Options that change nothing of what is measured: they are asked anew each time."""
 LOAD_LIMIT_S = 3600.0
 """Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes the better part of an hour."""
 
@@ -80,15 +83,17 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
         raise SpecError(f"{word}: no variant of {config}; to go on with a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, config) if settings.resume else None)
     before, notes = _before(config, folder, settings)
-    if before and not options and len(words) == bool(word):
-        arguments = before.arguments
-        words, options = split_arguments(arguments)
+    display = [option for option in options if option in DISPLAY]
+    if before and len(display) == len(options) and len(words) == bool(word):
+        words, options = split_arguments(_lasting(before.arguments))
         names, _ = chosen(experiment, words, config)
+        options += display
+    lasting = _lasting((*names, *options))
     jobs = _jobs(config, names, options)
     first = experiment.baseline or experiment.variants[0].name
     return Asked(
         config=config,
-        arguments=(*names, *options),
+        arguments=lasting,
         options=tuple(options),
         names={shown: name for shown, (name, _) in jobs.items()},
         jobs={shown: job for shown, (_, job) in jobs.items()},
@@ -97,7 +102,7 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
         seed=_seed(settings, before),
         folder=folder,
         before=before,
-        notes=notes,
+        notes=(*notes, *_replaced(before, lasting)),
     )
 
 
@@ -176,6 +181,18 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
     if not before and folder and any(folder.glob("*.json")):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to go on with; this is a new one",)
+
+
+def _lasting(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Those that a sweep which goes on needs again."""
+    return tuple(word for word in arguments if word not in DISPLAY)
+
+
+def _replaced(before: SweepFile | None, lasting: tuple[str, ...]) -> tuple[str, ...]:
+    """A line where something else is asked than before: cells that were measured otherwise are then not used."""
+    if before is None or _lasting(before.arguments) == lasting:
+        return ()
+    return (f"--resume: '{shlex.join(lasting)}' replaces what was asked before, '{shlex.join(before.arguments)}'",)
 
 
 def _seed(settings: Settings, before: SweepFile | None) -> int:

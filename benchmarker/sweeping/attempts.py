@@ -142,6 +142,10 @@ class Attempt:
         for line in lines:
             if not line.startswith((*HIDDEN, f"{self.variant}: ")):
                 self.terminal.line(f"  {line}")
+        monitor = self.site.monitor
+        if monitor and monitor.problem and not self.ledger.is_unwatched:
+            self.terminal.line(f"  {monitor.problem}")
+            self.ledger.is_unwatched = True
         if self._told == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
         if self.record:
@@ -167,9 +171,15 @@ class Attempt:
         return None
 
     def _close_interrupted(self) -> None:
-        """Say so in the record of a child that had no time to."""
-        if self.record and self.record.status == "running":
-            write_record(self.record.model_copy(update={"status": "interrupted"}), self.path)
+        """Add how the board was, and say for a child that had no time to that it was stopped."""
+        if self.record is None:
+            return
+        changes: dict[str, object] = {"cells": tuple(self._under_conditions(cell) for cell in self.record.cells)}
+        if self.record.status == "running":
+            changes["status"] = "interrupted"
+        after = self.record.model_copy(update=changes)
+        if after != self.record:
+            write_record(after, self.path)
 
 
 def measure(

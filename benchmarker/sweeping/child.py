@@ -146,6 +146,7 @@ def run_child(
     """
     kills = out_of_memory_kills()
     started = time.monotonic()
+    output: Output | None = None
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -155,9 +156,9 @@ def run_child(
         # A pipe would keep the child's lines until there are a few thousand bytes of them.
         env={**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
     )
-    assert process.stdout is not None
-    output = Output(process.stdout, log)
     try:
+        assert process.stdout is not None
+        output = Output(process.stdout, log)
         late = _wait(process, watch, output, limit_s, deadline_s, step)
         if late:
             _end(process, signal.SIGTERM, signal.SIGKILL)
@@ -170,7 +171,10 @@ def run_child(
         raise
     finally:
         _signal_group(process, signal.SIGKILL)
-        output.finish()
+        if output:
+            output.finish()
+        else:
+            log.close()
         watch.look()
     step(output.lines())
     code = process.returncode

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 
-from benchmarker.collect import collect
-from benchmarker.comparison import Comparison, compare_records
+from benchmarker.comparison import Comparison, compare
 from benchmarker.errors import ResultsError
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.tables import plain_line
@@ -25,17 +24,18 @@ def say_ending(site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool
     comparison = _compare(site, terminal)
     terminal.line(f"records: {site.folder}")
     if comparison:
-        terminal.line(_draw(site, comparison))
+        terminal.line(_draw(site))
     for failure in ledger.failures:
         _say_failure(failure, terminal)
     if not is_whole:
-        terminal.line(f"go on with: benchmarker sweep {site.asked.config} --resume {shlex.quote(str(site.folder))}")
+        again = ["benchmarker", "sweep", str(site.asked.config), "--resume", str(site.folder)]
+        terminal.line(f"go on with: {shlex.join(again)}")
 
 
 def _compare(site: Site, terminal: Terminal) -> Comparison | None:
     """Print the comparison, and return it; None, and the reason is printed, where there is none."""
     try:
-        comparison = _comparison(site)
+        comparison = compare([site.folder])
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         return None
@@ -43,14 +43,13 @@ def _compare(site: Site, terminal: Terminal) -> Comparison | None:
     return comparison
 
 
-def _draw(site: Site, comparison: Comparison) -> str:
+def _draw(site: Site) -> str:
     """Write the report, and say where it is or why there is none.
 
     In a process of its own: whatever goes wrong with a drawing, what was measured is safe and the sweep did its work.
     """
     page = site.folder / REPORT_NAME
-    baseline = ("--baseline", comparison.baseline) if comparison.baseline else ()
-    command = [*site.report, str(site.folder), "--output", str(page), *baseline]
+    command = [*site.report, str(site.folder), "--output", str(page)]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S, check=False
@@ -62,18 +61,6 @@ def _draw(site: Site, comparison: Comparison) -> str:
     again = ["benchmarker", "report", *command[len(site.report) :]]
     said = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
     return f"no report: {plain_line(said[-1], longest=LINE_LENGTH)}; again with: {shlex.join(again)}"
-
-
-def _comparison(site: Site) -> Comparison:
-    """Of all records in the folder.
-
-    Raises:
-        ResultsError: There are none, or they do not compare.
-    """
-    found = collect([site.folder])
-    baseline = site.asked.baseline
-    is_there = any(record.variant.name == baseline for record in found.records)
-    return compare_records(found.records, baseline=baseline if is_there else None, problems=found.problems)
 
 
 def _say_failure(failure: Failure, terminal: Terminal) -> None:

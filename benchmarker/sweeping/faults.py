@@ -50,6 +50,9 @@ def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, las
         problem: Why its record cannot be read; None if it can, or if there is none.
         last_line: The end of what it printed.
     """
+    if record and record.status == "complete" and not problem:
+        # All is done and saved: how the process then went down is no matter.
+        return None
     if ended.late:
         return Fault("timeout", ended.late)
     if ended.code < 0:
@@ -58,8 +61,6 @@ def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, las
         return Fault("crash", f"the process died of {_signal_name(-ended.code)}")
     if problem:
         return Fault("error", problem)
-    if record and record.status == "complete":
-        return None
     reason = (record.reason if record and record.status == "failed" else None) or last_line or "it printed nothing"
     on_cpu = record is not None and record.environment.device.kind == "cpu"
     return Fault(
@@ -85,7 +86,7 @@ def decide(
         tries: How often each cell, or the loading before it, has failed before.
     """
     rest = tuple(pending[len(finished) :])
-    if rest and fault is None and finished and finished[-1] in OUT_OF_MEMORY:
+    if rest and finished and finished[-1] in OUT_OF_MEMORY:
         return _without_larger(pending[len(finished) - 1], finished[-1], rest, points)
     if not rest or fault is None:
         unmeasured = Fault("error", "the process ended without measuring it")

@@ -24,6 +24,7 @@ from benchmarker.recordfile import UNFINISHED, read_record, write_atomically, wr
 
 SWEEP_FILE = "sweep.json"
 SET_ASIDE = ".set-aside"
+UNWATCHED = "nobody saw how the board was while it was measured"
 
 CellId = tuple[int, str, int]
 """Round, variant, and the cell's position in the grid."""
@@ -41,6 +42,8 @@ class SweepFile(Plain):
     """Of the order."""
     started_at: str
     """ISO 8601, UTC."""
+    baseline: str | None = None
+    """The variant that the others are compared with. None in a file from before this was kept."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,21 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
 
 
 def take_stock(
-    folder: Path, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, rounds: int, card: str | None
+    folder: Path,
+    jobs: Mapping[str, Job],
+    keys: Mapping[str, Sequence[str]],
+    *,
+    rounds: int,
+    card: str | None,
+    is_watched: bool,
 ) -> Stock:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
     Args:
         keys: Of each variant's cells, by position.
         card: The device's UUID; None where it has none.
+        is_watched: Whether the board can be read. Then a cell must say how it was: one that does not is of a sweep
+            that was killed before it could judge it.
 
     Raises:
         ResultsError: A record cannot be renamed or rewritten.
@@ -110,7 +121,7 @@ def take_stock(
     for path, record in _records(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
-            used.append((path, record, _usable(record, jobs, keys)))
+            used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
     done: dict[CellId, Cell] = {}
     profiled: set[str] = set()
@@ -124,12 +135,13 @@ def take_stock(
             done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
             if record.profile:
                 profiled.add(record.variant.name)
-            if record.status == "running":
-                # Its process died together with the sweep.
-                write_record(record.model_copy(update={"status": "interrupted"}), path)
+            after = _closed(record, is_watched=is_watched)
+            if after != record:
+                write_record(after, path)
             continue
         elif record.cells:
-            notes.append(f"{path}: not used: {_why_not(record)}; set aside as {path.name}{SET_ASIDE}")
+            why = _why_not(record, is_watched=is_watched)
+            notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
     return Stock(done, frozenset(profiled), tuple(notes))
 
@@ -151,7 +163,26 @@ def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]
             notes.append(f"{error}; the rest is used")
 
 
-def _usable(record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]]) -> dict[int, Cell]:
+def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
+    """The record as its sweep would have left it, had that not been killed."""
+    cells = tuple(
+        cell.model_copy(update={"status": "invalid", "reason": UNWATCHED})
+        if is_watched and _is_unwatched(cell)
+        else cell
+        for cell in record.cells
+    )
+    status = "interrupted" if record.status == "running" else record.status
+    return record.model_copy(update={"cells": cells, "status": status})
+
+
+def _is_unwatched(cell: Cell) -> bool:
+    """Whether it counts as measured, and nobody saw how the board was meanwhile."""
+    return cell.status == "ok" and cell.conditions is None
+
+
+def _usable(
+    record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
+) -> dict[int, Cell]:
     """Its cells that are ok, whole, and what would be measured now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
@@ -159,7 +190,10 @@ def _usable(record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Seque
     return {
         positions[cell.key]: cell
         for cell in record.cells
-        if cell.status == "ok" and cell.key in positions and len(cell.samples) == runs
+        if cell.status == "ok"
+        and cell.key in positions
+        and len(cell.samples) == runs
+        and not (is_watched and _is_unwatched(cell))
     }
 
 
@@ -186,7 +220,9 @@ def _rounds_split_by_card(
     }
 
 
-def _why_not(record: RunRecord) -> str:
+def _why_not(record: RunRecord, *, is_watched: bool) -> str:
+    if is_watched and any(map(_is_unwatched, record.cells)):
+        return UNWATCHED
     if not any(cell.status == "ok" for cell in record.cells):
         return "it has no finished cell"
     return "measured under other circumstances (model, options, procedure, device or versions)"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarker.job import Job
 from benchmarker.report.words import duration_words, plural
@@ -58,6 +58,16 @@ def missing_tasks(asked: Asked, done: Collection[CellId]) -> list[Task]:
             if cells:
                 tasks.append(Task(number, variant, cells, len(cells) / count))
     return tasks
+
+
+def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]]) -> list[Task]:
+    """What is still to be measured when these cells, by variant and position, are not tried again."""
+    left = []
+    for task in tasks:
+        cells = tuple(at for at in task.cells if (task.variant, at) not in given_up)
+        if cells:
+            left.append(replace(task, cells=cells, share=task.share * len(cells) / len(task.cells)))
+    return left
 
 
 class Forecast:

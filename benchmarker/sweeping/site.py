@@ -120,6 +120,8 @@ class Ledger:
     """Variants that have a profile, or were asked for one: one is enough."""
     failures: list[Failure] = field(default_factory=list)
     standing: Standing = field(default_factory=Standing)
+    is_unwatched: bool = False
+    """Whether the user knows that the board cannot be read any more."""
     out_of_time: bool = False
     """Whether the time for the whole sweep was up before its end."""
 

@@ -17,7 +17,9 @@ FORMATS = ("markdown", "json")
 
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
-    baseline: Annotated[str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: fp16]")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: the sweep's, or fp16]")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="markdown, or json with one object a row.")] = "markdown",
     force: Annotated[bool, typer.Option("--force", help="Compare what differs in device, model or versions.")] = False,
     budget: Annotated[

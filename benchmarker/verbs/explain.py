@@ -15,7 +15,6 @@ from benchmarker.terminal import Terminal, one_line_errors
 if TYPE_CHECKING:
     from benchmarker.comparison import Comparison
     from benchmarker.explaining.logs import LogReading
-    from benchmarker.record import RunRecord
 
 FORMATS = ("markdown", "json")
 
@@ -48,12 +47,13 @@ def explain(
 
         texts = [path for path in paths if is_text(path)]
         readings = [read_text(path) for path in texts]
-        found = [reading.records for reading in readings if reading.records]
-        if others := [path for path in paths if path not in texts]:
-            from benchmarker.collect import collect
+        from benchmarker.comparison import compare, compare_records
 
-            found.append(collect(others).records)
-        explained = [_compared(records, baseline, force=force) for records in found]
+        explained = [
+            compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+        ]
+        if others := [path for path in paths if path not in texts]:
+            explained.append(compare(others, baseline=baseline, force=force))
         if form == "json":
             _print_json(readings, explained)
             return
@@ -65,12 +65,6 @@ def explain(
                 terminal.table(part)
         for comparison in explained:
             terminal.table(explained_to_markdown(comparison))
-
-
-def _compared(records: Sequence[RunRecord], baseline: str | None, *, force: bool) -> Comparison:
-    from benchmarker.comparison import compare_records
-
-    return compare_records(records, baseline=baseline, force=force)
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:

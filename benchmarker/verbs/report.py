@@ -20,7 +20,9 @@ def report(
         typer.Option("--output", "-o", help="The page to write.  \\[default: report.html in the folder given]"),
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the charts as PNG files.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: fp16]")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: the sweep's, or fp16]")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare what differs in device, model or versions.")] = False,
 ) -> None:
     """Write a page to look at: what `compare` says, with charts. One file, which asks nothing of the network.

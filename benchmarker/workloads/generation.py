@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.device import Device, torch_device
+from benchmarker.errors import first_line
 from benchmarker.loaders.demand import Weights
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
@@ -18,21 +19,10 @@ from benchmarker.record import Cell, Sample
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.registry import RUNTIMES
 from benchmarker.spec import Grid, Point, Procedure
-from benchmarker.workloads.base import Metric
 from benchmarker.workloads.prompts import Prompt, check_fits, make_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-METRICS = (
-    Metric("latency_s", "s", "lower", lambda sample, batch: sample.latency_s),
-    Metric("ttft_s", "s", "lower", lambda sample, batch: sample.ttft_s),
-    Metric("tpot_s", "s", "lower", lambda sample, batch: sample.tpot_s),
-    Metric("tokens_per_s", "tok/s", "higher", lambda sample, batch: batch * sample.new_tokens / sample.latency_s),
-    Metric(
-        "decode_tokens_per_s", "tok/s", "higher", lambda sample, batch: batch / sample.tpot_s if sample.tpot_s else None
-    ),
-)
 
 
 def sample_of(generation: Generation) -> Sample:
@@ -88,8 +78,6 @@ class ModelBenchmarker:
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
         print(cell.samples)
     """
-
-    metrics = METRICS
 
     def __init__(
         self,
@@ -184,7 +172,7 @@ class ModelBenchmarker:
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
-            reason = str(error).strip().splitlines()[0][:200]
+            reason = first_line(error)
         # Outside the except block, whose traceback keeps the failed generation's tensors alive.
         self.device.release()
         status = "oom_host" if self.device.kind == "cpu" else "oom_gpu"
@@ -208,6 +196,7 @@ class ModelBenchmarker:
             update={
                 "warmup": measured.warmup,
                 "samples": measured.samples,
+                "timed_at": measured.timed_at,
                 "memory": memory_of(measured, growth, graph_pool_bytes=self.runtime.graph_pool_bytes),
                 "first_tokens": step.first_tokens,
                 "flags": (*measured.flags, *sorted(step.flags)),

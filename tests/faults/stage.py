@@ -40,6 +40,7 @@ class Stage:
     variants: Sequence[str] = ("a", "b")
     new_tokens: Sequence[int] = (50, 100)
     rounds: int = 1
+    baseline: str | None = None
     faults: Sequence[dict[str, Any]] = ()
     environment: Environment = field(default_factory=records.environment)
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
@@ -123,6 +124,7 @@ class Stage:
                     "grid": {"prompt_tokens": [26], "new_tokens": list(self.new_tokens)},
                     "procedure": {"rounds": self.rounds, "runs": 2},
                     "variants": [{"name": name, "quant": "fp16"} for name in self.variants],
+                    "baseline": self.baseline,
                 }
             )
         )
