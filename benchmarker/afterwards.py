@@ -88,6 +88,7 @@ def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile
         prompt_tokens=len(benchmarker.prompt(point).ids),
         new_tokens=point.new_tokens,
         batch_size=point.batch_size,
+        depth=point.depth,
         first_token_ns=lambda: step.first_token_ns,
     )
 

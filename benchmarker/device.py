@@ -99,6 +99,9 @@ class CudaDevice:
         )
 
 
+CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
 class CpuDevice:
     """The host's processors."""
 
@@ -107,12 +110,19 @@ class CpuDevice:
 
     def synchronize(self) -> None: ...
 
+    def __init__(self) -> None:
+        self._is_reset = True
+
     def reset_peak(self) -> None:
-        # Absent off Linux and in some sandboxes: then the mark is the process's lifetime maximum, never too low.
+        # Absent off Linux and in some sandboxes: the mark then holds what came before, and is not this peak.
+        self._is_reset = False
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
+            CLEAR_REFS.write_text("5")
+            self._is_reset = True
 
     def peak(self) -> Peak:
+        if not self._is_reset:
+            return Peak()
         with contextlib.suppress(OSError):
             found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
             if found:

@@ -175,8 +175,8 @@ class RuntimeFacts(Plain):
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
     kv_cache: Literal["dynamic", "static"]
     setup_s: float | None = None
-    """Time of the first generation at a new shape, with compilation or capture in it; the longest where there were
-    several. None where nothing is set up."""
+    """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
+    a depth; the longest where there were several. None where nothing is set up."""
     setup_cache: Literal["cold", "warm"] | None = None
     """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
     compiled: Literal["layer", "step"] | None = None
@@ -184,8 +184,9 @@ class RuntimeFacts(Plain):
     frames_compiled: int | None = None
     """Graphs that the compiler made, over all shapes."""
     graph_breaks: int | None = None
+    """None where nothing was compiled; else 0, since a break is an error before anything is timed."""
     recompilations: int | None = None
-    """While timing: anything but 0 makes the cell invalid."""
+    """While timing: one makes the cell `unsupported`."""
     graphs_captured: int | None = None
     """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
     graph_replays: int | None = None
@@ -198,8 +199,8 @@ class RuntimeFacts(Plain):
     own_products: str | None = None
     """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
     kernels_per_token: float | None = None
-    """Kernels that one decode step runs on the device, counted by the profiler at the profiled cell. None on CPU and
-    without a profile."""
+    """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
+    and without a profile."""
 
 
 class DeviceFacts(Plain):

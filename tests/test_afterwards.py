@@ -151,7 +151,8 @@ def test_any_other_error_is_ours_and_stays_one(step: str) -> None:
 
 def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     made = profile()
-    monkeypatch.setattr(afterwards, "profile_generation", lambda step, **_: made)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(afterwards, "profile_generation", lambda step, **given: told.update(given) or made)
     subject = cast(
         "ModelBenchmarker",
         SimpleNamespace(
@@ -161,3 +162,7 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
         ),
     )
     assert STEPS["profile"](subject) == {"profile": made, "no_profile": None}
+    job = job_of(Grid(prompt_tokens=(26,), new_tokens=(100,), depth=(0, 64)))
+    profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())
+    # What it is a profile of is told with it: another depth has another verdict.
+    assert [told[name] for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")] == [26, 32, 1, 64]

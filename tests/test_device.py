@@ -101,3 +101,10 @@ def test_what_counts_as_out_of_memory_on_cpu():
         torch.empty(2**60, dtype=torch.uint8)
     assert device.is_out_of_memory(caught.value)
     assert not device.is_out_of_memory(RuntimeError("other"))
+
+
+def test_a_mark_that_cannot_be_set_back_is_no_peak(monkeypatch, tmp_path):
+    monkeypatch.setattr("benchmarker.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
+    device = CpuDevice()
+    device.reset_peak()
+    assert device.peak().resident_bytes is None

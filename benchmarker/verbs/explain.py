@@ -22,7 +22,7 @@ FORMATS = ("markdown", "json")
 def explain(
     paths: Annotated[list[Path], typer.Argument(help="Records, folders of them, or logs with profiler tables.")],
     baseline: Annotated[
-        str | None, typer.Option(help="Variant to explain the others against.  \\[default: fp16]")
+        str | None, typer.Option(help="Variant to explain the others against.  \\[default: the sweep's, or fp16]")
     ] = None,
     compare_tables: Annotated[
         bool, typer.Option("--compare", help="Set the profiler tables of a log side by side.")
