@@ -67,8 +67,9 @@ class Conditions(Plain):
     """The highest."""
     power_w: float | None = None
     """Mean of the board's own readings, which it averages over up to a second."""
-    throttled_by: tuple[str, ...] = ()
-    """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`."""
+    throttled_by: tuple[str, ...] | None = ()
+    """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`. None where the driver does not
+    say."""
     processes: int | None = None
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -186,6 +187,20 @@ def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
     assert gauge.full_clock_mhz is None
     expected = reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
     assert replace(gauge.read(), at_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
+
+
+def test_a_driver_that_refuses_every_question_has_not_said_that_nothing_was_throttled() -> None:
+    class Mute(FakeNvml):
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            return self.refuse if name.startswith("nvmlDevice") else found
+
+        def refuse(self, *arguments: object) -> None:
+            raise self.NVMLError
+
+    seen = conditions([NvidiaGauge(Mute(), "card").read()], full_clock_mhz=None)  # type: ignore[arg-type]
+    assert seen == Conditions(samples=1, throttled_by=None)
+    assert why_invalid(seen) is None
 
 
 def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:

@@ -31,7 +31,8 @@ class Reading:
     sm_clock_mhz: int | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    throttled_by: frozenset[str] = frozenset()
+    throttled_by: frozenset[str] | None = frozenset()
+    """None where the driver does not say."""
     held_ns: Mapping[str, int] = field(default_factory=dict)
     """Time for which clocks were held down since the driver started, by what held them."""
     processes: int | None = None
@@ -59,13 +60,15 @@ class NvidiaGauge:
     def read(self) -> Reading:
         nvml = self._nvml
         milliwatts = self._ask("nvmlDeviceGetPowerUsage")
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return Reading(
             at_s=time.time(),
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             power_w=None if milliwatts is None else milliwatts / 1000,
-            throttled_by=frozenset(word for bit, word in NVIDIA_REASONS.items() if reasons & bit),
+            throttled_by=None
+            if reasons is None
+            else frozenset(word for bit, word in NVIDIA_REASONS.items() if reasons & bit),
             held_ns={
                 word: violation.violationTime
                 for word, policy in NVIDIA_VIOLATIONS.items()
@@ -96,14 +99,15 @@ class AmdGauge:
         try:
             metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle)
         except self._amdsmi.AmdSmiException:
-            return Reading(now)
+            return Reading(now, throttled_by=None)
+        status = _number(metrics, "throttle_status")
         return Reading(
             at_s=now,
             sm_clock_mhz=_number(metrics, "current_gfxclk"),
             temperature_c=_number(metrics, "temperature_hotspot"),
             power_w=_number(metrics, "current_socket_power", "average_socket_power"),
             # Which bit means what differs between generations of cards.
-            throttled_by=frozenset({"unspecified"} if _number(metrics, "throttle_status") else ()),
+            throttled_by=None if status is None else frozenset({"unspecified"} if status else ()),
         )
 
 

@@ -116,9 +116,16 @@ def conditions(readings: Iterable[Reading], *, full_clock_mhz: int | None) -> Co
         sm_clock_full_mhz=full_clock_mhz,
         temperature_c=float(max(temperatures)) if temperatures else None,
         power_w=statistics.fmean(powers) if powers else None,
-        throttled_by=tuple(sorted(frozenset().union(*(one.throttled_by for one in taken), _held_between(taken)))),
+        throttled_by=_throttled_by(taken),
         processes=max((one.processes for one in taken if one.processes is not None), default=None),
     )
+
+
+def _throttled_by(taken: Sequence[Reading]) -> tuple[str, ...] | None:
+    """All that held the clocks down. None where no reading says, and nothing was seen to."""
+    told = [one.throttled_by for one in taken if one.throttled_by is not None]
+    held = _held_between(taken)
+    return tuple(sorted(held.union(*told))) if told or held else None
 
 
 def _held_between(taken: Sequence[Reading]) -> frozenset[str]:
@@ -135,7 +142,7 @@ def why_invalid(seen: Conditions, *, allow_shared: bool = False) -> str | None:
     """
     if is_shared(seen) and not allow_shared:
         return f"{seen.processes} processes were on the device; end the others, or accept them with --allow-shared"
-    held = [reason for reason in seen.throttled_by if reason in HELD_BACK]
+    held = [reason for reason in seen.throttled_by or () if reason in HELD_BACK]
     if held:
         return f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
     if seen.sm_clock_mhz and seen.sm_clock_full_mhz and seen.sm_clock_mhz < LOW_CLOCK * seen.sm_clock_full_mhz:

@@ -17,6 +17,7 @@ FLAGS = {
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
     "power_limited": "the power limit held the clocks down",
+    "throttling_unknown": "the driver did not say whether the clocks were held down",
     "shared_device": "other processes computed on the device meanwhile",
     "imported": "read from a log, which holds less than a record",
 }

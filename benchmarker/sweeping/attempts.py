@@ -122,7 +122,8 @@ class Attempt:
         seen = self.site.monitor.between(*cell.timed_at)
         if seen is None:
             return cell
-        flags = ["power_limited"] * ("power_cap" in seen.throttled_by) + ["shared_device"] * is_shared(seen)
+        flags = ["power_limited"] * ("power_cap" in (seen.throttled_by or ())) + ["shared_device"] * is_shared(seen)
+        flags += ["throttling_unknown"] * (seen.throttled_by is None)
         changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
         reason = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
         if cell.status == "ok" and reason:
