@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shlex
@@ -99,6 +100,13 @@ def test_a_fault_is_a_row_and_the_rest_goes_on(
     assert said in stage.printed
     assert "alone: python -m benchmarker.run --config" in stage.printed
     assert "| variant |" in stage.printed
+
+
+def test_every_record_says_of_which_sweep_it_is_also_of_a_child_that_could_not(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, faults=[fault("exit", "load")])
+    assert stage.sweep()
+    began = json.loads((stage.results / "sweep.json").read_text())["started_at"]
+    assert {record.sweep for record in stage.records()} == {began}
 
 
 def test_half_a_record_is_said_and_put_aside(tmp_path: Path) -> None:

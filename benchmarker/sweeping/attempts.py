@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarker.errors import ResultsError
@@ -70,6 +71,11 @@ class Attempt:
         return ended, self._set_aside_if_broken()
 
     @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines that the child printed."""
+        return self.log.last_lines(TAIL_LINES)
+
+    @property
     def record(self) -> RunRecord | None:
         return self.watch.record
 
@@ -97,7 +103,7 @@ class Attempt:
     def _blank(self) -> RunRecord:
         job = self.site.job(self.variant)
         blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
-        return blank.model_copy(update={"round": self.round})
+        return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
 
     def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
         """None for a text prompt, as long as no child has told its length."""
@@ -193,71 +199,100 @@ def measure(
         KeyboardInterrupt: Ctrl-C.
         SweepTimeoutError: The sweep's time is up.
     """
-    points = site.points(variant)
     tries: Counter[int] = Counter()
     reruns: Counter[int] = Counter()
     pending = tuple(cells)
     while pending:
         attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
-        ended, problem = attempt.run()
-        tail = attempt.log.last_lines(TAIL_LINES)
-        fault = fault_of(ended, attempt.record, problem=problem, last_line=tail[-1] if tail else None)
-        count, phase = len(attempt.finished), attempt.watch.phase
-        if phase != "end" and not (attempt.record and attempt.record.profile):
-            # It did not come so far: the next process makes the profile.
-            ledger.profiled.discard(variant)
-        statuses = [cell.status for cell in attempt.finished]
-        decision = decide(pending, statuses, fault, phase=phase, tries=tries, points=points)
-        attempt.settle(decision, fault)
-        own = dict(zip(pending, attempt.finished[:count], strict=False))
-        again = _to_repeat(own, reruns)
-        if fault and not decision.is_final:
-            tries[decision.pending[0]] += 1
-            terminal.line(f"  {status_words(fault.status)}: {reason_words(fault.reason)}; once more in a fresh process")
-        lost = {position: _fault_in(cell) for position, cell in own.items() if cell.status != "ok"}
-        lost = {position: why for position, why in lost.items() if position not in again}
-        if decision.is_final:
-            lost |= decision.failed
-        ledger.given_up |= {(variant, position): why for position, why in lost.items() if why.status != "invalid"}
-        for position, cell in own.items():
+        outcome = _outcome(attempt, tries, reruns)
+        for position, cell in outcome.cells.items():
             ledger.standing.take(variant, position, cell)
-        for position, why in lost.items():
+        for position, why in outcome.lost.items():
             ledger.standing.fail(variant, position, why.status)
-        after_cells = fault if fault and count == len(pending) else None
-        ledger.failures += _failures(attempt, lost, after_cells, len(pending), tail)
-        pending = tuple(sorted({*decision.pending, *again}))
-        if again and site.monitor:
+            if why.status != "invalid":
+                ledger.given_up[variant, position] = why
+        ledger.failures += _failures(attempt, outcome)
+        pending = outcome.pending
+        if outcome.again and site.monitor:
             site.monitor.cool_down()
 
 
-def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> list[int]:
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one child, by position in the grid."""
+
+    cells: Mapping[int, Cell]
+    """What it measured, as its record has it now."""
+    again: tuple[int, ...]
+    """Of those, the invalid ones that may be measured again."""
+    lost: Mapping[int, Fault]
+    """What is not tried again in this round."""
+    pending: tuple[int, ...]
+    """What the next process is to measure."""
+    after_cells: Fault | None
+    """What went wrong when all cells were done, as with the profile."""
+
+
+def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Outcome:
+    """Run the child, complete its record, and decide what is tried again.
+
+    Args:
+        tries: How often each cell was tried again after a fault; one more is counted here.
+        reruns: How often because it was invalid; likewise.
+    """
+    ended, problem = attempt.run()
+    last_line = next(iter(attempt.tail[-1:]), None)
+    fault = fault_of(ended, attempt.record, problem=problem, last_line=last_line)
+    count, phase = len(attempt.finished), attempt.watch.phase
+    if phase != "end" and not (attempt.record and attempt.record.profile):
+        # It did not come so far: the next process makes the profile.
+        attempt.ledger.profiled.discard(attempt.variant)
+    statuses = [cell.status for cell in attempt.finished]
+    points = attempt.site.points(attempt.variant)
+    decision = decide(attempt.cells, statuses, fault, phase=phase, tries=tries, points=points)
+    attempt.settle(decision, fault)
+    if fault and not decision.is_final:
+        tries[decision.pending[0]] += 1
+        said = f"{status_words(fault.status)}: {reason_words(fault.reason)}"
+        attempt.terminal.line(f"  {said}; once more in a fresh process")
+    cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
+    again = _to_repeat(cells, reruns)
+    lost = {at: _fault_in(cell) for at, cell in cells.items() if cell.status != "ok" and at not in again}
+    return Outcome(
+        cells=cells,
+        again=again,
+        lost={**lost, **decision.failed} if decision.is_final else lost,
+        pending=tuple(sorted({*decision.pending, *again})),
+        after_cells=fault if count == len(attempt.cells) else None,
+    )
+
+
+def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> tuple[int, ...]:
     """Cells that came out invalid and may be measured again."""
     again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
     reruns.update(again)
-    return again
+    return tuple(again)
 
 
 def _fault_in(cell: Cell) -> Fault:
     return Fault(cell.status, cell.reason or "it gave no reason")
 
 
-def _failures(
-    attempt: Attempt, lost: Mapping[int, Fault], after_cells: Fault | None, given: int, tail: tuple[str, ...]
-) -> list[Failure]:
+def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     """What is given up with this child: one entry for the whole variant where it is all the same."""
-    points = attempt.site.points(attempt.variant)
+    points, lost = attempt.site.points(attempt.variant), outcome.lost
     entries: list[tuple[Point | None, Fault]] = [(points[position], why) for position, why in lost.items()]
-    if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == given > 1):
+    if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
-    if after_cells:
-        entries.append((None, Fault(after_cells.status, f"after its cells: {after_cells.reason}")))
+    if after := outcome.after_cells:
+        entries.append((None, Fault(after.status, f"after its cells: {after.reason}")))
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
             what=f"{where}, {shape_words(point)}" if point else where,
             fault=why,
             log=attempt.log.path,
-            tail=tail,
+            tail=attempt.tail,
             alone=attempt.site.alone(attempt.variant, point),
         )
         for point, why in entries

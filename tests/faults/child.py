@@ -21,13 +21,15 @@ def main() -> None:
     for option in ("--config", "--variant", "--record", "--cells"):
         parser.add_argument(option)
     parser.add_argument("--round", type=int, default=0)
+    parser.add_argument("--sweep")
     parser.add_argument("--only", default="timing")
     given, others = parser.parse_known_args()
     end_with_parent()
     script = json.loads(given.script.read_text())
     variant = script["variants"][given.variant]
     print(f"{given.variant}: a fake")
-    record = {**variant["record"], "round": given.round, "run_id": Path(given.record).stem, "cells": []}
+    own = {"round": given.round, "sweep": given.sweep, "run_id": Path(given.record).stem, "cells": []}
+    record = {**variant["record"], **own}
     record["procedure"]["profile"] = "--no-profile" not in others
     at = At(script["faults"], given)
     at.step("start", record)
