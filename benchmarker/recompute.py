@@ -240,7 +240,8 @@ def detectable(numbers: Numbers, tests: int) -> float | None:
 def _noncentrality(freedom: float, tests: int) -> float:
     """Where the test rejects that often, found by search."""
     critical = stats.t.ppf(1 - 0.025 / tests, freedom)
-    return float(brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80, 0.1, 500.0, xtol=1e-12))
+    missed = lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80  # noqa: E731
+    return float(brentq(missed, critical, 2 * critical + 2, xtol=1e-12))
 
 
 def _round(record: Raw) -> Round:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeVar
 
-from scipy.special import nctdtrinc, stdtr, stdtrit
+from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.80
@@ -222,6 +222,16 @@ def _critical(freedom: float, tests: int = 1) -> float:
     return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / tests))
 
 
+SMALL = 1e-4
+"""Beside noncentralities, which are 2 and more."""
+
+
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
-    return float(nctdtrinc(freedom, 1 - POWER, _critical(freedom, tests)))
+    critical = _critical(freedom, tests)
+    found = float(nctdtrinc(freedom, 1 - POWER, critical))
+    # scipy stops searching at the sixth digit or so: Newton's method, with a slope from two points, for the others.
+    for _ in range(2):
+        at, beside = nctdtr(freedom, found, critical), nctdtr(freedom, found + SMALL, critical)
+        found -= float((at - (1 - POWER)) * SMALL / (beside - at))
+    return found
