@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from benchmarker.cli import app
 from benchmarker.comparison import compare, to_markdown
 from benchmarker.record import RunRecord
+from benchmarker.verify import verify
 from tests.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +76,17 @@ def test_every_page_is_in_the_index():
     assert all(f"({page.name})" in index for page in PAGES if page.name != "README.md")
 
 
-@pytest.mark.parametrize("folder", sorted((ROOT / "results" / "reference").iterdir()), ids=lambda folder: folder.name)
+REFERENCES = pytest.mark.parametrize(
+    "folder", sorted((ROOT / "results" / "reference").iterdir()), ids=lambda folder: folder.name
+)
+
+
+@REFERENCES
+def test_every_number_of_a_reference_follows_from_its_raw_samples(folder):
+    assert verify([folder]).mismatches == ()
+
+
+@REFERENCES
 def test_a_reference_folder_shows_what_compare_prints_of_it(folder):
     said = (folder / "README.md").read_text()
     assert said.endswith(f"\n{to_markdown(compare([folder])).strip()}\n")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as reference
 
+from benchmarker import recompute
 from benchmarker.stats import (
     Ratio,
     detectable_ratio,
@@ -91,6 +92,15 @@ def test_what_would_have_been_detected_counts_holms_correction(tests):
     critical = reference.t.ppf(1 - 0.025 / tests, ratio.freedom)
     assert reference.nct.sf(critical, ratio.freedom, noncentrality) == pytest.approx(0.80, abs=1e-4)
     assert Ratio(2.0, rounds=2).detectable(tests) is None
+
+
+@pytest.mark.parametrize("tests", [1, 4, 100])
+@pytest.mark.parametrize("freedom", [2, 2.7, 4, 9, 60])
+def test_it_agrees_with_the_second_computation_to_the_last_digits(freedom, tests):
+    numbers = {"standard_error": 0.02, "freedom": freedom}
+    assert detectable_ratio(0.02, freedom, tests=tests) == pytest.approx(
+        recompute.detectable(numbers, tests), rel=1e-11
+    )
 
 
 def test_two_sweeps_are_compared_with_welchs_t_on_logarithms():
