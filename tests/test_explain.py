@@ -60,6 +60,8 @@ def test_kernels_that_took_longer_than_the_whole_token_without_the_profiler_expl
         "the profiled kernels alone took 7.00 ms a token, longer than the 5.00 ms of a whole one without the profiler: "
         "it slowed them, and their times tell nothing"
     )
+    (reason,) = compare_records([run("fp16", *FP16, tpot_ms=5.0)]).reasons
+    assert reason == f"**fp16** is not explained: {found.why}."
 
 
 def test_a_verdict_is_of_the_depth_that_was_profiled_and_of_no_other() -> None:

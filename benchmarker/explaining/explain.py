@@ -58,6 +58,7 @@ def _from_profile(
             name,
             f"the profiled kernels alone took {ms(phase.busy_s)} a token, longer than the {ms(total_s)} of a whole one "
             "without the profiler: it slowed them, and their times tell nothing",
+            has_profile=True,
         )
     return _explanation(name, record, row, phase, conversion_of(phase), total_s=total_s, profile=profile)
 

@@ -63,8 +63,10 @@ def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Con
     return tuple(
         f"**{escaped(one.variant)}** {bound_words(one.verdict.bound)}: {one.verdict.reason} {one.verdict.advice}"
         f"{against.get(one.variant, '')}{''.join(f' **{line}.**' for line in one.proof.warnings)}"
-        for one in found
         if isinstance(one, Explanation)
+        else f"**{escaped(one.variant)}** is not explained: {one.why}."
+        for one in found
+        if isinstance(one, Explanation) or one.has_profile
     )
 
 

@@ -166,3 +166,5 @@ class NotExplained:
     why: str
     proof: Proof | None = None
     """What was loaded, which is known without a profile."""
+    has_profile: bool = False
+    """Whether one was made, which a reader then expects a reason from."""
