@@ -76,6 +76,10 @@ class Identity:
         return f"{self.name} ({', '.join(self.parts[position] for position in shown)})" if shown else self.name
 
     @property
+    def quant(self) -> str:
+        return self.form[0]
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """All that two namesakes may differ in."""
         return (*(value or "unknown" for value in self.circumstances), *self.form)
@@ -108,12 +112,17 @@ def refusal(differences: Sequence[Difference]) -> str:
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
 ) -> dict[str, tuple[Identity, list[RunRecord]]]:
-    """The records by variant, in the order in which the variants were first run."""
+    """The records by variant, in the order in which the variants were first run; of single runs those of one
+    quantization together, since nobody chose their order."""
     fields = [difference.field for difference in differences]
     found: dict[Identity, list[RunRecord]] = {}
     for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
         found.setdefault(_identity(record, fields), []).append(record)
-    return {identity.label(list(found)): (identity, members) for identity, members in found.items()}
+    ordered = list(found)
+    if all(record.sweep is None for record in records):
+        quants = list(dict.fromkeys(identity.quant for identity in found))
+        ordered.sort(key=lambda identity: quants.index(identity.quant))
+    return {identity.label(ordered): (identity, found[identity]) for identity in ordered}
 
 
 def circumstances() -> dict[str, Circumstance]:

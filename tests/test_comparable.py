@@ -95,7 +95,16 @@ def test_force_keeps_what_differs_apart(tmp_path):
 def test_a_forced_name_says_no_more_than_tells_it_apart(tmp_path):
     other = environment(device={"name": "NVIDIA L4", "driver": "570.1"}, cpu="EPYC")
     save(tmp_path, record("fp16"), record("int8"), record("fp16", environment=other, run_id="other"))
-    assert list(rows_of(tmp_path, force=True)) == ["fp16 (NVIDIA H100 80GB HBM3)", "int8", "fp16 (NVIDIA L4)"]
+    assert list(rows_of(tmp_path, force=True)) == ["fp16 (NVIDIA H100 80GB HBM3)", "fp16 (NVIDIA L4)", "int8"]
+
+
+def test_single_runs_of_one_quantization_stand_together_and_a_sweep_keeps_its_order(tmp_path):
+    forms = [("fp16", "eager"), ("int8", "eager"), ("fp16", "graph")]
+    made = [record(quant, name=f"{quant} {runtime}", runtime=runtime) for quant, runtime in forms]
+    save(tmp_path / "runs", *made)
+    assert list(rows_of(tmp_path / "runs")) == ["fp16 eager", "fp16 graph", "int8 eager"]
+    save(tmp_path / "sweep", *(one.model_copy(update={"sweep": "monday"}) for one in made))
+    assert list(rows_of(tmp_path / "sweep")) == ["fp16 eager", "int8 eager", "fp16 graph"]
 
 
 def test_rounds_on_two_devices_are_not_paired(tmp_path):

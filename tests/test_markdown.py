@@ -61,10 +61,10 @@ Values are medians over the timed runs of one process, ± their sample standard 
 def test_five_rounds_show_intervals_and_verdicts(tmp_path):
     text = shown(
         tmp_path,
-        *rounds("fp16", [1.380, 1.390, 1.385, 1.379, 1.380]),
-        *rounds("int8", [2.280, 2.290, 2.270, 2.310, 2.280]),
-        *rounds("fp16", [1.381, 1.390, 1.386, 1.380, 1.384], name="again"),
-        *rounds("bnb4", [1.300, 1.450, 1.386, 1.380, 1.384]),
+        *rounds("fp16", [1.380, 1.390, 1.385, 1.379, 1.380], sweep="monday"),
+        *rounds("int8", [2.280, 2.290, 2.270, 2.310, 2.280], sweep="monday"),
+        *rounds("fp16", [1.381, 1.390, 1.386, 1.380, 1.384], name="again", sweep="monday"),
+        *rounds("bnb4", [1.300, 1.450, 1.386, 1.380, 1.384], sweep="monday"),
     )
     assert _tables(text) == [
         """\

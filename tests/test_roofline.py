@@ -162,8 +162,8 @@ AGAINST_THE_LIMITS = """\
 | variant    | runtime | TPOT ms | decode tok/s | floor ms |  MBU |  best | reached | kernels/token | as eager |
 | :--------- | :------ | ------: | -----------: | -------: | ---: | ----: | ------: | ------------: | -------: |
 | fp16       | eager   |   26.00 |        38.46 |    2.598 | 10 % |     – |       – |          2083 |        – |
-| int8       | eager   |   40.00 |        25.00 |    1.426 |  4 % | 1.82x |    36 % |             – |        – |
 | fp16 graph | graph   |   5.200 |        192.3 |    2.598 | 50 % | 1.00x |       – |             – |   3 of 3 |
+| int8       | eager   |   40.00 |        25.00 |    1.426 |  4 % | 1.82x |    36 % |             – |        – |
 | int8 graph | graph   |   3.900 |        256.4 |    1.426 | 37 % | 1.82x |    73 % |           510 |   2 of 3 |"""
 
 
