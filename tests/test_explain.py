@@ -212,6 +212,13 @@ def test_on_a_cpu_making_views_is_the_hosts_time() -> None:
     assert found.verdict.advice.endswith("`--runtime compile` takes Python and dispatch out of each token.")
 
 
+def test_a_processor_has_no_kernels_to_speak_of() -> None:
+    on_cpu = split_profile(kernel("aten::mm", ms=6.0), kernel("aten::copy_", ms=4.0, calls=7), by="cpu")
+    found = explained(run("fp16", tpot_ms=10.5, profiled=on_cpu, environment=cpu_environment()))
+    assert found.verdict.bound == "copies"
+    assert found.verdict.reason.startswith("copies and casts take 40 % of the operators' time; busy")
+
+
 def test_an_older_profile_is_held_against_the_whole_generation() -> None:
     whole = profile(
         kernels=(Kernel(name="nvjet_a", calls=320, total_s=0.32),), kernel_s=0.32, busy_s=0.32, latency_s=1.6

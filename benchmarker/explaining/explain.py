@@ -193,11 +193,11 @@ def _notes(case: Case) -> tuple[str, ...]:
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(one.name for one in phase.kernels if category(one.name) == "other")
         said.append(
-            f"{percent(phase.share('other'))} of the kernel time has no category: the table in profiling/kernels.py "
+            f"{percent(phase.share('other'))} of the {phase.what} has no category: the table in profiling/kernels.py "
             f"needs names such as {code(unknown)}"
         )
     if phase.not_listed_s:
-        said.append(f"{percent(phase.not_listed_s / phase.kernel_s)} of the kernel time is not in the table")
+        said.append(f"{percent(phase.not_listed_s / phase.kernel_s)} of the {phase.what} is not in the table")
     return tuple(said)
 
 

@@ -64,6 +64,11 @@ class Phase:
         return sum(self.categories.values()) + self.not_listed_s
 
     @property
+    def what(self) -> str:
+        """Whose time it is: a processor's table has no kernels."""
+        return "kernel time" if self.by == "device" else "operators' time"
+
+    @property
     def kernel_calls(self) -> float:
         return sum(kernel.calls for kernel in self.kernels) / self.tokens
 

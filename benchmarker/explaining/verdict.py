@@ -76,9 +76,9 @@ def _reason(bound: Bound, case: Case) -> str:
         "bandwidth": f"it uses {percent(case.mbu or 0)} of the measured memory bandwidth",
         "compute": f"it uses {percent(case.compute_share or 0)} of the measured matmul rate",
         "dequantizing": _dequantizing(case) if bound == "dequantizing" else "",
-        "copies": f"copies and casts take {copies} of the kernel time",
-        "attention/KV": f"attention and the KV cache take {attention} of the kernel time",
-        "bandwidth or compute": f"matrix products take {products} of the kernel time; which of the two is not known "
+        "copies": f"copies and casts take {copies} of the {phase.what}",
+        "attention/KV": f"attention and the KV cache take {attention} of the {phase.what}",
+        "bandwidth or compute": f"matrix products take {products} of the {phase.what}; which of the two is not known "
         "without a measured bandwidth",
         "mixed": _mixed(case, products),
     }[bound]
@@ -92,8 +92,8 @@ def _mixed(case: Case, products: str) -> str:
     if case.slow_products is None:
         return f"no part stands out: {_largest(case.waterfall)}"
     return (
-        f"matrix products take {products} of the kernel time, and read the weights at {percent(case.slow_products)} of "
-        "the measured bandwidth"
+        f"matrix products take {products} of the {case.phase.what}, and read the weights at "
+        f"{percent(case.slow_products)} of the measured bandwidth"
     )
 
 
@@ -102,12 +102,12 @@ def _dequantizing(case: Case) -> str:
     if conversion is None:
         kernel = next(one for one in phase.kernels if category(one.name) == "dequantize")
         return (
-            f"dequantizing takes {percent(phase.share('dequantize'))} of the kernel time, most of it in "
+            f"dequantizing takes {percent(phase.share('dequantize'))} of the {phase.what}, most of it in "
             f"{code(kernel.name)}"
         )
     return (
-        f"each weight is converted before it is multiplied: {percent(conversion.share)} of the kernel time is one copy "
-        f"kernel, {code(conversion.kernel.name)}, launched as often as there are matrix products"
+        f"each weight is converted before it is multiplied: {percent(conversion.share)} of the {phase.what} is one "
+        f"copy kernel, {code(conversion.kernel.name)}, launched as often as there are matrix products"
     )
 
 
