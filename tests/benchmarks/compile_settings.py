@@ -53,6 +53,7 @@ ALTERNATIVES = {
     "more configurations": Alternative({"max_autotune_pointwise": True}),
     "cooperative reductions": Alternative({"triton.cooperative_reductions": True}),
     "multi kernel": Alternative({"triton.multi_kernel": 1}),
+    "longer sums unrolled": Alternative({"unroll_reductions_threshold": 33}),
 }
 
 
