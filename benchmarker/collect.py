@@ -18,6 +18,9 @@ from benchmarker.garbage import no_garbage_collection
 from benchmarker.record import SCHEMA_VERSION, RunRecord
 from benchmarker.recordfile import read_record
 
+SWEEP_FILE = "sweep.json"
+"""Beside a sweep's records: what it was asked."""
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -66,7 +69,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 def _baseline(folder: Path) -> str | None:
     """What the sweep in that folder compares with; a damaged file is the sweep's own trouble, not a reader's."""
     try:
-        baseline = json.loads((folder / "sweep.json").read_bytes()).get("baseline")
+        baseline = json.loads((folder / SWEEP_FILE).read_bytes()).get("baseline")
     except (OSError, ValueError, AttributeError):
         return None
     return baseline if isinstance(baseline, str) else None

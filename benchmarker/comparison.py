@@ -21,12 +21,12 @@ from benchmarker.errors import ResultsError, did_you_mean
 from benchmarker.explaining.contrast import Contrast, contrasts_of
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
-from benchmarker.explaining.values import Explanation, NotExplained
+from benchmarker.explaining.values import Explanation, NotExplained, bounds_of
 from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.limits import tokens_in_common, with_best
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.rows import CellKey, Results, Row, to_row
+from benchmarker.report.rows import CellKey, Results, Row, to_row, with_bound
 from benchmarker.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
 
 __all__ = ["Comparison", "compare", "to_markdown", "to_rows"]
@@ -82,10 +82,11 @@ def compare_records(
     explained = tuple(explain(name, members) for name, (_, members) in variants.items())
     compared = _with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()})
     verdicts_by_cell = {(row.variant, row.cell): row.verdict for row in compared if row.cell}
+    bounds = bounds_of(explained)
     # Of what was compared by force, a difference is as much that of the devices or versions.
     contrasts = () if differences else contrasts_of(explained, chosen, verdicts_by_cell)
     return Comparison(
-        rows=_with_bounds(with_best(compared, chosen), explained),
+        rows=tuple(with_bound(row, bounds) for row in with_best(compared, chosen)),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
@@ -136,15 +137,6 @@ def _with_tokens_in_common(rows: Sequence[Row], baseline: str) -> list[Row]:
     """Each row with how far its text goes along with the baseline's."""
     texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
     return [replace(row, tokens_in_common=tokens_in_common(row.first_tokens, texts.get(row.cell, ()))) for row in rows]
-
-
-def _with_bounds(rows: Sequence[Row], explained: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
-    """The rows with what they are bound by, where a generation after the same prompt and depth was profiled."""
-    bounds = {(one.variant, one.cell.context): one.verdict.bound for one in explained if isinstance(one, Explanation)}
-    return tuple(
-        replace(row, bound_by=bounds.get((row.variant, row.cell.context))) if row.cell and row.status == "ok" else row
-        for row in rows
-    )
 
 
 def _ratio(base: Row, row: Row, identities: dict[str, Identity]) -> Ratio:

@@ -108,10 +108,10 @@ class CpuDevice:
     torch_name = "cpu"
     kind: Literal["cpu"] = "cpu"
 
-    def synchronize(self) -> None: ...
-
     def __init__(self) -> None:
         self._is_reset = True
+
+    def synchronize(self) -> None: ...
 
     def reset_peak(self) -> None:
         # Absent off Linux and in some sandboxes: the mark then holds what came before, and is not this peak.

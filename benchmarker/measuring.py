@@ -13,10 +13,10 @@ from typing import Any
 from benchmarker.afterwards import kernels_counted, profiled, with_energy
 from benchmarker.device import find_device
 from benchmarker.environment import environment
-from benchmarker.errors import ResultsError
+from benchmarker.errors import ResultsError, first_line
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.markdown import reasons
-from benchmarker.explaining.values import Explanation
+from benchmarker.explaining.values import bounds_of
 from benchmarker.job import Job, blank_record
 from benchmarker.judging import judged, plan_quality
 from benchmarker.keys import result_key
@@ -81,8 +81,7 @@ class Run:
         self._keep(status="complete")
         if not self.job.part:
             found = explain(self.record.variant.name, [self.record])
-            bound_by = found.verdict.bound if isinstance(found, Explanation) else None
-            self.terminal.table(summary(self.record, bound_by=bound_by))
+            self.terminal.table(summary(self.record, bounds=bounds_of([found])))
             for reason in reasons([found]):
                 self.terminal.table(f"{reason}\n", detail=True)
             self.terminal.line(f"record: {self.path}")
@@ -257,5 +256,5 @@ def _check_writable(folder: Path) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+    name = type(error).__name__
+    return f"{name}: {first_line(error)}" if str(error).strip() else name

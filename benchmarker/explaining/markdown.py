@@ -50,11 +50,15 @@ def explanations_to_markdown(
 
 
 def _not_explained(one: NotExplained) -> str:
-    said = f"{escaped(one.variant)} is not explained: {escaped(one.why, longest=300)}."
+    said = f"{escaped(one.variant)} {_why_not(one)}"
     if one.proof is None:
         return said
     facts = [*(f"**{line}**" for line in one.proof.warnings), *one.proof.lines]
     return f"{said} What was loaded: {'; '.join(facts)}."
+
+
+def _why_not(one: NotExplained) -> str:
+    return f"is not explained: {escaped(one.why, longest=300)}."
 
 
 def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()) -> tuple[str, ...]:
@@ -64,7 +68,7 @@ def reasons(found: Sequence[Explanation | NotExplained], contrasts: Sequence[Con
         f"**{escaped(one.variant)}** {bound_words(one.verdict.bound)}: {one.verdict.reason} {one.verdict.advice}"
         f"{against.get(one.variant, '')}{''.join(f' **{line}.**' for line in one.proof.warnings)}"
         if isinstance(one, Explanation)
-        else f"**{escaped(one.variant)}** is not explained: {one.why}."
+        else f"**{escaped(one.variant)}** {_why_not(one)}"
         for one in found
         if isinstance(one, Explanation) or one.has_profile
     )

@@ -6,12 +6,13 @@ does not tell prefill and decode apart, it is the whole generation over its toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from benchmarker.profiling.kernels import Category
 from benchmarker.record import Kernel
-from benchmarker.report.rows import CellKey
+from benchmarker.report.rows import CellKey, Context
 
 Bound = Literal[
     "host", "bandwidth", "compute", "bandwidth or compute", "dequantizing", "copies", "attention/KV", "mixed"
@@ -173,3 +174,8 @@ class NotExplained:
     """What was loaded, which is known without a profile."""
     has_profile: bool = False
     """Whether one was made, which a reader then expects a reason from."""
+
+
+def bounds_of(found: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], Bound]:
+    """What each explained variant is bound by, over the context that was profiled."""
+    return {(one.variant, one.cell.context): one.verdict.bound for one in found if isinstance(one, Explanation)}

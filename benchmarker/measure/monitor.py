@@ -69,10 +69,11 @@ class Monitor:
 
         Between two readings, they count.
         """
-        taken = list(self._readings)
-        within = [one for one in taken if start_s <= one.at_s <= end_s]
-        beside = [one for one in taken if start_s - BESIDE_S <= one.at_s <= end_s + BESIDE_S]
-        return conditions(within or beside, full_clock_mhz=self._gauge.full_clock_mhz)
+        taken = self._taken(start_s, end_s) or self._taken(start_s - BESIDE_S, end_s + BESIDE_S)
+        return conditions(taken, full_clock_mhz=self._gauge.full_clock_mhz)
+
+    def _taken(self, start_s: float, end_s: float) -> list[Reading]:
+        return [one for one in list(self._readings) if start_s <= one.at_s <= end_s]
 
     def cool_down(self, *, limit_s: float = COOL_DOWN_S) -> None:
         """Wait until the board is no more than 5 degrees warmer than when it was first read."""

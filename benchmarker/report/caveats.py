@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from benchmarker.record import RunRecord
 from benchmarker.report.drift import find_drift
@@ -59,9 +59,7 @@ def _dummy(rows: Sequence[Row]) -> list[str]:
 
 def _types(records: Sequence[RunRecord]) -> list[str]:
     """Variants may differ in the type of what is not quantized, and that is a difference to know."""
-    names: dict[str, dict[str, None]] = {}
-    for record in records:
-        names.setdefault(record.model.dtype, {})[record.variant.name] = None
+    names = _variants_by(records, lambda record: record.model.dtype)
     if len(names) < 2:
         return []
     return [
@@ -73,10 +71,7 @@ def _types(records: Sequence[RunRecord]) -> list[str]:
 
 def _cards(records: Sequence[RunRecord]) -> list[str]:
     """Two boards of one name are not the same board."""
-    variants: dict[str, dict[str, None]] = {}
-    for record in records:
-        if record.environment.device.uuid:
-            variants.setdefault(record.environment.device.uuid, {})[record.variant.name] = None
+    variants = _variants_by(records, lambda record: record.environment.device.uuid)
     if len(variants) < 2:
         return []
     return [
@@ -84,6 +79,15 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
         + "; ".join(f"{escaped(uuid[:UUID_LENGTH])} ran {_names(names)}" for uuid, names in variants.items())
         + "."
     ]
+
+
+def _variants_by(records: Sequence[RunRecord], of: Callable[[RunRecord], str | None]) -> dict[str, list[str]]:
+    """The variants that have each value, once each; a record that has none is left out."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        if value := of(record):
+            found.setdefault(value, {})[record.variant.name] = None
+    return {value: list(names) for value, names in found.items()}
 
 
 def _names(names: Iterable[str]) -> str:
@@ -199,14 +203,8 @@ def _marked(rows: Sequence[Row]) -> str:
 
 def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     """Once for each reason: it is most often the machine's, not the variant's."""
-    reasons: dict[str, list[str]] = {}
-    for record in records:
-        if record.no_energy:
-            reasons.setdefault(record.no_energy, []).append(record.variant.name)
-    return [
-        f"{_names(dict.fromkeys(names))}: {escaped(reason, longest=REASON_LENGTH)}."
-        for reason, names in reasons.items()
-    ]
+    reasons = _variants_by(records, lambda record: record.no_energy)
+    return [f"{_names(names)}: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

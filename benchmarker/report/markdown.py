@@ -6,7 +6,7 @@ so in words; what was not measured is a dash.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 from benchmarker.record import RunRecord
 from benchmarker.report.captions import caption
@@ -16,7 +16,7 @@ from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
-from benchmarker.report.rows import CellKey, Results, Row
+from benchmarker.report.rows import CellKey, Context, Results, with_bound
 from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, sheets
 from benchmarker.report.tables import bullets, escaped, table
 from benchmarker.report.tasks import answers, task_caption
@@ -43,15 +43,15 @@ def _shown(sheet: Sheet) -> list[str]:
     return [*([f"**{sheet.title}**"] if sheet.title else []), table(sheet.columns, sheet.rows)]
 
 
-def summary(record: RunRecord, *, bound_by: str | None = None) -> str:
+def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
     """What is printed at the end of one run: a row per cell.
 
     Args:
-        bound_by: What the cells with the profiled prompt wait for.
+        bounds: As of `with_bound`.
     """
     known = sorted(keys_of(record))
     keys: list[CellKey | None] = [*known] or [None]
-    rows = tuple(_bound(make_row(record.variant.name, key, [record]), record, bound_by) for key in keys)
+    rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
     results = Results(rows=rows, records=(record,))
     columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows), *bound(rows)]
     parts = [
@@ -69,10 +69,3 @@ def summary(record: RunRecord, *, bound_by: str | None = None) -> str:
         bullets(caveats([record], rows)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _bound(row: Row, record: RunRecord, bound_by: str | None) -> Row:
-    profile = record.profile
-    context = (profile.batch_size, profile.prompt_tokens, profile.depth or 0) if profile else None
-    is_profiled = row.cell is not None and row.cell.context == context and row.status == "ok"
-    return replace(row, bound_by=bound_by) if is_profiled else row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,9 @@ from benchmarker.record import Moment, RunRecord
 from benchmarker.report.energy import EnergyUse
 from benchmarker.roofline import Demand, Limits
 from benchmarker.stats import Estimate, Ratio
+
+Context = tuple[int, int, int]
+"""Batch, prompt and depth."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,8 +29,8 @@ class CellKey:
     """Tokens in the cache before the prompt."""
 
     @property
-    def context(self) -> tuple[int, int, int]:
-        """What a decode step works on, whatever number of tokens follow: batch, prompt and depth."""
+    def context(self) -> Context:
+        """What a decode step works on, whatever number of tokens follow."""
         return self.batch_size, self.prompt_tokens, self.depth
 
 
@@ -126,6 +130,13 @@ class Row:
         return self.verdict == "baseline"
 
 
+def with_bound(row: Row, bounds: Mapping[tuple[str, Context], str]) -> Row:
+    """The row with what it is bound by, where a generation of its variant over the same context was profiled."""
+    if row.cell is None or row.status != "ok":
+        return row
+    return replace(row, bound_by=bounds.get((row.variant, row.cell.context)))
+
+
 @dataclass(frozen=True)
 class Results:
     """Rows with the records that they come from: all that a report shows.
@@ -213,10 +224,7 @@ def to_row(row: Row) -> dict[str, Any]:
         "ratio_high": ratio.high if ratio else None,
         "verdict": row.verdict,
         "bound_by": row.bound_by,
-        "perplexity": row.perplexity,
-        "kl_divergence": row.kl_divergence,
-        "top1_agreement": row.top1_agreement,
-        **(_details(row.quality) if row.quality else {}),
+        **(_details(row.quality) if row.quality else dict.fromkeys(("perplexity", "kl_divergence", "top1_agreement"))),
         "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": energy.per_token.value if energy else None,
         "energy_net_per_token_j": energy.net_per_token_j if energy else None,

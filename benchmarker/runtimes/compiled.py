@@ -81,7 +81,6 @@ class CompiledRuntime(FixedRuntime):
         self._recompilations = 0
         self._cache_misses = 0
         self._own_products: str | None = None
-        self._joined: str | None = None
         if self._capture:
             self._own_products = prepare_linears(model)
             for index, layer in enumerate(decoder_layers(model)):
@@ -91,7 +90,7 @@ class CompiledRuntime(FixedRuntime):
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """As without compiling. Joining linears counts as setting up."""
         if self._capture:
-            self._joined = join_linears(self._model)
+            self._own_products = self._own_products or join_linears(self._model)
         return super()._prepare(batch, length)
 
     def _decode(self, token: Tensor, cache: FixedCache) -> Tensor:
@@ -183,7 +182,7 @@ class CompiledRuntime(FixedRuntime):
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",
-                    "own_products": self._own_products or self._joined,
+                    "own_products": self._own_products,
                 }
             )
         )

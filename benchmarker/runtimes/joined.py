@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from benchmarker.runtimes.forwards import with_forward
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 JOINED = "one query's products with the same input are made as one, by bitsandbytes' kernel"
-_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @dataclass
@@ -78,9 +79,7 @@ def _attach(linears: Sequence[Any], product: nn.Module) -> None:
         linear.is_first, linear.is_last = linear is linears[0], linear is linears[-1]
         start += linear.out_features
         kind = type(linear)
-        made = _classes.get(kind) or type(kind.__name__, (kind,), {"forward": _part, "alone": kind.forward})
-        _classes[kind] = made
-        linear.__class__ = made
+        linear.__class__ = with_forward(kind, _part, alone=kind.forward)
 
 
 def _part(linear: Any, hidden: Tensor) -> Tensor:

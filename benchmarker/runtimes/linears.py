@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import quantized_linear
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
 OWN_PRODUCTS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
-_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def prepare_linears(model: nn.Module) -> str | None:
@@ -33,9 +33,9 @@ def prepare_linears(model: nn.Module) -> str | None:
     for module in model.modules():
         kind = type(module)
         if kind is nn.Linear:
-            module.__class__ = _classes.setdefault(kind, _with_forward(kind, _plain))
-        elif kind not in _classes.values() and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
-            module.__class__ = _classes.setdefault(kind, _with_forward(kind, _packed))
+            module.__class__ = with_forward(kind, _plain)
+        elif kind.forward is not _packed and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
+            module.__class__ = with_forward(kind, _packed)
         packed += type(module).forward is _packed
     return OWN_PRODUCTS if packed else None
 
@@ -50,10 +50,6 @@ def fits_words(linear: Any) -> bool:
     if group % IN_A_WORD or group & (group - 1) or group > LARGEST_GROUP:
         return False
     return bool((linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all())
-
-
-def _with_forward(kind: type[nn.Module], forward: Any) -> type[nn.Module]:
-    return type(kind.__name__, (kind,), {"forward": forward})
 
 
 def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarker.runtimes.forwards import with_forward
+
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 TRACEABLE = ("TorchAtenLinear",)
@@ -23,7 +25,6 @@ TRACEABLE = ("TorchAtenLinear",)
 # An operator takes tensors and numbers only, so it finds its layer by number. Held weakly: a model that has been judged
 # makes room for its baseline.
 _layers: list[weakref.ref[nn.Module]] = []
-_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @torch.library.custom_op("benchmarker::quantized_linear", mutates_args=())
@@ -61,14 +62,9 @@ def _hide(linear: Any) -> None:
     own = type(linear)
     linear.opaque_number = torch.tensor(len(_layers))
     _layers.append(weakref.ref(linear))
-    linear.__class__ = _classes.setdefault(own, _opaque(own))
+    linear.__class__ = with_forward(own, _through_operator, own_class=own)
 
 
-def _opaque(own: type[nn.Module]) -> type[nn.Module]:
-    """The same class with another forward. One for all layers of a kind: the compiler tells functions apart."""
-
-    def forward(self: Any, hidden: Tensor) -> Tensor:
-        result: Tensor = quantized_linear(hidden, self.opaque_number, self.out_features)
-        return result
-
-    return type(own.__name__, (own,), {"forward": forward, "own_class": own})
+def _through_operator(linear: Any, hidden: Tensor) -> Tensor:
+    result: Tensor = quantized_linear(hidden, linear.opaque_number, linear.out_features)
+    return result

@@ -16,13 +16,13 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from benchmarker.collect import SWEEP_FILE
 from benchmarker.errors import ResultsError
 from benchmarker.job import Job
 from benchmarker.plain import Plain, first_problem
 from benchmarker.record import Cell, RunRecord
 from benchmarker.recordfile import UNFINISHED, read_record, write_atomically, write_record
 
-SWEEP_FILE = "sweep.json"
 SET_ASIDE = ".set-aside"
 UNWATCHED = "nobody saw how the board was while it was measured"
 

@@ -43,12 +43,11 @@ def explain(
     with one_line_errors():
         if form not in FORMATS:
             raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
+        from benchmarker.comparison import compare, compare_records
         from benchmarker.explaining.logs import is_text, read_text
 
         texts = [path for path in paths if is_text(path)]
         readings = [read_text(path) for path in texts]
-        from benchmarker.comparison import compare, compare_records
-
         explained = [
             compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
         ]
