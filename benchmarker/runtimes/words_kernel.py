@@ -1,13 +1,18 @@
 """A vector times GPTQ's packed 4-bit words, as one kernel that reads each word once.
 
+On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
+weights at once, which nothing in a step writes; for the vector it waits. torch has no way to launch somebody's Triton
+kernel like this from compiled code, so the compiler is given an operator that it does not look into.
+
 Imported only where there is a GPU, since torch brings Triton only there.
 """
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.library import triton_op, wrap_triton
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -16,6 +21,7 @@ COLUMNS = 64
 MOST_PARTS = 16
 """Programs that share the inputs, while each has no more than four groups; what they sum is added up afterwards."""
 WARPS = 4
+HOPPER = 9
 TWO_TO_23 = 0x4B000000
 """The bits of 2**23 as a float. Given to the kernel as a number it does not know: masking and joining are then one
 instruction, which has room for one constant."""
@@ -25,21 +31,30 @@ instruction, which has room for one constant."""
 def words_kernel(  # type: ignore[no-untyped-def]
     hidden, words, zeros, scales, made,
     outputs, groups, two_to_23,
-    in_group: tl.constexpr, columns: tl.constexpr, groups_each: tl.constexpr,
+    in_group: tl.constexpr, columns: tl.constexpr, groups_each: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """hidden: [groups * in_group * 8]; words: [groups * in_group, outputs]; zeros: [groups, outputs / 8]; scales:
     [groups, outputs]; made: [grid, outputs]."""
     column = tl.program_id(0) * columns + tl.arange(0, columns)
     inside = column < outputs
     word = tl.arange(0, in_group)
-    total = tl.zeros([in_group, columns], tl.float32)
+    first = tl.program_id(1) * groups_each
+    weights = ()
     for each in tl.static_range(groups_each):
-        group = tl.program_id(1) * groups_each + each
+        group = first + each
         known = inside & (group < groups)
         row = group * in_group + word
         packed = tl.load(words + row[:, None] * outputs + column[None, :], mask=known[None, :], other=0)
-        scale = tl.load(scales + group * outputs + column, mask=known, other=0.0).to(tl.float32)
+        scale = tl.load(scales + group * outputs + column, mask=known, other=0.0)
         zero = tl.load(zeros + group * (outputs // 8) + column // 8, mask=known, other=0)
+        weights = weights + ((packed, scale, zero),)  # type: ignore[assignment]  # noqa: RUF005
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros([in_group, columns], tl.float32)
+    for each in tl.static_range(groups_each):
+        packed, scale, zero = weights[each]
+        row = (first + each) * in_group + word
         zero = ((zero >> (column % 8 * 4)) & 15).to(tl.float32)
         dot = tl.zeros([in_group, columns], tl.float32)
         sum_of_hidden = tl.zeros([in_group], tl.float32)
@@ -52,11 +67,11 @@ def words_kernel(  # type: ignore[no-untyped-def]
             bits = packed if at < 5 else packed >> 12
             number = ((bits & (15 << 4 * place)) | two_to_23).to(tl.float32, bitcast=True) - 8388608.0
             dot += number * (value * (1.0 / (1 << 4 * place)))[:, None]
-        total += (dot - zero[None, :] * sum_of_hidden[:, None]) * scale[None, :]
+        total += (dot - zero[None, :] * sum_of_hidden[:, None]) * scale.to(tl.float32)[None, :]
     tl.store(made + tl.program_id(1) * outputs + column, tl.sum(total, 0), mask=inside)
 
 
-@triton_op("benchmarker::words_times", mutates_args=())
+@torch.library.custom_op("benchmarker::words_times", mutates_args=())
 def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
     """Args:
         hidden: [in].
@@ -69,11 +84,34 @@ def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) ->
     """
     count, outputs = words.shape
     groups = scales.shape[0]
-    groups_each = 2 if groups <= 2 * MOST_PARTS else 4
-    parts = triton.cdiv(groups, groups_each)
-    made = torch.empty((parts, outputs), dtype=torch.float32, device=hidden.device)
-    wrap_triton(words_kernel)[(triton.cdiv(outputs, COLUMNS), parts)](
+    made = _room(hidden, scales)
+    early = _starts_early(hidden.device.index)
+    words_kernel[(triton.cdiv(outputs, COLUMNS), len(made))](
         hidden, words, zeros, scales, made, outputs, groups, TWO_TO_23,
-        in_group=count // groups, columns=COLUMNS, groups_each=groups_each, num_warps=WARPS,
+        in_group=count // groups, columns=COLUMNS, groups_each=_groups_each(groups), early=early, num_warps=WARPS,
+        **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return made
+
+
+@words_times.register_fake
+def _shape(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:  # noqa: ARG001
+    return _room(hidden, scales)
+
+
+def _room(hidden: Tensor, scales: Tensor) -> Tensor:
+    """For what is made."""
+    groups, outputs = scales.shape
+    return hidden.new_empty((triton.cdiv(groups, _groups_each(groups)), outputs), dtype=torch.float32)
+
+
+def _groups_each(groups: int) -> int:
+    return 2 if groups <= 2 * MOST_PARTS else 4
+
+
+@cache
+def _starts_early(index: int) -> bool:
+    # Triton 3.4 has the two calls, but cannot compile them.
+    if torch.version.hip is not None or triton.__version__.startswith("3.4."):
+        return False
+    return torch.cuda.get_device_capability(index)[0] >= HOPPER
