@@ -57,6 +57,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
         "setup_s": float(np.median(setups)) if setups else None,
         **_setup_of(records),
+        "kernels_per_token": _kernels_of(records, shape),
         **_limits_of(records, shape),
         **_energy_of(records, shape),
         "rounds": len(times_by_round(records, shape, "latency_s")),
@@ -65,15 +66,28 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
 
 
 def _setup_of(records: Sequence[Raw]) -> Numbers:
-    """Setting up with the compiler's cache empty and filled, and what a step launches."""
+    """Setting up with the compiler's cache empty and filled."""
     facts = [record["runtime"] for record in records if record["runtime"]]
     found: Numbers = {}
     for state in ("cold", "warm"):
         times = [one["setup_s"] for one in facts if one.get("setup_cache") == state and one["setup_s"] is not None]
         found[f"setup_{state}_s"] = float(np.median(times)) if times else None
-    kernels = [one.get("kernels_per_token") or one.get("graph_kernels") for one in facts]
-    known = [count for count in kernels if count is not None]
-    return {**found, "kernels_per_token": float(np.median(known)) if known else None}
+    return found
+
+
+def _kernels_of(records: Sequence[Raw], shape: Sequence[int]) -> float | None:
+    """What a step launches at that shape: counted at the last cell; the others know what their graph holds."""
+    known = []
+    for record in records:
+        cell = _cell(record, shape)
+        if not cell or not cell["samples"]:
+            continue
+        is_last = cell is [one for one in record["cells"] if one["status"] == "ok"][-1]
+        counted = (record["runtime"] or {}) if is_last else {}
+        own = (cell.get("step") or {}) if not is_last else {}
+        count = counted.get("kernels_per_token") or counted.get("graph_kernels") or own.get("graph_kernels")
+        known += [count] if count is not None else []
+    return float(np.median(known)) if known else None
 
 
 def _energy_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:

@@ -74,6 +74,15 @@ class Conditions(Plain):
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
+class StepFacts(Plain):
+    """The decode step that a runtime with a static cache had ready for the shape of one cell."""
+
+    graph_kernels: int | None = None
+    """Kernels, copies and fills in its graph, by the driver's own count. None where none is captured."""
+    attention: str | None = None
+    """How it attends to the cache, and whether it reads all of it."""
+
+
 class Cell(Plain):
     """One point of the grid."""
 
@@ -95,6 +104,8 @@ class Cell(Plain):
     warmup: tuple[Sample, ...] = ()
     samples: tuple[Sample, ...] = ()
     memory: Memory = Memory()
+    step: StepFacts | None = None
+    """None for `generate`, which has none ready, and in records from before each cell said so."""
     first_tokens: tuple[int, ...] = ()
     """The first new tokens of the first sequence, at most 64."""
     flags: tuple[str, ...] = ()
@@ -196,7 +207,7 @@ class RuntimeFacts(Plain):
     """Kernels, copies and fills in the graph that ran last, by the driver's own count: a step that runs more of them
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
-    """How a decode step attends to a static cache, and whether it reads all of it. None for `generate`'s own way."""
+    """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
     own_products: str | None = None
     """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
     kernels_per_token: float | None = None

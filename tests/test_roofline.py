@@ -20,7 +20,7 @@ from benchmarker.measure.limits import (
     host_time,
     measure_limits,
 )
-from benchmarker.record import Memory, RunRecord, RuntimeFacts
+from benchmarker.record import Memory, RunRecord, RuntimeFacts, StepFacts
 from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
 from benchmarker.spec import Point
 from benchmarker.verify import verify
@@ -188,6 +188,19 @@ def test_rows_say_how_near_they_came_to_what_is_possible(tmp_path: Path) -> None
     shown = to_markdown(compare([tmp_path]))
     table = shown.split("**Against the limits of the device**\n\n")[1].split("\n\n")[0]
     assert table == AGAINST_THE_LIMITS
+
+
+def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
+    run = limited("fp16", 5.2, 6.1, 7.3, runtime="graph", kernels=670)
+    cells = (
+        run.cells[0].model_copy(update={"step": StepFacts(graph_kernels=381)}),
+        run.cells[1],
+        run.cells[2].model_copy(update={"step": StepFacts(graph_kernels=671)}),
+    )
+    save(tmp_path, run.model_copy(update={"cells": cells}))
+    # The profiler counted at the last one; nobody did at the second, in a record from before cells said so.
+    assert [row["kernels_per_token"] for row in to_rows(compare([tmp_path]))] == [381, None, 670]
+    assert not verify([tmp_path]).mismatches
 
 
 def test_faster_than_the_memory_allows_is_an_error_of_ours_and_says_so(tmp_path: Path) -> None:

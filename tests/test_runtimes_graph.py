@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.device import CpuDevice
 from benchmarker.loaders.facts import module_tensors, storage_bytes
+from benchmarker.record import StepFacts
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.attention import attend
 from benchmarker.runtimes.base import UnsupportedError
@@ -52,7 +53,7 @@ class Rerun:
             self.replays += 1
             step()
 
-        return Captured(replay, pool_bytes=4096)
+        return Captured(replay, pool_bytes=4096, kernels=7)
 
 
 def prompt(*, batch: int = 2, tokens: int = 7) -> torch.Tensor:
@@ -113,6 +114,7 @@ def test_one_graph_a_shape_and_every_timed_step_is_a_replay(model: PreTrainedMod
     assert (facts.graphs_captured, facts.graph_replays) == (1, 38)
     assert capture.replays == 57
     assert runtime.graph_pool_bytes == 4096
+    assert runtime.step_facts() == StepFacts(graph_kernels=7, attention=facts.attention)
     runtime.generate(prompt(batch=1), 20)
     assert runtime.facts().graphs_captured == 2
 

@@ -41,7 +41,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         setup_s=statistics.median(setups) if setups else None,
         setup_cold_s=_setup(records, "cold"),
         setup_warm_s=_setup(records, "warm"),
-        kernels_per_token=_kernels(records),
+        kernels_per_token=_kernels(good),
         dummy_weights=any(record.model.load_format == "dummy" for record in records),
         flags=tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         failures=_failures(cells) if good else (),
@@ -142,9 +142,13 @@ def _setup(records: Sequence[RunRecord], cache: str) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _kernels(records: Sequence[RunRecord]) -> float | None:
-    facts = [record.runtime for record in records if record.runtime]
-    counts = [one.kernels_per_token or one.graph_kernels for one in facts]
+def _kernels(good: list[tuple[RunRecord, Cell]]) -> float | None:
+    """Of a step at this cell's shape: the runtime's facts are those of the last cell that ran."""
+    counts: list[float | None] = []
+    for record, cell in good:
+        counts.append(cell.step.graph_kernels if cell.step else None)
+        if record.runtime and cell is [one for one in record.cells if one.status == "ok"][-1]:
+            counts[-1] = record.runtime.kernels_per_token or record.runtime.graph_kernels
     known = [count for count in counts if count is not None]
     return statistics.median(known) if known else None
 

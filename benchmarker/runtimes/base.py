@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarker.errors import BenchmarkerError
-from benchmarker.record import RuntimeFacts
+from benchmarker.record import RuntimeFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,6 +72,9 @@ class Runtime(Protocol):
     @property
     def graph_pool_bytes(self) -> int | None:
         """See Memory.graph_pool_bytes."""
+
+    def step_facts(self) -> StepFacts | None:
+        """What is ready for the shape that ran last; None where nothing is kept ready."""
 
     def facts(self) -> RuntimeFacts:
         """Proof of what ran, for the record."""

@@ -99,6 +99,9 @@ class EagerRuntime:
 
     graph_pool_bytes = None
 
+    def step_facts(self) -> None:
+        """Every call of `generate` begins anew."""
+
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
         """See Runtime.kernels_per_token: what two more tokens cost, so that the prefill drops out."""
         if self._last is None:

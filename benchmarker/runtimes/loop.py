@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.device import Device
-from benchmarker.record import RuntimeFacts
+from benchmarker.record import RuntimeFacts, StepFacts
 from benchmarker.runtimes.attention import way_of
 from benchmarker.runtimes.base import Generation
 from benchmarker.runtimes.capture import Capture, Captured
@@ -170,8 +170,16 @@ class FixedRuntime:
         """See Memory.graph_pool_bytes; of the shape that ran last."""
         return self._shape.captured.pool_bytes if self._shape and self._shape.captured else None
 
+    def step_facts(self) -> StepFacts | None:
+        """See Runtime.step_facts."""
+        if self._shape is None:
+            return None
+        captured = self._shape.captured
+        return StepFacts(graph_kernels=captured.kernels if captured else None, attention=way_of(self._shape.cache.keys))
+
     def facts(self) -> RuntimeFacts:
         """See Runtime.facts."""
+        last = self.step_facts() or StepFacts()
         return RuntimeFacts(
             name=self.name,
             tokens_read="end",
@@ -179,6 +187,6 @@ class FixedRuntime:
             setup_s=self._setup_s,
             graphs_captured=self._captured if self._capture else None,
             graph_replays=self._replays if self._capture else None,
-            graph_kernels=self._shape.captured.kernels if self._shape and self._shape.captured else None,
-            attention=way_of(self._shape.cache.keys) if self._shape else None,
+            graph_kernels=last.graph_kernels,
+            attention=last.attention,
         )

@@ -198,6 +198,7 @@ class ModelBenchmarker:
                 "samples": measured.samples,
                 "timed_at": measured.timed_at,
                 "memory": memory_of(measured, growth, graph_pool_bytes=self.runtime.graph_pool_bytes),
+                "step": self.runtime.step_facts(),
                 "first_tokens": step.first_tokens,
                 "flags": (*measured.flags, *sorted(step.flags)),
             }
