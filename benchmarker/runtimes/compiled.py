@@ -30,6 +30,7 @@ from benchmarker.runtimes.linears import prepare_linears
 from benchmarker.runtimes.loop import FixedRuntime, Shape
 from benchmarker.runtimes.opaque import make_opaque
 from benchmarker.runtimes.static import attending_step, greedy
+from benchmarker.runtimes.tuning import kernels_timed_alone
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -91,7 +92,8 @@ class CompiledRuntime(FixedRuntime):
         """As without compiling. Joining linears counts as setting up."""
         if self._capture:
             self._own_products = self._own_products or join_linears(self._model)
-        return super()._prepare(batch, length)
+        with kernels_timed_alone():
+            return super()._prepare(batch, length)
 
     def _decode(self, token: Tensor, cache: FixedCache) -> Tensor:
         """See `decode_step`."""

@@ -11,19 +11,23 @@ On a CPU it runs too, to see that it runs.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
-from benchmarker.device import find_device, torch_device
+from benchmarker.device import Device, find_device, torch_device
 from benchmarker.loading import load_model
 from benchmarker.profiling.capture import count_kernels
-from benchmarker.runtimes import attention, linears
+from benchmarker.runtimes import attention, compiled, linears
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime, known_settings
 from benchmarker.specfile import parse_option
@@ -38,6 +42,8 @@ class Alternative:
     flash_from: int = attention.FLASH_FROM_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
+    timed_by_inductor: bool = False
+    """Leave it to inductor how candidates are timed."""
 
 
 ALTERNATIVES = {
@@ -47,6 +53,7 @@ ALTERNATIVES = {
     "products combined too": Alternative({"combo_kernels_pointwise_only": False}),
     "nothing combined": Alternative({"combo_kernels": False}),
     "flash at every length": Alternative(flash_from=0),
+    "timed by inductor": Alternative(timed_by_inductor=True),
     "no descent": Alternative({"coordinate_descent_tuning": False}),
     "all directions": Alternative({"coordinate_descent_check_all_directions": True}),
     "max autotune": Alternative({"max_autotune": True}),
@@ -68,34 +75,54 @@ def main() -> None:
         load_format="dummy",
         options=dict(parse_option(one) for one in given.option),
     )
-    prompt = torch.arange(10, 36, device=torch_device(device))[None]
-    context = torch.arange(given.depth, device=torch_device(device)).remainder(1000)[None] if given.depth else None
     print(f"{'settings':28} {'tok/s':>8} {'ms':>8} {'kernels':>8} {'set-up s':>8}")
     for name, tried in ALTERNATIVES.items():
-        if given.only and not any(part in name for part in given.only):
-            continue
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", tried.flash_from))
-            if tried.fused_inputs:
-                stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
-            undo_routes(model)
-            runtime = CompiledRuntime(model, device, settings=known_settings(ON_GPU | tried.settings))
-            started = time.perf_counter()
-            try:
+        if not given.only or any(part in name for part in given.only):
+            for _ in range(given.repeat):
+                print(f"{name:28} {one_try(tried, model, device, given)}", flush=True)
+
+
+def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: argparse.Namespace) -> str:
+    """Set up, and measure."""
+    place = torch_device(device)
+    prompt = torch.arange(10, 36, device=place)[None]
+    context = torch.arange(given.depth, device=place).remainder(1000)[None] if given.depth else None
+    with ExitStack() as stack:
+        stack.enter_context(fresh_cache())
+        stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", tried.flash_from))
+        if tried.fused_inputs:
+            stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
+        if tried.timed_by_inductor:
+            stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
+        undo_routes(model)
+        runtime = CompiledRuntime(model, device, settings=known_settings(ON_GPU | tried.settings))
+        started = time.perf_counter()
+        try:
+            with busy(given.busy):
                 runtime.generate(prompt, given.new_tokens, context=context)
-            except UnsupportedError as error:
-                print(f"{name:28} {error}")
-                continue
-            setup_s = time.perf_counter() - started
-            times = []
-            for _ in range(5):
-                made = runtime.generate(prompt, given.new_tokens, context=context)
-                times.append((made.last_ns - made.first_ns) / 1e9 / (given.new_tokens - 1))
-            kernels = "-"
-            if device.kind != "cpu":
-                kernels = f"{runtime.kernels_per_token(lambda work: count_kernels(work, device)):.0f}"
-            best_s = min(times)
-            print(f"{name:28} {1 / best_s:8.1f} {1e3 * best_s:8.3f} {kernels:>8} {setup_s:8.1f}", flush=True)
+        except UnsupportedError as error:
+            return str(error)
+        setup_s = time.perf_counter() - started
+        times = []
+        for _ in range(5):
+            made = runtime.generate(prompt, given.new_tokens, context=context)
+            times.append((made.last_ns - made.first_ns) / 1e9 / (given.new_tokens - 1))
+        kernels = "-"
+        if device.kind != "cpu":
+            kernels = f"{runtime.kernels_per_token(lambda work: count_kernels(work, device)):.0f}"
+        return f"{1 / min(times):8.1f} {1e3 * min(times):8.3f} {kernels:>8} {setup_s:8.1f}"
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """That many processes beside us that do nothing but compute."""
+    running = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
 
 
 def undo_routes(model: PreTrainedModel) -> None:
@@ -114,6 +141,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=100)
     parser.add_argument("--depth", type=int, default=0)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--repeat", type=int, default=1, help="tune each that often")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile")
     return parser.parse_args()
 
 

@@ -1,0 +1,52 @@
+"""How inductor's tuning is timed; on a CPU nothing is tuned, so that its own timer is asked without a device."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cached_property
+from typing import Any
+
+import pytest
+from torch._inductor.runtime import benchmarking
+
+from benchmarker.runtimes.tuning import OVERWRITTEN_BYTES, TIMES, kernels_timed_alone
+
+
+class Timer(benchmarking.InductorBenchmarker):
+    """Says how it was asked instead of timing."""
+
+    def benchmark_gpu(self, *args: Any, **kwargs: Any) -> Any:
+        return {"overwritten": self.L2_cache_size, **kwargs}
+
+    @cached_property
+    def L2_cache_size(self) -> int:
+        return 50
+
+
+def asked(timer: Timer) -> Any:
+    """As inductor asks for a kernel's time."""
+    return timer.benchmark(lambda: None, device="cuda", rep=40)
+
+
+def test_what_is_overwritten_gives_the_host_its_lead_and_afterwards_all_is_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = Timer()
+    monkeypatch.setattr(benchmarking, "benchmarker", timer)
+    before = asked(timer)
+    with kernels_timed_alone():
+        inside = asked(timer)
+    assert inside == {**before, "overwritten": OVERWRITTEN_BYTES, **TIMES}
+    assert asked(timer) == before
+
+
+def test_this_torch_takes_what_it_is_told() -> None:
+    assert isinstance(inspect.getattr_static(benchmarking.InductorBenchmarker, "L2_cache_size"), cached_property)
+    assert set(TIMES) <= set(inspect.signature(benchmarking.InductorBenchmarker.benchmark_gpu).parameters)
+
+
+def test_another_timer_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = benchmarking.TritonBenchmarker()
+    monkeypatch.setattr(benchmarking, "benchmarker", timer)
+    with kernels_timed_alone():
+        assert "benchmark_gpu" not in vars(timer)
