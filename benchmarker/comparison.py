@@ -50,8 +50,8 @@ def compare(paths: Sequence[str | Path], *, baseline: str | None = None, force: 
 
     Args:
         paths: Records, or folders with records anywhere below them.
-        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else fp16 on
-            the eager runtime; else the first variant.
+        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else fp16,
+            on the eager runtime if it is there; else the first variant.
         force: Compare also what differs in device, model or versions; the table says so.
 
     Raises:
@@ -108,12 +108,13 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
         if wanted not in variants:
             raise ResultsError(f"--baseline {wanted}: no such variant in the records{did_you_mean(wanted, variants)}")
         return wanted
-    plain = (
-        name
-        for name, (_, members) in variants.items()
-        if members[0].variant.quant == "fp16" and members[0].variant.runtime == "eager"
-    )
-    return next(plain, next(iter(variants)))
+
+    def rank(name: str) -> tuple[bool, bool]:
+        variant = variants[name][1][0].variant
+        return variant.quant != "fp16", variant.quant == "fp16" and variant.runtime != "eager"
+
+    # The first of equals, in the order of the variants.
+    return min(variants, key=rank)
 
 
 def _with_ratios(rows: Sequence[Row], baseline: str, identities: dict[str, Identity]) -> tuple[Row, ...]:

@@ -148,6 +148,11 @@ def test_the_baseline_is_eager_fp16_wherever_it_stands(tmp_path):
     assert compare([tmp_path]).baseline == "plain"
 
 
+def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
+    save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="graph"), record("gptq"))
+    assert compare([tmp_path]).baseline == "captured"
+
+
 def test_without_fp16_the_first_variant_that_ran_is_the_baseline(tmp_path):
     late = record("int8", started_at="2026-03-01T12:00:00Z")
     save(tmp_path, late, record("gptq", started_at="2026-03-01T11:00:00Z"))

@@ -203,6 +203,16 @@ def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
     assert not verify([tmp_path]).mismatches
 
 
+def test_every_batch_size_and_depth_of_the_first_table_stands_beside_its_limits(tmp_path: Path) -> None:
+    run = limited("fp16", 26.0, 27.0)
+    deep = cell([1.5] * 3, depth=4096, demand=demand(8_044_900_000))
+    longer = cell([2.9] * 3, new_tokens=100, demand=demand(8_044_900_000))
+    save(tmp_path, run.model_copy(update={"cells": (*run.cells, deep, longer.model_copy(update={"status": "error"}))}))
+    table = to_markdown(compare([tmp_path])).split("**Against the limits of the device**\n\n")[1].split("\n\n")[0]
+    shapes = [[part.strip() for part in line.split("|")[1:3]] for line in table.splitlines()[2:]]
+    assert shapes == [["1", "0"], ["1", "4096"], ["8", "0"]]
+
+
 def test_faster_than_the_memory_allows_is_an_error_of_ours_and_says_so(tmp_path: Path) -> None:
     save(tmp_path, limited("fp16", 2.0))
     assert "MBU 130 % is impossible: an error of ours" in to_markdown(compare([tmp_path]))

@@ -31,7 +31,7 @@ from benchmarker.report.header import header
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
 from benchmarker.report.rows import Row
-from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, sheets
+from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
 from benchmarker.report.tables import Column, RowT, plain_line
 from benchmarker.report.tasks import answers, task_caption
 from benchmarker.report.words import plural
@@ -79,7 +79,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         loader=PackageLoader("benchmarker.page", "parts"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     script = _part("page.js")
-    chosen = headline_rows(results.rows)
+    chosen, beside_limits = headline_rows(results.rows), limit_rows(results.rows)
     return pages.get_template("page.html").render(
         title=_title(results),
         policy=_policy(script),
@@ -91,8 +91,8 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         facts=[inline(line) for line in (*forced(results), *header(results.records))],
         sheets=[_sortable(sheet) for sheet in sheets(results)],
         caption=inline(" ".join([caption(results), quality_caption(chosen), task_caption(answers(chosen))]).strip()),
-        limits=_block(limit_table(chosen)),
-        limits_caption=inline(limit_caption(chosen)),
+        limits=_block(limit_table(beside_limits)),
+        limits_caption=inline(limit_caption(beside_limits)),
         batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
         reasons=[inline(reason) for reason in results.reasons],
         caveats=[inline(line) for line in _caveats(results, chosen)],

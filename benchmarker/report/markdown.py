@@ -17,7 +17,7 @@ from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
 from benchmarker.report.rows import CellKey, Context, Results, with_bound
-from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, sheets
+from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
 from benchmarker.report.tables import bullets, escaped, table
 from benchmarker.report.tasks import answers, task_caption
 
@@ -27,11 +27,12 @@ def to_markdown(results: Results) -> str:
     rows, chosen = results.rows, headline_rows(results.rows)
     first, *others = sheets(results)
     parts = [bullets([*forced(results), *header(results.records)]), *_shown(first)]
-    if limits := limit_table(chosen):
+    beside_limits = limit_rows(rows)
+    if limits := limit_table(beside_limits):
         parts += ["**Against the limits of the device**", limits]
     for sheet in others:
         parts += _shown(sheet)
-    parts += [caption(results), limit_caption(chosen), quality_caption(chosen), task_caption(answers(chosen))]
+    parts += [caption(results), limit_caption(beside_limits), quality_caption(chosen), task_caption(answers(chosen))]
     parts.append(bullets(batch_words(rows, results.baseline)))
     if results.reasons:
         parts += ["**Why**", bullets(results.reasons)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from benchmarker.report.columns import Columns, cell_columns, costs, energy, memory, names, speed_up, timing
@@ -42,6 +43,21 @@ def headline_rows(rows: Sequence[Row]) -> list[Row]:
     """Those that the first table shows."""
     cell = headline(rows)
     return [row for row in rows if row.cell == cell]
+
+
+def limit_rows(rows: Sequence[Row]) -> list[Row]:
+    """Those that are shown beside their limits: the first table's, at every batch size and depth.
+
+    A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
+    """
+    cell = headline(rows)
+    if cell is None:
+        return headline_rows(rows)
+    return [row for row in rows if row.cell and _one_sequence(row.cell) == _one_sequence(cell)]
+
+
+def _one_sequence(cell: CellKey) -> CellKey:
+    return replace(cell, batch_size=1, depth=0)
 
 
 def headline(rows: Sequence[Row]) -> CellKey | None:
