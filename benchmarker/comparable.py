@@ -15,6 +15,7 @@ from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of
 from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import plain_line
+from benchmarker.spec import RUNTIMES
 
 PACKAGES = (
     "torch",
@@ -80,6 +81,10 @@ class Identity:
         return self.form[0]
 
     @property
+    def runtime(self) -> str:
+        return self.form[1]
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """All that two namesakes may differ in."""
         return (*(value or "unknown" for value in self.circumstances), *self.form)
@@ -112,8 +117,8 @@ def refusal(differences: Sequence[Difference]) -> str:
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
 ) -> dict[str, tuple[Identity, list[RunRecord]]]:
-    """The records by variant, in the order in which the variants were first run; of single runs those of one
-    quantization together, since nobody chose their order."""
+    """The records by variant, in the order in which the variants were first run; single runs, whose order nobody chose,
+    with those of one quantization together, `generate` before the runtimes that take the host out."""
     fields = [difference.field for difference in differences]
     found: dict[Identity, list[RunRecord]] = {}
     for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
@@ -121,8 +126,12 @@ def named_variants(
     ordered = list(found)
     if all(record.sweep is None for record in records):
         quants = list(dict.fromkeys(identity.quant for identity in found))
-        ordered.sort(key=lambda identity: quants.index(identity.quant))
+        ordered.sort(key=lambda identity: (quants.index(identity.quant), _place(identity.runtime)))
     return {identity.label(ordered): (identity, found[identity]) for identity in ordered}
+
+
+def _place(runtime: str) -> int:
+    return RUNTIMES.index(runtime) if runtime in RUNTIMES else len(RUNTIMES)
 
 
 def circumstances() -> dict[str, Circumstance]:

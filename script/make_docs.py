@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made from the code: `python script/make_docs.py`.
+"""Write what is made from the code and the reference records: `python script/make_docs.py`.
+
+The pages of docs/ on options, configs and records; below each README of results/reference the tables of its records;
+and the tables of the front page that come from them.
 
 `tests/test_docs.py` fails while what is there is not what this writes.
 """
@@ -13,26 +16,67 @@ from typing import Any, get_args, get_origin
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from typer.testing import CliRunner
 
 from benchmarker.cli import app
+from benchmarker.comparison import compare, to_markdown
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.plain import Plain
 from benchmarker.record import RunRecord
+from benchmarker.report.limits import limit_table
+from benchmarker.report.sheets import limit_rows, sheets
 from benchmarker.report.tables import Column, table
 from benchmarker.spec import Experiment
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "results" / "reference"
+RUNTIMES = REFERENCE / "h100-runtimes"
 Line = tuple[str, ...]
 
 
 def pages() -> dict[str, str]:
-    """Every generated file by its name."""
+    """Every generated file by its path in the repository."""
+    schema = json.dumps(RunRecord.model_json_schema(), indent=1, ensure_ascii=False)
     return {
-        "options.md": options_page(),
-        "config.md": config_page(),
-        "record.md": record_page(),
-        "record.schema.json": json.dumps(RunRecord.model_json_schema(), indent=1, ensure_ascii=False) + "\n",
+        "docs/options.md": options_page(),
+        "docs/config.md": config_page(),
+        "docs/record.md": record_page(),
+        "docs/record.schema.json": f"{schema}\n",
+        **{
+            str((folder / "README.md").relative_to(ROOT)): with_tables(folder) for folder in sorted(REFERENCE.iterdir())
+        },
+        str((RUNTIMES / "explained.md").relative_to(ROOT)): explained(RUNTIMES),
+        "README.md": front_page(),
     }
+
+
+def with_tables(folder: Path) -> str:
+    """A reference folder's README: what was written by hand, and the tables as `compare` prints them."""
+    said, _, _ = (folder / "README.md").read_text(encoding="utf-8").rpartition("\n\n- model: ")
+    return f"{said}\n\n{to_markdown(compare([folder]))}"
+
+
+def explained(folder: Path) -> str:
+    """What `benchmarker explain` prints of it."""
+    return CliRunner().invoke(app, ["explain", str(folder)], terminal_width=200).stdout
+
+
+def front_page() -> str:
+    """The README with its tables of the H100."""
+    first = sheets(compare([REFERENCE / "h100"]))[0]
+    beside_limits = limit_rows(compare([RUNTIMES]).rows)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = _with_table(text, "results/reference/h100", table(first.columns, first.rows))
+    return _with_table(text, "results/reference/h100-runtimes", limit_table(beside_limits))
+
+
+def _with_table(text: str, source: str, made: str) -> str:
+    """The table behind the comment that names its source in place of the one that is there."""
+    before, comment, rest = text.partition(f"<!-- {source}, by script/make_docs.py -->\n")
+    assert comment, f"README.md has no table of {source}"
+    lines = rest.splitlines(keepends=True)
+    after = next(at for at, line in enumerate(lines) if not line.startswith("|"))
+    return f"{before}{comment}{made.strip()}\n{''.join(lines[after:])}"
 
 
 def options_page() -> str:
@@ -178,9 +222,8 @@ def _rows(headings: Line, lines: list[Line]) -> str:
 
 def main() -> None:
     """Write them all."""
-    DOCS.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (DOCS / name).write_text(text, encoding="utf-8")
+    for path, text in pages().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

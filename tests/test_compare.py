@@ -148,6 +148,20 @@ def test_the_baseline_is_eager_fp16_wherever_it_stands(tmp_path):
     assert compare([tmp_path]).baseline == "plain"
 
 
+def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_host_out(tmp_path):
+    ran = [("gptq", "compile"), ("fp16", "compile"), ("gptq", "eager"), ("fp16", "graph"), ("fp16", "eager")]
+    save(
+        tmp_path,
+        *(
+            record(quant, name=f"{quant} {runtime}", runtime=runtime, started_at=f"2026-03-01T1{at}:00:00Z")
+            for at, (quant, runtime) in enumerate(ran)
+        ),
+    )
+    assert [row["variant"] for row in to_rows(compare([tmp_path]))] == [
+        "gptq eager", "gptq compile", "fp16 eager", "fp16 graph", "fp16 compile",
+    ]  # fmt: skip
+
+
 def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
     save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="graph"), record("gptq"))
     assert compare([tmp_path]).baseline == "captured"

@@ -14,7 +14,7 @@ from benchmarker.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.page.answer import answer
 from benchmarker.page.charts.all import charts_of
 from benchmarker.page.charts.curves import crossings, with_room
-from benchmarker.page.charts.style import to_svg
+from benchmarker.page.charts.style import LIGHT, series_of, to_svg
 from benchmarker.page.charts.waterfall import waterfall_chart
 from benchmarker.page.front import front
 from benchmarker.page.html import _sort_value, inline, to_html
@@ -22,6 +22,7 @@ from benchmarker.page.writing import write_plots, write_report
 from benchmarker.profiling.kernels import seconds_by_category
 from benchmarker.record import Conditions, Kernel
 from benchmarker.report.markdown import to_markdown
+from benchmarker.units import GIB
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, profile, record, rounds, sample, save
 
@@ -260,6 +261,18 @@ def test_the_front_holds_what_nothing_beats_in_everything(tmp_path):
         tmp_path, variant("fp16", 1.0, 8), variant("int8", 2.0, 9), variant("gptq", 2.0, 3), variant("bnb4", 1.0, 5)
     )
     assert {row.variant for row in front(comparison.rows)} == {"bnb4", "gptq"}
+    # The eager one needs 1 % less memory, and ten times the time.
+    close = compared(
+        tmp_path / "close",
+        variant("fp16", 1.0, 8 * GIB),
+        variant("gptq", 9.0, 297 * GIB // 100),
+        variant("bnb4", 0.9, 3 * GIB),
+    )
+    assert {row.variant for row in front(close.rows)} == {"bnb4"}
+    assert answer(close.rows)[1] == (
+        "**gptq needs least memory**: 2.97 GiB at its peak instead of 8.00 GiB, at 5.556 tok/s; bnb4 hardly more, "
+        "3.00 GiB, at 55.56 tok/s."
+    )
 
 
 def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tmp_path):
@@ -295,6 +308,15 @@ def test_plots_are_png_files(tmp_path):
     files = write_plots(everything(tmp_path), tmp_path / "plots")
     assert [path.name for path in files] == [f"{name}.png" for name in CHARTS]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+
+
+def test_variants_have_colours_of_their_own_and_if_there_are_too_many_those_of_their_quantization():
+    few = series_of({"fp16": "fp16", "fp16-again": "fp16", "int8": "int8"})
+    assert len({look.colour(LIGHT) for look in few.values()}) == 3
+    quants = ("fp16", "int8", "gptq", "bnb4")
+    many = series_of({f"{quant} {runtime}": quant for runtime in ("eager", "graph", "compile") for quant in quants})
+    assert len({(look.colour(LIGHT), look.marker) for look in many.values()}) == 12
+    assert many["int8 eager"].colour(LIGHT) == many["int8 compile"].colour(LIGHT) != many["gptq eager"].colour(LIGHT)
 
 
 def test_a_large_sweep_stays_below_three_megabytes(tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.page.front import front
+from benchmarker.page.front import as_small, front
 from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
@@ -66,11 +66,15 @@ def _smallest(able: Sequence[Row]) -> str:
     known = [row for row in able if row.peak_memory_bytes is not None]
     if len(known) < 2:
         return ""
-    least = min(known, key=lambda row: row.peak_memory_bytes or 0)
+    least, *others = as_small(known)
     base = next((row for row in known if row.is_baseline), None)
     instead = f" instead of {gib(base.peak_memory_bytes)}" if base and base is not least else ""
     peak = gib(least.peak_memory_bytes)
-    return f"**{_name(least)} needs least memory**: {peak} at its peak{instead}, at {_rate(least)}."
+    said = f"**{_name(least)} needs least memory**: {peak} at its peak{instead}, at {_rate(least)}"
+    fastest = max([least, *others], key=lambda row: row.rate.value if row.rate else 0.0)
+    if fastest is least:
+        return f"{said}."
+    return f"{said}; {_name(fastest)} hardly more, {gib(fastest.peak_memory_bytes)}, at {_rate(fastest)}."
 
 
 def _choice(able: Sequence[Row]) -> str:

@@ -5,30 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarker.report.rows import Row
+from benchmarker.stats import SAME_WITHIN
 
 
 def front(rows: Sequence[Row]) -> list[Row]:
-    """The rows that no other row beats or equals in everything that is known and beats in something.
+    """The rows that no other row beats: as good in everything that is known, and better in something.
 
-    Speed and peak memory must be known. Divergence from the baseline counts where every row has one; the baseline's
-    own is none. Judged by the measured values, however close: the intervals say how sure they are.
+    Speed and peak memory must be known, and two per cent of them are no difference. Divergence from the baseline counts
+    where every row has one; the baseline's own is none. Judged by the measured values: the intervals say how sure they
+    are.
 
     Args:
         rows: Of one cell.
     """
     able = [row for row in rows if row.rate and row.peak_memory_bytes is not None]
     with_quality = all(row.is_baseline or row.kl_divergence is not None for row in able)
-    costs = {row.variant: _costs(row, with_quality=with_quality) for row in able}
-    return [row for row in able if not any(_beats(costs[other.variant], costs[row.variant]) for other in able)]
+    times = _levels([1 / row.rate.value for row in able if row.rate])
+    peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
+    divergences = [(row.kl_divergence or 0.0) if with_quality and not row.is_baseline else 0.0 for row in able]
+    costs = list(zip(times, peaks, divergences, strict=True))
+    return [row for row, own in zip(able, costs, strict=True) if not any(_beats(other, own) for other in costs)]
 
 
-def _costs(row: Row, *, with_quality: bool) -> tuple[float, ...]:
-    """Less is better in each."""
-    assert row.rate
-    assert row.peak_memory_bytes is not None
-    divergence = 0.0 if row.is_baseline else row.kl_divergence or 0.0
-    return (-row.rate.value, row.peak_memory_bytes, divergence if with_quality else 0.0)
+def _levels(values: Sequence[float]) -> list[int]:
+    """Which place each has, the least first; a place is shared by all within two per cent of its best."""
+    bests: list[float] = []
+    for value in sorted(values):
+        if not bests or value > bests[-1] * (1 + SAME_WITHIN):
+            bests.append(value)
+    return [sum(best <= value for best in bests) for value in values]
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def as_small(rows: Sequence[Row]) -> list[Row]:
+    """Those whose peak is within two per cent of the least, the least first."""
+    known = sorted(
+        (row for row in rows if row.peak_memory_bytes is not None), key=lambda row: row.peak_memory_bytes or 0
+    )
+    least = known[0].peak_memory_bytes or 0 if known else 0
+    return [row for row in known if (row.peak_memory_bytes or 0) <= least * (1 + SAME_WITHIN)]

@@ -100,7 +100,6 @@ def costs(rows: Sequence[Row]) -> Columns:
         *_numbers(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
         *_numbers(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
-        *bound(rows),
     ]
 
 

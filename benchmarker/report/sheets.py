@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from benchmarker.report.columns import Columns, cell_columns, costs, energy, memory, names, speed_up, timing
+from benchmarker.report.columns import Columns, bound, cell_columns, costs, energy, memory, names, speed_up, timing
 from benchmarker.report.quality import quality_columns
 from benchmarker.report.rows import CellKey, Results, Row
 from benchmarker.report.tables import Column, escaped
@@ -27,7 +27,7 @@ def sheets(results: Results) -> list[Sheet]:
     """The answer at the largest cell first; then every cell, quality and tasks, where there are any."""
     rows, chosen = results.rows, headline_rows(results.rows)
     cell = chosen[0].cell if chosen else None
-    first: Columns = [*names(rows), *timing(chosen), *speed_up(results), *costs(chosen)]
+    first: Columns = [*names(rows), *timing(chosen), *speed_up(results), *bound(chosen), *costs(chosen)]
     found = [Sheet(f"At {cell_words(cell)}" if cell else "", first, chosen)]
     if len({row.cell for row in rows}) > 1:
         found.append(Sheet("Every cell", _every_cell(results), rows))

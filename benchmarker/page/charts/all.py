@@ -19,7 +19,7 @@ def charts_of(results: Comparison) -> list[Chart]:
     rows, members = results.rows, results.members
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
-    looks = series_of([row.variant for row in rows])
+    looks = series_of({row.variant: row.quant for row in rows})
     found = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,19 +92,31 @@ class Chart:
 class Series:
     """How one variant looks in every chart of a report."""
 
-    index: int
+    hue: int
+    mark: int
 
     def colour(self, ink: Ink) -> str:
-        return ink.colour(self.index)
+        return ink.colour(self.hue)
 
     @property
     def marker(self) -> str:
-        return MARKERS[self.index % len(MARKERS)]
+        return MARKERS[self.mark % len(MARKERS)]
 
 
-def series_of(variants: Sequence[str]) -> dict[str, Series]:
-    """Each variant's look, by its place in the report."""
-    return {name: Series(index) for index, name in enumerate(dict.fromkeys(variants))}
+def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
+    """Each variant's look, by its place in the report: a colour of its own while there are enough, else that of its
+    quantization, and a mark of its own in that.
+
+    Args:
+        variants: The quantization of each.
+    """
+    if len(variants) <= len(LIGHT.series):
+        return {name: Series(index, index) for index, name in enumerate(variants)}
+    together: dict[str, list[str]] = {}
+    for name, quant in variants.items():
+        together.setdefault(quant, []).append(name)
+    hues = list(together)
+    return {name: Series(hues.index(quant), together[quant].index(name)) for name, quant in variants.items()}
 
 
 def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
