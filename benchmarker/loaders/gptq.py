@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from benchmarker.device import find_device
 from benchmarker.errors import DeviceError, SpecError
 from benchmarker.loaders.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
 from benchmarker.loaders.gptq_kernels import (
@@ -105,7 +106,8 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
             model = read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
     except Exception as error:
         linear = unready_kernel(error)
-        if linear is None:
+        out_of_memory = isinstance(error, MemoryError) or find_device(target.device).is_out_of_memory(error)
+        if linear is None or out_of_memory:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DeviceError(

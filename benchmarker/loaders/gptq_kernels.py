@@ -164,8 +164,6 @@ def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
 
 def unready_kernel(error: BaseException) -> str | None:
     """The linear class that gptqmodel could not make ready, for want of a compiler or a download; None for others."""
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-        return None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         linear = type(frame.f_locals.get("self"))
         if linear.__module__.startswith("gptqmodel.nn_modules."):
