@@ -101,7 +101,7 @@ def _new_folder(asked: Asked, surroundings: Environment) -> Path:
 
 def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
     """Measure what is missing in the folder, which is ours alone."""
-    ledger, stock = Ledger(), _open_folder(site, terminal)
+    ledger, stock = Ledger(), _open_folder(site, forecast, terminal)
     ledger.profiled |= stock.profiled
     for (_, variant, position), cell in stock.done.items():
         ledger.standing.take(variant, position, cell)
@@ -122,7 +122,7 @@ def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
     return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
 
 
-def _open_folder(site: Site, terminal: Terminal) -> Stock:
+def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
     """Look through what is there, and write down what is asked.
 
     Raises:
@@ -146,7 +146,9 @@ def _open_folder(site: Site, terminal: Terminal) -> Stock:
         terminal.line(note)
     if site.settings.resume:
         cells = asked.rounds * sum(len(job.grid.points()) for job in asked.jobs.values())
-        terminal.line(f"{len(stock.done)} of {cells} cells are there already")
+        left = missing_tasks(asked, stock.done)
+        to_go = f"; by a first guess {duration_words(forecast.seconds(left))} to go" if stock.done and left else ""
+        terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
     if site.sweep != asked.before:
         write_sweep_file(site.folder, site.sweep)
     return stock

@@ -103,7 +103,7 @@ def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
     stage.sweep("--runs", "2")
     first = {record.run_id for record in stage.records()}
     assert stage.sweep(resume=True, rounds=3) == []
-    assert "2 of 6 cells are there already" in stage.printed
+    assert "2 of 6 cells are there already; by a first guess about 1 min to go" in stage.printed
     assert len(stage.records()) == 3
     assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 3
     assert first < {record.run_id for record in stage.records()}
