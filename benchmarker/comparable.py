@@ -11,25 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarker.errors import ResultsError
+from benchmarker.installed import COMPUTING
 from benchmarker.record import RunRecord
 from benchmarker.report.gather import keys_of
 from benchmarker.report.rows import CellKey
 from benchmarker.report.tables import plain_line
 from benchmarker.spec import RUNTIMES
-
-PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "torchao",
-    "bitsandbytes",
-    "optimum",
-    "gptqmodel",
-    "triton",
-    "pytorch-triton-rocm",
-    "triton-rocm",
-)
-"""Those whose code runs while a model is loaded or generates."""
 
 SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
@@ -148,7 +135,7 @@ def circumstances() -> dict[str, Circumstance]:
         "model shapes (config_sha256)": lambda one: (one.model.config_sha256 or "")[:12] or None,
         "load_format": lambda one: one.model.load_format,
         "benchmarker": lambda one: one.benchmarker,
-        **{package: _version_of(package) for package in PACKAGES},
+        **{package: _version_of(package) for package in COMPUTING},
     }
 
 
@@ -168,7 +155,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     for field, of in circumstances().items():
         # A run that failed before it loaded does not know its model's revision or shapes.
         values = Counter(of(record) for record in records if record.load or of(record) is not None)
-        if field in PACKAGES and field not in ("torch", "transformers"):
+        if field in COMPUTING and field not in ("torch", "transformers"):
             # A variant that does without a library may come from an environment without it.
             del values[None]
         if len(values) > 1:

@@ -17,26 +17,11 @@ import psutil
 
 from benchmarker.device import Device, torch_device
 from benchmarker.host import cores, cpu_name, memory_bytes
-from benchmarker.installed import installed_version
+from benchmarker.installed import COMPUTING, installed_version
 from benchmarker.measure.board import find_board
 from benchmarker.record import DeviceFacts, Environment
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "torchao",
-    "bitsandbytes",
-    "optimum",
-    "gptqmodel",
-    "triton",
-    "pytorch-triton-rocm",
-    "triton-rocm",
-    "numpy",
-    "safetensors",
-    "huggingface_hub",
-    "tokenizers",
-)
+PACKAGES = (*COMPUTING, "numpy", "safetensors", "huggingface_hub", "tokenizers")
 
 VARIABLES = re.compile(
     r"""

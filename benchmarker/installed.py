@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from importlib import metadata
 
+COMPUTING = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "torchao",
+    "bitsandbytes",
+    "optimum",
+    "gptqmodel",
+    "triton",
+    "pytorch-triton-rocm",
+    "triton-rocm",
+)
+"""Those whose code runs while a model is loaded or generates."""
+
 
 def installed_version(package: str) -> str | None:
     """Of a pip package; None where it is not installed."""

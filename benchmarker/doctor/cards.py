@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarker.measure.drivers import open_amdsmi, open_nvml
+
 KFD = Path("/dev/kfd")
 """The device file of AMD's compute driver."""
 
@@ -34,14 +36,12 @@ class Card:
 
 def nvidia_cards() -> tuple[Card, ...]:
     """None of them without NVML or its driver."""
-    try:
-        import pynvml
-    except ImportError:
+    nvml = open_nvml()
+    if nvml is None:
         return ()
     try:
-        pynvml.nvmlInit()
-        return tuple(nvidia_card(pynvml, at) for at in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:
+        return tuple(nvidia_card(nvml, at) for at in range(nvml.nvmlDeviceGetCount()))
+    except nvml.NVMLError:
         return ()
 
 
@@ -75,16 +75,14 @@ def nvidia_card(nvml: ModuleType | Any, index: int) -> Card:
 
 def amd_cards() -> tuple[Card, ...]:
     """None of them without amdsmi; an AMD driver alone gives one card without a name."""
+    amdsmi = open_amdsmi()
+    nameless = (Card("an AMD card"),) if KFD.exists() else ()
+    if amdsmi is None:
+        return nameless
     try:
-        import amdsmi
-    except (ImportError, OSError, KeyError, AttributeError):
-        # Importing it loads a library of ROCm, and fails in these ways where that is missing or does not match.
-        return (Card("an AMD card"),) if KFD.exists() else ()
-    try:
-        amdsmi.amdsmi_init()
         return tuple(amd_card(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles())
     except amdsmi.AmdSmiException:
-        return (Card("an AMD card"),) if KFD.exists() else ()
+        return nameless
 
 
 def amd_card(amdsmi: ModuleType | Any, handle: Any) -> Card:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from benchmarker.device import Device, torch_device
+from benchmarker.measure.drivers import open_amdsmi, open_nvml
 
 
 class Board(Protocol):
@@ -166,32 +167,24 @@ def find_board(device: Device) -> Board | None:
 
 def nvidia_board(uuid: str) -> NvidiaBoard | None:
     """The card, or slice of one, with this UUID; None without NVML."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    nvml = open_nvml()
+    if nvml is None:
         return None
     # CUDA gives the digits alone, of the slice where a card is sliced (MIG); NVML wants to know which it is.
     for prefix in ("GPU-", "MIG-"):
         try:
-            return NvidiaBoard(pynvml, pynvml.nvmlDeviceGetHandleByUUID(prefix + uuid))
-        except pynvml.NVMLError:
+            return NvidiaBoard(nvml, nvml.nvmlDeviceGetHandleByUUID(prefix + uuid))
+        except nvml.NVMLError:
             continue
     return None
 
 
 def amd_board(address: str) -> AmdBoard | None:
     """The card at this PCI address (`0000:03:00`); None without amdsmi."""
-    try:
-        import amdsmi
-    except (ImportError, OSError, KeyError, AttributeError):
-        # Importing it loads a library of ROCm, and fails in these ways where that is missing or does not match.
+    amdsmi = open_amdsmi()
+    if amdsmi is None:
         return None
     try:
-        amdsmi.amdsmi_init()
         for handle in amdsmi.amdsmi_get_processor_handles():
             if str(amdsmi.amdsmi_get_gpu_device_bdf(handle)).lower().startswith(f"{address}."):
                 return AmdBoard(amdsmi, handle)

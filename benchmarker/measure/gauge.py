@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
+from benchmarker.measure.drivers import open_amdsmi, open_nvml
 from benchmarker.record import DeviceFacts
 
 NVIDIA_REASONS = {
@@ -121,25 +122,20 @@ def find_gauge(device: DeviceFacts) -> Gauge | None:
 
 
 def _nvidia_gauge(uuid: str) -> Gauge | None:
-    try:
-        import pynvml
-    except ImportError:
+    nvml = open_nvml()
+    if nvml is None:
         return None
     try:
-        pynvml.nvmlInit()
-        return NvidiaGauge(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError:
+        return NvidiaGauge(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    except nvml.NVMLError:
         return None
 
 
 def _amd_gauge(uuid: str) -> Gauge | None:
-    try:
-        import amdsmi
-    except (ImportError, OSError, KeyError, AttributeError):
-        # Importing it loads a library of ROCm, and fails in these ways where that is missing or does not match.
+    amdsmi = open_amdsmi()
+    if amdsmi is None:
         return None
     try:
-        amdsmi.amdsmi_init()
         for handle in amdsmi.amdsmi_get_processor_handles():
             if str(amdsmi.amdsmi_get_gpu_device_uuid(handle)) == uuid:
                 return AmdGauge(amdsmi, handle)
