@@ -109,9 +109,12 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
             raise ResultsError(f"--baseline {wanted}: no such variant in the records{did_you_mean(wanted, variants)}")
         return wanted
 
-    def rank(name: str) -> tuple[bool, bool]:
-        variant = variants[name][1][0].variant
-        return variant.quant != "fp16", variant.quant == "fp16" and variant.runtime != "eager"
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        members = variants[name][1]
+        is_plain, is_eager = members[0].variant.quant == "fp16", members[0].variant.runtime == "eager"
+        could = any(cell.status == "ok" for record in members for cell in record.cells)
+        # Where eager fp16 failed, nothing has a speed-up, and the table says why.
+        return not is_plain, not (is_plain and is_eager), not could
 
     # The first of equals, in the order of the variants.
     return min(variants, key=rank)

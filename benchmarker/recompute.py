@@ -76,17 +76,20 @@ def _setup_of(records: Sequence[Raw]) -> Numbers:
 
 
 def _kernels_of(records: Sequence[Raw], shape: Sequence[int]) -> float | None:
-    """What a step launches at that shape: counted at the last cell; the others know what their graph holds."""
-    known = []
+    """What a step launches at that shape: counted at the last good cell; of the others their graphs say it, and in old
+    records the runtime, of the very last cell."""
+    known: list[float] = []
     for record in records:
-        cell = _cell(record, shape)
+        cell, facts = _cell(record, shape), record["runtime"] or {}
         if not cell or not cell["samples"]:
             continue
-        is_last = cell is [one for one in record["cells"] if one["status"] == "ok"][-1]
-        counted = (record["runtime"] or {}) if is_last else {}
-        own = (cell.get("step") or {}) if not is_last else {}
-        count = counted.get("kernels_per_token") or counted.get("graph_kernels") or own.get("graph_kernels")
-        known += [count] if count is not None else []
+        good = [one for one in record["cells"] if one["status"] == "ok"]
+        said = [
+            facts.get("kernels_per_token") if cell is good[-1] else None,
+            (cell.get("step") or {}).get("graph_kernels"),
+            facts.get("graph_kernels") if cell is record["cells"][-1] and not cell.get("step") else None,
+        ]
+        known += [count for count in said if count][:1]
     return float(np.median(known)) if known else None
 
 

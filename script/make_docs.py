@@ -52,13 +52,16 @@ def pages() -> dict[str, str]:
 
 def with_tables(folder: Path) -> str:
     """A reference folder's README: what was written by hand, and the tables as `compare` prints them."""
-    said, _, _ = (folder / "README.md").read_text(encoding="utf-8").rpartition("\n\n- model: ")
+    said, found, _ = (folder / "README.md").read_text(encoding="utf-8").rpartition("\n\n- model: ")
+    assert found, f"{folder}/README.md has no tables yet: end it with a line '- model: ' where they belong"
     return f"{said}\n\n{to_markdown(compare([folder]))}"
 
 
 def explained(folder: Path) -> str:
     """What `benchmarker explain` prints of it."""
-    return CliRunner().invoke(app, ["explain", str(folder)], terminal_width=200).stdout
+    done = CliRunner().invoke(app, ["explain", str(folder)], terminal_width=200)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def front_page() -> str:
@@ -75,7 +78,7 @@ def _with_table(text: str, source: str, made: str) -> str:
     before, comment, rest = text.partition(f"<!-- {source}, by script/make_docs.py -->\n")
     assert comment, f"README.md has no table of {source}"
     lines = rest.splitlines(keepends=True)
-    after = next(at for at, line in enumerate(lines) if not line.startswith("|"))
+    after = next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))
     return f"{before}{comment}{made.strip()}\n{''.join(lines[after:])}"
 
 

@@ -165,6 +165,10 @@ def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_ho
 def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
     save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="graph"), record("gptq"))
     assert compare([tmp_path]).baseline == "captured"
+    compiled = record("fp16", cell(), name="compiled", runtime="compile")
+    refused = record("fp16", failed_cell("unsupported", "no graph"), name="captured", runtime="graph")
+    save(tmp_path / "refused", refused, compiled)
+    assert compare([tmp_path / "refused"]).baseline == "compiled"
 
 
 def test_without_fp16_the_first_variant_that_ran_is_the_baseline(tmp_path):

@@ -26,7 +26,7 @@ from benchmarker.spec import Point
 from benchmarker.verify import verify
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
-from tests.records import cell, record, save
+from tests.records import cell, failed_cell, record, save
 
 H100 = Limits(
     read_bytes_per_s=3.1e12,
@@ -203,11 +203,25 @@ def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
     assert not verify([tmp_path]).mismatches
 
 
+@pytest.mark.parametrize("in_graph", [None, 670])
+def test_a_shape_that_failed_last_does_not_speak_for_the_one_before(tmp_path: Path, in_graph: int | None) -> None:
+    run = limited("fp16", 5.2, runtime="graph")
+    assert run.runtime
+    cells = (
+        run.cells[0].model_copy(update={"step": StepFacts(graph_kernels=381)}),
+        failed_cell("oom_gpu", "no room", prompt_tokens=26, new_tokens=50, batch_size=128),
+    )
+    facts = run.runtime.model_copy(update={"graph_kernels": in_graph})
+    save(tmp_path, run.model_copy(update={"cells": cells, "runtime": facts}))
+    assert [row["kernels_per_token"] for row in to_rows(compare([tmp_path]))] == [381, None]
+    assert not verify([tmp_path]).mismatches
+
+
 def test_every_batch_size_and_depth_of_the_first_table_stands_beside_its_limits(tmp_path: Path) -> None:
     run = limited("fp16", 26.0, 27.0)
     deep = cell([1.5] * 3, depth=4096, demand=demand(8_044_900_000))
-    longer = cell([2.9] * 3, new_tokens=100, demand=demand(8_044_900_000))
-    save(tmp_path, run.model_copy(update={"cells": (*run.cells, deep, longer.model_copy(update={"status": "error"}))}))
+    shorter = cell([0.3] * 3, new_tokens=10, demand=demand(8_044_900_000))
+    save(tmp_path, run.model_copy(update={"cells": (shorter, *run.cells, deep)}))
     table = to_markdown(compare([tmp_path])).split("**Against the limits of the device**\n\n")[1].split("\n\n")[0]
     shapes = [[part.strip() for part in line.split("|")[1:3]] for line in table.splitlines()[2:]]
     assert shapes == [["1", "0"], ["1", "4096"], ["8", "0"]]

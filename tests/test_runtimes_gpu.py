@@ -123,6 +123,33 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     assert float((made - expected).norm() / expected.norm()) < 1e-5
 
 
+def test_a_product_waits_for_a_vector_that_is_still_being_written() -> None:
+    from benchmarker.runtimes.words_kernel import words_times
+
+    torch.manual_seed(0)
+    words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
+    zeros = torch.randint(-(2**31), 2**31 - 1, (20, 128), dtype=torch.int32, device="cuda")
+    scales = torch.rand(20, 1024, device="cuda", dtype=torch.float16)
+    source, much = torch.randn(2560, device="cuda").half(), torch.randn(2560, 40_000, device="cuda").half()
+    hidden, made = torch.zeros_like(source), torch.zeros(10, 1024, device="cuda")
+
+    def step() -> None:
+        # A sum over 200 MB: the vector is there only at its end.
+        hidden.copy_(source + 0 * much.sum(1).clamp(-1, 1))
+        made.copy_(words_times(hidden, words, zeros, scales))
+        hidden.zero_()
+
+    expected = words_times(source, words, zeros, scales).clone()
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(50):
+        made.zero_()
+        graph.replay()
+        assert torch.equal(made, expected)
+
+
 def test_bitsandbytes_products_made_as_one_are_those_of_each_linear(shape_folder) -> None:
     tried = load_model(str(shape_folder), "bnb4", device="cuda", load_format="dummy")
     attention, mlp = tried.model.layers[0].self_attn, tried.model.layers[0].mlp

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch._inductor.runtime import benchmarking
 
-from benchmarker.runtimes.tuning import OVERWRITTEN_BYTES, TIMES, kernels_timed_alone
+from benchmarker.runtimes.tuning import REPEATS, TIMES_THE_CACHE, kernels_timed_alone
 
 
 class Timer(benchmarking.InductorBenchmarker):
@@ -25,7 +25,7 @@ class Timer(benchmarking.InductorBenchmarker):
 
 def asked(timer: Timer) -> Any:
     """As inductor asks for a kernel's time."""
-    return timer.benchmark(lambda: None, device="cuda", rep=40)
+    return timer.benchmark_gpu(lambda: None, rep=40)
 
 
 def test_what_is_overwritten_gives_the_host_its_lead_and_afterwards_all_is_as_before(
@@ -36,13 +36,13 @@ def test_what_is_overwritten_gives_the_host_its_lead_and_afterwards_all_is_as_be
     before = asked(timer)
     with kernels_timed_alone():
         inside = asked(timer)
-    assert inside == {**before, "overwritten": OVERWRITTEN_BYTES, **TIMES}
+    assert inside == {**before, "overwritten": 50 * TIMES_THE_CACHE, **REPEATS}
     assert asked(timer) == before
 
 
 def test_this_torch_takes_what_it_is_told() -> None:
     assert isinstance(inspect.getattr_static(benchmarking.InductorBenchmarker, "L2_cache_size"), cached_property)
-    assert set(TIMES) <= set(inspect.signature(benchmarking.InductorBenchmarker.benchmark_gpu).parameters)
+    assert set(REPEATS) <= set(inspect.signature(benchmarking.InductorBenchmarker.benchmark_gpu).parameters)
 
 
 def test_another_timer_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

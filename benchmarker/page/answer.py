@@ -12,7 +12,7 @@ from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
 from benchmarker.report.words import cell_words, listed
-from benchmarker.stats import against_each
+from benchmarker.stats import SAME_WITHIN, against_each
 from benchmarker.units import gib
 
 
@@ -22,7 +22,7 @@ def answer(rows: Sequence[Row]) -> tuple[str, ...]:
     Args:
         rows: Of the headline's cell.
     """
-    able = sorted((row for row in rows if row.rate), key=lambda row: -row.rate.value if row.rate else 0.0)
+    able = sorted((row for row in rows if row.rate), key=_speed, reverse=True)
     if not able:
         return ()
     if len(able) == 1:
@@ -71,10 +71,14 @@ def _smallest(able: Sequence[Row]) -> str:
     instead = f" instead of {gib(base.peak_memory_bytes)}" if base and base is not least else ""
     peak = gib(least.peak_memory_bytes)
     said = f"**{_name(least)} needs least memory**: {peak} at its peak{instead}, at {_rate(least)}"
-    fastest = max([least, *others], key=lambda row: row.rate.value if row.rate else 0.0)
-    if fastest is least:
+    fastest = max([least, *others], key=_speed)
+    if fastest.is_baseline or _speed(fastest) <= _speed(least) * (1 + SAME_WITHIN):
         return f"{said}."
     return f"{said}; {_name(fastest)} hardly more, {gib(fastest.peak_memory_bytes)}, at {_rate(fastest)}."
+
+
+def _speed(row: Row) -> float:
+    return row.rate.value if row.rate else 0.0
 
 
 def _choice(able: Sequence[Row]) -> str:
@@ -85,7 +89,10 @@ def _choice(able: Sequence[Row]) -> str:
     names = listed(row.variant for row in best)
     verb = "is" if len(best) == 1 else "are"
     others = "the other is" if len(beaten) == 1 else "each of the others is"
-    return f"Worth a look {verb} {names}: {others} matched or beaten by one of these in all that was measured."
+    return (
+        f"Worth a look {verb} {names}: {others} matched or beaten by one of these in all that was measured, to within "
+        f"{percent(SAME_WITHIN)}."
+    )
 
 
 def _baseline(rows: Sequence[Row]) -> str:

@@ -11,7 +11,8 @@ from benchmarker.stats import SAME_WITHIN
 def front(rows: Sequence[Row]) -> list[Row]:
     """The rows that no other row beats: as good in everything that is known, and better in something.
 
-    Speed and peak memory must be known, and two per cent of them are no difference. Divergence from the baseline counts
+    Speed and peak memory must be known. They count in levels of two per cent, the first from the best value, so that
+    hardly less memory is worth no slowness; at the edge of a level less can decide. Divergence from the baseline counts
     where every row has one; the baseline's own is none. Judged by the measured values: the intervals say how sure they
     are.
 

@@ -143,14 +143,19 @@ def _setup(records: Sequence[RunRecord], cache: str) -> float | None:
 
 
 def _kernels(good: list[tuple[RunRecord, Cell]]) -> float | None:
-    """Of a step at this cell's shape: the runtime's facts are those of the last cell that ran."""
-    counts: list[float | None] = []
-    for record, cell in good:
-        counts.append(cell.step.graph_kernels if cell.step else None)
-        if record.runtime and cell is [one for one in record.cells if one.status == "ok"][-1]:
-            counts[-1] = record.runtime.kernels_per_token or record.runtime.graph_kernels
-    known = [count for count in counts if count is not None]
+    known = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
     return statistics.median(known) if known else None
+
+
+def _kernels_of(record: RunRecord, cell: Cell) -> float | None:
+    """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
+    records from before cells did the runtime, whose facts are those of the last cell."""
+    is_last_good = cell is [one for one in record.cells if one.status == "ok"][-1]
+    if record.runtime and is_last_good and record.runtime.kernels_per_token:
+        return record.runtime.kernels_per_token
+    if cell.step:
+        return cell.step.graph_kernels
+    return record.runtime.graph_kernels if record.runtime and cell is record.cells[-1] else None
 
 
 def _limits(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:

@@ -73,7 +73,9 @@ def words_kernel(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::words_times", mutates_args=())
 def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """Args:
+    """Weights that were written just before on the same device must be waited for by the caller.
+
+    Args:
         hidden: [in].
         words: [in / 8, out], 32 bits: consecutive inputs from the lowest bits up.
         zeros: [groups, out / 8], 32 bits, packed likewise.

@@ -110,11 +110,12 @@ def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
     Args:
         variants: The quantization of each.
     """
-    if len(variants) <= len(LIGHT.series):
-        return {name: Series(index, index) for index, name in enumerate(variants)}
     together: dict[str, list[str]] = {}
     for name, quant in variants.items():
         together.setdefault(quant, []).append(name)
+    are_enough = 1 < len(together) <= len(LIGHT.series) and max(map(len, together.values())) <= len(MARKERS)
+    if len(variants) <= len(LIGHT.series) or not are_enough:
+        return {name: Series(index, index) for index, name in enumerate(variants)}
     hues = list(together)
     return {name: Series(hues.index(quant), together[quant].index(name)) for name, quant in variants.items()}
 

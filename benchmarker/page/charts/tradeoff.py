@@ -143,7 +143,7 @@ def _front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
     return (
         "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "
-        f"something; 2 % of speed and memory are no difference. Hollow marks are beaten by another.{left_out}"
+        f"something, to within 2 % of speed and memory. Hollow marks are beaten by another.{left_out}"
     )
 
 
