@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import benchmarker
 from benchmarker.comparison import compare, to_markdown
 from benchmarker.record import Cell, Conditions, RuntimeFacts
@@ -256,3 +258,21 @@ def test_a_notebook_shows_the_tables(tmp_path):
 
 def _tables(text: str) -> list[str]:
     return [part for part in text.split("\n\n") if part.startswith("| ")]
+
+
+@pytest.mark.parametrize(
+    ("caches", "is_said"),
+    [(("cold", "warm", "warm"), True), (("cold", "cold", "warm"), False), (("cold", "warm"), False)],
+)
+def test_rounds_that_share_one_tuning_say_so(tmp_path: Path, caches: tuple[str, ...], is_said: bool) -> None:
+    made = rounds("gptq", [1.4] * len(caches), name="gptq-compile", runtime="compile")
+    facts = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", compiled="layer")
+    save(
+        tmp_path,
+        *(
+            one.model_copy(update={"runtime": facts.model_copy(update={"setup_cache": cache})})
+            for one, cache in zip(made, caches, strict=True)
+        ),
+    )
+    said = "- gptq-compile: all processes ran the kernels of one compilation."
+    assert (said in to_markdown(compare([tmp_path]))) == is_said

@@ -11,6 +11,7 @@ from benchmarker.report.numbers import percent
 from benchmarker.report.rows import CellKey, Row
 from benchmarker.report.tables import escaped
 from benchmarker.report.words import cell_words, duration_words, plural, reason_words, status_words
+from benchmarker.stats import MIN_ROUNDS
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
@@ -35,6 +36,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_dummy(rows),
         *_types(records),
         *_cards(records),
+        *_tuned_once(records),
         *_failed(rows),
         *_unfinished(records),
         *_unjudged(records),
@@ -78,6 +80,23 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
         f"{len(variants)} boards, which are not quite alike: "
         + "; ".join(f"{escaped(uuid[:UUID_LENGTH])} ran {_names(names)}" for uuid, names in variants.items())
         + "."
+    ]
+
+
+def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
+    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over rounds
+    does not hold what another compilation would have kept."""
+    caches: dict[str, list[str]] = {}
+    for record in records:
+        # Where a layer is compiled for all, it is captured too: that is on a GPU.
+        if record.runtime and record.runtime.compiled == "layer" and record.runtime.setup_cache:
+            caches.setdefault(record.variant.name, []).append(record.runtime.setup_cache)
+    once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
+    if not once:
+        return []
+    return [
+        f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come out "
+        "faster or slower by more than the interval."
     ]
 
 
