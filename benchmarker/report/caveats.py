@@ -84,8 +84,8 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
-    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over rounds
-    does not hold what another compilation would have kept."""
+    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
+    rounds does not hold what another compilation would have kept."""
     caches: dict[str, list[str]] = {}
     for record in records:
         # Where a layer is compiled for all, it is captured too: that is on a GPU.
@@ -95,8 +95,8 @@ def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
     if not once:
         return []
     return [
-        f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come out "
-        "faster or slower by more than the interval."
+        f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
+        "out faster or slower by more than the interval."
     ]
 
 
