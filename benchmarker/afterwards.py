@@ -30,7 +30,7 @@ def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, 
 
     A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
     """
-    last = _last_good(record)
+    last = record.last_good
     if last is None or benchmarker.device.kind == "cpu":
         return {}
     counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
@@ -62,7 +62,7 @@ def profiled(
     job: Job, record: RunRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
-    last = _last_good(record)
+    last = record.last_good
     if last is None:
         return {}
     whole = job.points()[last]
@@ -95,7 +95,7 @@ def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile
 
 def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
-    last = _last_good(record)
+    last = record.last_good
     if last is None:
         return {}
     point = job.points()[last]
@@ -131,8 +131,3 @@ def _tried(work: Callable[[], Found], device: Device) -> Found | str:
     # Outside the except block, whose traceback keeps the failed generation's tensors alive.
     device.release()
     return reason
-
-
-def _last_good(record: RunRecord) -> int | None:
-    """Position of the largest cell that ran; cells are measured smallest first."""
-    return max((at for at, cell in enumerate(record.cells) if cell.status == "ok"), default=None)

@@ -317,3 +317,8 @@ class RunRecord(Plain):
     def moment(self) -> Moment:
         """What it was measured in turns with: the sweep and its round."""
         return self.sweep or "", self.round
+
+    @property
+    def last_good(self) -> int | None:
+        """Position of the largest cell that ran; cells are measured smallest first."""
+        return max((at for at, cell in enumerate(self.cells) if cell.status == "ok"), default=None)

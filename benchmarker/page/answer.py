@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.page.front import as_small, front
+from benchmarker.page.front import front
 from benchmarker.report.numbers import decimal, percent, times
 from benchmarker.report.rows import Row
 from benchmarker.report.tables import escaped
@@ -66,12 +66,13 @@ def _smallest(able: Sequence[Row]) -> str:
     known = [row for row in able if row.peak_memory_bytes is not None]
     if len(known) < 2:
         return ""
-    least, *others = as_small(known)
+    least = min(known, key=_peak)
+    as_small = [row for row in known if _peak(row) <= _peak(least) * (1 + SAME_WITHIN)]
     base = next((row for row in known if row.is_baseline), None)
     instead = f" instead of {gib(base.peak_memory_bytes)}" if base and base is not least else ""
     peak = gib(least.peak_memory_bytes)
     said = f"**{_name(least)} needs least memory**: {peak} at its peak{instead}, at {_rate(least)}"
-    fastest = max([least, *others], key=_speed)
+    fastest = max(as_small, key=_speed)
     if fastest.is_baseline or _speed(fastest) <= _speed(least) * (1 + SAME_WITHIN):
         return f"{said}."
     return f"{said}; {_name(fastest)} hardly more, {gib(fastest.peak_memory_bytes)}, at {_rate(fastest)}."
@@ -79,6 +80,10 @@ def _smallest(able: Sequence[Row]) -> str:
 
 def _speed(row: Row) -> float:
     return row.rate.value if row.rate else 0.0
+
+
+def _peak(row: Row) -> int:
+    return row.peak_memory_bytes or 0
 
 
 def _choice(able: Sequence[Row]) -> str:

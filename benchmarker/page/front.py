@@ -39,12 +39,3 @@ def _levels(values: Sequence[float]) -> list[int]:
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
-
-
-def as_small(rows: Sequence[Row]) -> list[Row]:
-    """Those whose peak is within two per cent of the least, the least first."""
-    known = sorted(
-        (row for row in rows if row.peak_memory_bytes is not None), key=lambda row: row.peak_memory_bytes or 0
-    )
-    least = known[0].peak_memory_bytes or 0 if known else 0
-    return [row for row in known if (row.peak_memory_bytes or 0) <= least * (1 + SAME_WITHIN)]

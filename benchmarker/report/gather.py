@@ -150,7 +150,7 @@ def _kernels(good: list[tuple[RunRecord, Cell]]) -> float | None:
 def _kernels_of(record: RunRecord, cell: Cell) -> float | None:
     """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
     records from before cells did the runtime, whose facts are those of the last cell."""
-    is_last_good = cell is [one for one in record.cells if one.status == "ok"][-1]
+    is_last_good = record.last_good is not None and cell is record.cells[record.last_good]
     if record.runtime and is_last_good and record.runtime.kernels_per_token:
         return record.runtime.kernels_per_token
     if cell.step:

@@ -51,9 +51,7 @@ def limit_rows(rows: Sequence[Row]) -> list[Row]:
     A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
     """
     cell = headline(rows)
-    if cell is None:
-        return headline_rows(rows)
-    return [row for row in rows if row.cell and _one_sequence(row.cell) == _one_sequence(cell)]
+    return [row for row in rows if cell and row.cell and _one_sequence(row.cell) == _one_sequence(cell)]
 
 
 def _one_sequence(cell: CellKey) -> CellKey:

@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from benchmarker.page.charts.speed import bounds, marks, spread_note
 from benchmarker.page.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.page.front import front
+from benchmarker.report.numbers import percent
 from benchmarker.report.rows import Row
 from benchmarker.report.words import cell_words
+from benchmarker.stats import SAME_WITHIN
 from benchmarker.units import GIB
 
 MIB = 2**20
@@ -143,7 +145,8 @@ def _front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
     return (
         "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "
-        f"something, to within 2 % of speed and memory. Hollow marks are beaten by another.{left_out}"
+        f"something, to within {percent(SAME_WITHIN)} of speed and memory. Hollow marks are beaten by another."
+        f"{left_out}"
     )
 
 
