@@ -185,6 +185,8 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("triton_poi_fused_1", "elementwise"),
         ("words_kernel", "quantized matmul"),
         ("one_query_kernel", "attention"),
+        ("rows_kernel", "matmul"),
+        ("int8_rows_kernel", "quantized matmul"),
         ("triton_red_fused_mm_t_view_1", "matmul"),
         ("triton_red_fused__to_copy_mean_mm_mul_pow_rsqrt_4", "matmul"),
         ("triton_tem_fused_mm_9", "matmul"),

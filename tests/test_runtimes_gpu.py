@@ -1,4 +1,6 @@
-"""The runtimes on a real GPU: captures, the flash kernel, and what a launch costs. Order and equality, no speed."""
+"""The runtimes on a real GPU: captures, our kernels, and what a launch costs. Order and equality, no speed."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,10 +15,13 @@ from benchmarker.runtimes.base import Runtime, UnsupportedError
 from benchmarker.runtimes.capture import GraphCapture
 from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
+from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import JOINED, join_linears
 from tests.loading import tokens_of
+
+EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
 
 pytestmark = [
     pytest.mark.gpu,
@@ -123,27 +128,100 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     assert float((made - expected).norm() / expected.norm()) < 1e-5
 
 
-def test_a_product_waits_for_a_vector_that_is_still_being_written() -> None:
-    from benchmarker.runtimes.words_kernel import words_times
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1024, 2560), (2560, 9728), (203, 640), (33, 32768)])
+def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    from benchmarker.runtimes.rows_kernel import rows_times
 
     torch.manual_seed(0)
+    hidden = torch.randn(inputs, device="cuda").to(torch.bfloat16 if dtype == torch.bfloat16 else torch.float16)
+    if dtype == torch.int8:
+        rows = torch.randint(-128, 128, (outputs, inputs), dtype=dtype, device="cuda")
+        scales = torch.rand(outputs, 1, device="cuda") / 128
+        expected = (rows.double() @ hidden.double()) * scales.double().flatten()
+    else:
+        rows, scales = torch.randn(outputs, inputs, device="cuda").to(dtype), None
+        expected = rows.double() @ hidden.double()
+    made = rows_times(hidden, rows, scales)
+    assert made.dtype == hidden.dtype
+    assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
+
+
+def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """Of 2,560 inputs, by every kernel that starts early."""
+    from benchmarker.runtimes.rows_kernel import rows_times
+    from benchmarker.runtimes.words_kernel import words_times
+
     words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
     zeros = torch.randint(-(2**31), 2**31 - 1, (20, 128), dtype=torch.int32, device="cuda")
     scales = torch.rand(20, 1024, device="cuda", dtype=torch.float16)
+    rows = torch.randn(1024, 2560, device="cuda").half()
+    from benchmarker.runtimes.attention_kernel import one_query
+
+    cache = torch.randn(1, 40, 10, 128, device="cuda").half()
+    filled = torch.full((1,), 30, dtype=torch.int32, device="cuda")
+    return [
+        lambda hidden: words_times(hidden, words, zeros, scales),
+        lambda hidden: rows_times(hidden, rows, None),
+        lambda hidden: one_query(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
+    ]
+
+
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_kernel_that_starts_early_waits_for_a_vector_that_is_still_being_written(which: int) -> None:
+    torch.manual_seed(0)
+    product = products()[which]
     source, much = torch.randn(2560, device="cuda").half(), torch.randn(2560, 40_000, device="cuda").half()
-    hidden, made = torch.zeros_like(source), torch.zeros(10, 1024, device="cuda")
+    hidden = torch.zeros_like(source)
+    expected = product(source).clone()
+    made = torch.zeros_like(expected)
 
     def step() -> None:
         # A sum over 200 MB: the vector is there only at its end.
         hidden.copy_(source + 0 * much.sum(1).clamp(-1, 1))
-        made.copy_(words_times(hidden, words, zeros, scales))
+        made.copy_(product(hidden))
         hidden.zero_()
 
-    expected = words_times(source, words, zeros, scales).clone()
     step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    for _ in range(50):
+        made.zero_()
+        graph.replay()
+        assert torch.equal(made, expected)
+
+
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("which", [0, 1])
+def test_kernels_that_start_early_wait_for_one_another(which: int) -> None:
+    # What a product made is the next one's vector, 60 times over: one that does not wait reads an older one.
+    torch.manual_seed(0)
+    matrices = [torch.randn(2560, 2560, device="cuda").half() / 50 for _ in range(6)]
+    from benchmarker.runtimes.rows_kernel import rows_times
+
+    start = torch.randn(2560, device="cuda").half()
+
+    def chain() -> torch.Tensor:
+        hidden = start
+        for at in range(60):
+            hidden = rows_times(hidden, matrices[at % 6], None)
+            if which:
+                hidden = hidden * (hidden.float().square().mean() + 1e-6).rsqrt().half()
+        return hidden
+
+    expected = start
+    for at in range(60):
+        torch.cuda.synchronize()
+        expected = rows_times(expected, matrices[at % 6], None)
+        if which:
+            expected = expected * (expected.float().square().mean() + 1e-6).rsqrt().half()
+    chain()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = chain()
     for _ in range(50):
         made.zero_()
         graph.replay()

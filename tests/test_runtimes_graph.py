@@ -20,7 +20,7 @@ from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import JOINED, join_linears
-from benchmarker.runtimes.linears import fits_words, prepare_linears
+from benchmarker.runtimes.linears import OWN_ROWS, fits_words, prepare_linears
 from tests.loading import load, tokens_of
 
 LAYERS = 10
@@ -238,7 +238,7 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
     assert not fits_words(other)
     assert not fits_words(model.lm_head)
     # Written in Triton: on a CPU the library's own stays, and the record says nothing.
-    assert prepare_linears(model) is None
+    assert prepare_linears(model) == []
 
 
 @pytest.mark.slow
@@ -262,6 +262,55 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert tokens_of(EagerRuntime(model, CpuDevice()), asked, 32) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8"])
+def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
+    model_folder, quant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the kernel's part done by hand: it runs on a GPU alone."""
+    model = load(model_folder, quant, dtype="bfloat16").model
+    linears: list[Any] = [module for layer in model.model.layers for module in layer.modules() if is_linear(module)]
+    many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
+    expected = logits(model, many), logits(model, one)
+    names, size = set(dict(model.named_modules())), weights_size(model)
+    multiplied: list[torch.Size] = []
+
+    def by_hand(hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None, bias: None) -> torch.Tensor:
+        assert bias is None
+        multiplied.append(rows.shape)
+        made = hidden.float() @ rows.float().T
+        return (made if scales is None else made * scales.flatten()).to(hidden.dtype)
+
+    monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.runtimes.linears._times", by_hand)
+    said = prepare_linears(model)
+    assert prepare_linears(model) == said == [OWN_ROWS]
+    assert join_linears(model) is None
+    assert prepare_linears(model) == said
+    multiplied.clear()
+    made = logits(model, one)
+    assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
+    head = model.lm_head.weight.shape
+    assert multiplied == 2 * [(256, 128), (128, 128), (512, 128), (128, 256)] + [head]
+    assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
+    attention = linears[1].joint.product.weight
+    stored = attention if quant == "fp16" else attention.qdata
+    own = linears[1].weight if quant == "fp16" else linears[1].weight.qdata
+    assert own.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+    # Several queries go to each linear by itself, and find their own weights there.
+    assert torch.equal(logits(model, many), expected[0])
+
+
+def logits(model: PreTrainedModel, asked: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        made: torch.Tensor = model(input_ids=asked).logits
+    return made.float()
+
+
+def is_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear)
 
 
 def weights_size(model: PreTrainedModel) -> int:

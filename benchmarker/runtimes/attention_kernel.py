@@ -9,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.library import triton_op, wrap_triton
+
+from benchmarker.runtimes.early import can_start_early
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -23,9 +24,13 @@ BLOCK_BYTES = 64 * 128 * 2
 def one_query_kernel(  # type: ignore[no-untyped-def]
     query, key, value, lengths, made,
     scaling, positions, key_heads,
-    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr,
+    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """query and made: [batch, key_heads * group, head_dim]; key and value: [batch, positions, key_heads, head_dim]."""
+    if early:
+        # The product behind this kernel may read its weights.
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     sequence = tl.program_id(0)
     head = tl.program_id(1)
     filled = tl.load(lengths + sequence)
@@ -55,7 +60,7 @@ def one_query_kernel(  # type: ignore[no-untyped-def]
     tl.store(made + at, (mean / total[:, None]).to(made.dtype.element_ty), mask=row[:, None] < group)
 
 
-@triton_op("benchmarker::one_query", mutates_args=())
+@torch.library.custom_op("benchmarker::one_query", mutates_args=())
 def one_query(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:
     """Args:
         query: [batch, heads, head_dim].
@@ -70,10 +75,16 @@ def one_query(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scalin
     group = heads // key_heads
     query = query.contiguous()
     made = torch.empty_like(query)
-    wrap_triton(one_query_kernel)[(batch, key_heads)](
+    early = can_start_early(query.device)
+    one_query_kernel[(batch, key_heads)](
         query, key, value, lengths, made, scaling, positions, key_heads,
         group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
-        block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())),
-        num_warps=4, num_stages=2,
+        block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), early=early,
+        num_warps=4, num_stages=2, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return made
+
+
+@one_query.register_fake
+def _shape(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(query, memory_format=torch.contiguous_format)

@@ -81,7 +81,7 @@ class CompiledRuntime(FixedRuntime):
         self._frames = 0
         self._recompilations = 0
         self._cache_misses = 0
-        self._own_products: str | None = None
+        self._own_products: list[str] = []
         if self._capture:
             self._own_products = prepare_linears(model)
             for index, layer in enumerate(decoder_layers(model)):
@@ -91,7 +91,9 @@ class CompiledRuntime(FixedRuntime):
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """As without compiling. Joining linears counts as setting up."""
         if self._capture:
-            self._own_products = self._own_products or join_linears(self._model)
+            joined = join_linears(self._model)
+            if joined and joined not in self._own_products:
+                self._own_products.append(joined)
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
 
@@ -184,7 +186,7 @@ class CompiledRuntime(FixedRuntime):
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",
-                    "own_products": self._own_products,
+                    "own_products": "; ".join(self._own_products) or None,
                 }
             )
         )

@@ -1,12 +1,13 @@
-"""bitsandbytes' linears that read the same vector, made one product.
+"""Linears that read the same vector, made one product.
 
-An attention's query, key and value are three products with one input, and so are an MLP's gate and up. The compiler
-cannot look into bitsandbytes' kernel, which needs 6 us for the smallest matrix (H100). So the weights are put one after
-another in memory and multiplied by at once, as vLLM does (`QKVParallelLinear`, `MergedColumnParallelLinear`); each
-linear's own weight becomes a view of its part, so that no byte is kept twice. The kernel and the sums stay the same.
+An attention's query, key and value are three products with one input, and so are an MLP's gate and up. A kernel has to
+start and to end whatever it reads: bitsandbytes' needs 6 us for the smallest matrix, and our own for rows in 16 bit and
+int8 cannot fill an H100 with one. So the weights are put one after another in memory and multiplied by at once, as vLLM
+does (`QKVParallelLinear`, `MergedColumnParallelLinear`); each linear's own weight becomes a view of its part, so that
+no byte is kept twice. The kernel and the sums stay the same.
 
-In the other forms it was tried on an H100 and left out: inductor's products of fp16 and int8 and our own of GPTQ's
-words took as long together as apart.
+GPTQ's words, whose outputs lie side by side, took as long together as apart (H100), and are left apart; so are products
+that inductor makes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
+from benchmarker.runtimes.linears import ROWS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,15 +42,19 @@ def join_linears(model: PreTrainedModel) -> str | None:
     """Join what can be. Doing it twice changes nothing.
 
     Returns:
-        What the record says of it; None if nothing is joined.
+        What the record says of it where a library's kernel makes them; None if none does.
     """
-    linears = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
+    linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward in ROWS]
     if linears and not any(hasattr(linear, "joint") for linear in linears):
         for together in _sharing(model, linears):
             product = _joined(together) if len(together) > 1 else None
             if product is not None:
                 _attach(together, product)
-    return JOINED if any(hasattr(linear, "joint") for linear in linears) else None
+    return JOINED if any(hasattr(linear, "joint") and _is_4bit(linear) for linear in linears) else None
+
+
+def _is_4bit(module: nn.Module) -> bool:
+    return type(module).__name__ == "Linear4bit"
 
 
 def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
@@ -102,14 +108,49 @@ def _part(linear: Any, hidden: Tensor) -> Tensor:
 
 
 def _joined(linears: Sequence[Any]) -> nn.Linear | None:
-    """One linear for all; None where scales are quantized too, or weights repacked for a CPU."""
+    """One linear for all; None where they are not alike."""
+    if len({(type(linear), linear.bias is None, linear.in_features) for linear in linears}) > 1:
+        return None
+    product = nn.Linear(1, 1, bias=False, device="meta")
+    product.in_features = linears[0].in_features
+    product.out_features = sum(linear.out_features for linear in linears)
+    weight: Any = _joined_4bit(linears, product.out_features) if _is_4bit(linears[0]) else _joined_rows(linears)
+    if weight is None:
+        return None
+    product.__class__ = type(linears[0])
+    product.weight = weight
+    if linears[0].bias is not None:
+        product.bias = nn.Parameter(torch.cat([linear.bias.data for linear in linears]), requires_grad=False)
+    if _is_4bit(product):
+        for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
+            setattr(product, name, getattr(linears[0], name))
+        product.quant_state = weight.quant_state
+    return product
+
+
+def _joined_rows(linears: Sequence[Any]) -> nn.Parameter:
+    """Rows in 16 bit, or torchao's int8 with a scale each."""
+    counts = [linear.out_features for linear in linears]
+    first = linears[0].weight
+    if type(first) is nn.Parameter:
+        rows = torch.cat([linear.weight.data for linear in linears])
+        for linear, part in zip(linears, rows.split(counts), strict=True):
+            linear.weight.data = part
+        return nn.Parameter(rows, requires_grad=False)
+    rows = torch.cat([linear.weight.qdata for linear in linears])
+    scales = torch.cat([linear.weight.scale for linear in linears])
+    for linear, part, scale in zip(linears, rows.split(counts), scales.split(counts), strict=True):
+        linear.weight.qdata, linear.weight.scale = part, scale
+    return nn.Parameter(type(first)(rows, scales, first.block_size, first.dtype), requires_grad=False)
+
+
+def _joined_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
+    """bitsandbytes'; None where scales are quantized too, or weights repacked for a CPU."""
     from bitsandbytes.functional import QuantState
-    from bitsandbytes.nn.modules import Linear4bit, Params4bit
+    from bitsandbytes.nn.modules import Params4bit
 
     states = [linear.weight.quant_state for linear in linears]
     first = states[0]
-    if len({(linear.bias is None, linear.in_features) for linear in linears}) > 1:
-        return None
     for linear, state in zip(linears, states, strict=True):
         is_known = not state.nested and not getattr(state, "packing_format_for_cpu", False)
         is_alike = (state.blocksize, state.quant_type, state.dtype) == (first.blocksize, first.quant_type, first.dtype)
@@ -118,7 +159,6 @@ def _joined(linears: Sequence[Any]) -> nn.Linear | None:
             return None
     packed = torch.cat([linear.weight.data.view(-1, 1) for linear in linears])
     absmax = torch.cat([state.absmax for state in states])
-    outputs = sum(linear.out_features for linear in linears)
     whole = QuantState(
         absmax=absmax, shape=torch.Size((outputs, linears[0].in_features)), code=first.code,
         blocksize=first.blocksize, quant_type=first.quant_type, dtype=first.dtype,
@@ -129,16 +169,7 @@ def _joined(linears: Sequence[Any]) -> nn.Linear | None:
         linear.weight.data = packed[at : at + held]
         state.absmax = absmax[block : block + blocks]
         at, block = at + held, block + blocks
-    product = nn.Linear(1, 1, bias=False, device="meta")
-    product.__class__ = Linear4bit
-    for name in ("in_features", "compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
-        setattr(product, name, getattr(linears[0], name))
-    product.out_features = outputs
-    product.quant_state = whole  # type: ignore[assignment]
-    product.weight = Params4bit(
+    return Params4bit(
         packed, requires_grad=False, quant_state=whole, blocksize=whole.blocksize, quant_type=whole.quant_type,
         compress_statistics=False, quant_storage=linears[0].quant_storage, bnb_quantized=True,
     )  # fmt: skip
-    if linears[0].bias is not None:
-        product.bias = nn.Parameter(torch.cat([linear.bias.data for linear in linears]), requires_grad=False)
-    return product

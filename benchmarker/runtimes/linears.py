@@ -4,6 +4,9 @@ Such a product is as fast as its weights can be read, if nothing else is done in
 what comes before it, such as a norm or an activation, in the product itself: once for each row of the matrix. So the
 vector is made a tensor of its own first.
 
+Where a kernel can start while the one before it ends, products in 16 bit and int8 are a kernel of our own that reads
+its weights meanwhile (see `rows_kernel`); inductor's has the memory rest between two products.
+
 GPTQ's weights lie as eight 4-bit numbers a word. gptqmodel's `torch` kernel makes a 16-bit matrix of them and
 multiplies by that, which moves nine times the bytes. Here the same product is one kernel over the words (see
 `words_kernel`), where groups follow one another: `desc_act` mixes them, and is left to the library.
@@ -11,33 +14,75 @@ multiplies by that, which moves nine times the bytes. Here the same product is o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
+from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import quantized_linear
 
+Form = Callable[..., Tensor]
+
 IN_A_WORD = 8
 LARGEST_GROUP = 512
-OWN_PRODUCTS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
+SHORTEST_CHUNK = 128
+"""Of a row that the kernel reads at once."""
+OWN_ROWS = (
+    "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's; those with the same "
+    "input are made as one"
+)
+OWN_WORDS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
 
 
-def prepare_linears(model: nn.Module) -> str | None:
+def prepare_linears(model: nn.Module) -> list[str]:
     """Give the model's linears the form that compiles best. Doing it twice changes nothing.
 
     Returns:
-        What the record says of products that their library's kernel does not make; None if it makes them all.
+        What the record says of products that are ours.
     """
-    packed = 0
+    said: dict[str, None] = {}
     for module in model.modules():
-        kind = type(module)
-        if kind is nn.Linear:
-            module.__class__ = with_forward(kind, _plain)
-        elif kind.forward is not _packed and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
-            module.__class__ = with_forward(kind, _packed)
-        packed += type(module).forward is _packed
-    return OWN_PRODUCTS if packed else None
+        form = _form_for(module)
+        if form:
+            module.__class__ = with_forward(type(module), form)
+        # Where products are joined, the form is what they have by themselves.
+        form = getattr(type(module), "alone", type(module).forward)
+        if form in SAID:
+            said[SAID[form]] = None
+    return list(said)
+
+
+def _form_for(module: nn.Module) -> Form | None:
+    """None for what stays as it is, or has its form already."""
+    if type(module) is nn.Linear:
+        return rows_form(module) or _plain
+    if type(module).forward is not _packed and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
+        return _packed
+    return None
+
+
+def rows_form(linear: nn.Linear) -> Form | None:
+    """The form with `rows_times`, for weights that it knows on a device that gains by it."""
+    weight: Any = linear.weight
+    if linear.in_features % SHORTEST_CHUNK or not can_start_early(weight.device):
+        return None
+    if type(weight) is nn.Parameter:
+        return _rows if weight.dtype in (torch.float16, torch.bfloat16) and weight.is_contiguous() else None
+    return _int8_rows if is_int8_by_row(weight) else None
+
+
+def is_int8_by_row(weight: Any) -> bool:
+    """Whether it is torchao's int8 with one scale a row and nothing done to the activations.
+
+    torchao's own product of it adds no zero point either.
+    """
+    if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
+        return False
+    is_by_row = weight.act_pre_scale is None and weight.scale.numel() == len(weight)
+    return is_by_row and bool(weight.qdata.is_contiguous())
 
 
 def fits_words(linear: Any) -> bool:
@@ -56,6 +101,27 @@ def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
     return nn.Linear.forward(linear, apart(hidden))
 
 
+def _rows(linear: nn.Linear, hidden: Tensor) -> Tensor:
+    if hidden.numel() != linear.in_features:
+        return _plain(linear, hidden)
+    return _times(hidden, linear.weight, None, linear.bias)
+
+
+def _int8_rows(linear: Any, hidden: Tensor) -> Tensor:
+    if hidden.numel() != linear.in_features:
+        return _plain(linear, hidden)
+    return _times(hidden, linear.weight.qdata, linear.weight.scale, linear.bias)
+
+
+def _times(hidden: Tensor, rows: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
+    from benchmarker.runtimes.rows_kernel import rows_times
+
+    made: Tensor = rows_times(hidden.flatten(), rows, scales)
+    if bias is not None:
+        made = made + bias
+    return made.view(*hidden.shape[:-1], -1)
+
+
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
     if hidden.numel() != linear.in_features:
         result: Tensor = quantized_linear(hidden, linear.opaque_number, linear.out_features)
@@ -72,3 +138,7 @@ def _packed(linear: Any, hidden: Tensor) -> Tensor:
 def apart(hidden: Tensor) -> Tensor:
     """The same, as a tensor that the compiler writes to memory rather than computing it again wherever it is read."""
     return hidden.as_strided(hidden.shape, hidden.stride())
+
+
+ROWS = (_rows, _int8_rows)
+SAID = {_rows: OWN_ROWS, _int8_rows: OWN_ROWS, _packed: OWN_WORDS}

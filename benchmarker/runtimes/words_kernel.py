@@ -7,12 +7,12 @@ kernel like this from compiled code, so the compiler is given an operator that i
 Imported only where there is a GPU, since torch brings Triton only there.
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from benchmarker.runtimes.early import can_start_early
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -21,7 +21,6 @@ COLUMNS = 64
 MOST_PARTS = 16
 """Programs that share the inputs, while each has no more than four groups; what they sum is added up afterwards."""
 WARPS = 4
-HOPPER = 9
 TWO_TO_23 = 0x4B000000
 """The bits of 2**23 as a float. Given to the kernel as a number it does not know: masking and joining are then one
 instruction, which has room for one constant."""
@@ -87,7 +86,7 @@ def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) ->
     count, outputs = words.shape
     groups = scales.shape[0]
     made = _room(hidden, scales)
-    early = _starts_early(hidden.device.index)
+    early = can_start_early(hidden.device)
     words_kernel[(triton.cdiv(outputs, COLUMNS), len(made))](
         hidden, words, zeros, scales, made, outputs, groups, TWO_TO_23,
         in_group=count // groups, columns=COLUMNS, groups_each=_groups_each(groups), early=early, num_warps=WARPS,
@@ -109,11 +108,3 @@ def _room(hidden: Tensor, scales: Tensor) -> Tensor:
 
 def _groups_each(groups: int) -> int:
     return 2 if groups <= 2 * MOST_PARTS else 4
-
-
-@cache
-def _starts_early(index: int) -> bool:
-    # Triton 3.4 has the two calls, but cannot compile them.
-    if torch.version.hip is not None or triton.__version__.startswith("3.4."):
-        return False
-    return torch.cuda.get_device_capability(index)[0] >= HOPPER

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
@@ -42,6 +43,10 @@ class Alternative:
     flash_from: int = attention.FLASH_FROM_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
+    by_inductor: bool = False
+    """Leave it the products that are ours where kernels can start early."""
+    attention_waits: bool = False
+    """For the kernel before it to end."""
     timed_by_inductor: bool = False
     """Leave it to inductor how candidates are timed."""
 
@@ -49,6 +54,8 @@ class Alternative:
 ALTERNATIVES = {
     "as it is": Alternative(),
     "inputs fused into products": Alternative(fused_inputs=True),
+    "products by inductor": Alternative(by_inductor=True),
+    "attention waits": Alternative(attention_waits=True),
     "kernels one after another": Alternative({"triton.enable_pdl": False}),
     "products combined too": Alternative({"combo_kernels_pointwise_only": False}),
     "nothing combined": Alternative({"combo_kernels": False}),
@@ -92,6 +99,12 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
+        if tried.by_inductor:
+            stack.enter_context(patch.object(linears, "rows_form", lambda linear: None))
+        if tried.attention_waits and device.kind != "cpu":
+            from benchmarker.runtimes import attention_kernel
+
+            stack.enter_context(patch.object(attention_kernel, "can_start_early", lambda device: False))
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         undo_routes(model)
@@ -126,9 +139,11 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def undo_routes(model: PreTrainedModel) -> None:
-    """Take back what an earlier runtime has put before the layers and the last norm."""
+    """Take back what an earlier runtime has put before the layers and the last norm, and the form of its linears."""
     for module in model.modules():
         module.__dict__.pop("forward", None)
+        if isinstance(module, nn.Linear) and type(module).__name__ == "Linear":
+            module.__class__ = nn.Linear
 
 
 def _arguments() -> argparse.Namespace:
