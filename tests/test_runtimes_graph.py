@@ -1,7 +1,8 @@
 """The loop over a fixed cache with a capture that just runs the step again: what does not need a GPU of all of it."""
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
+from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import JOINED, join_linears
-from benchmarker.runtimes.linears import OWN_ROWS, fits_words, prepare_linears
+from benchmarker.runtimes.linears import OWN_ROWS, as_rows, fits_words, prepare_linears
 from tests.loading import load, tokens_of
 
 LAYERS = 10
@@ -264,53 +266,79 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     assert tokens_of(EagerRuntime(model, CpuDevice()), asked, 32) == expected
 
 
+class RowsByHand:
+    """In place of the kernel, which runs on a GPU alone: the same products, and which were made."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, torch.Size]] = []
+
+    def rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.made.append(("plain", rows.shape))
+        return self._times(hidden, rows, scales).to(hidden.dtype)
+
+    def gated_rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.made.append(("gated", rows.shape))
+        gate, up = self._times(hidden, rows, scales).chunk(2)
+        return (torch.nn.functional.silu(gate) * up).to(hidden.dtype)
+
+    def _times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        made = hidden.float() @ rows.float().T
+        return made if scales is None else made * scales.flatten()
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> RowsByHand:
+    kernel = RowsByHand()
+    monkeypatch.setitem(sys.modules, "benchmarker.runtimes.rows_kernel", cast("Any", kernel))
+    monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
+    return kernel
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["fp16", "int8"])
 def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
-    model_folder, quant: str, monkeypatch: pytest.MonkeyPatch
+    model_folder, quant: str, by_hand: RowsByHand
 ) -> None:
-    """With the kernel's part done by hand: it runs on a GPU alone."""
     model = load(model_folder, quant, dtype="bfloat16").model
-    linears: list[Any] = [module for layer in model.model.layers for module in layer.modules() if is_linear(module)]
     many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
     expected = logits(model, many), logits(model, one)
     names, size = set(dict(model.named_modules())), weights_size(model)
-    multiplied: list[torch.Size] = []
-
-    def by_hand(hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None, bias: None) -> torch.Tensor:
-        assert bias is None
-        multiplied.append(rows.shape)
-        made = hidden.float() @ rows.float().T
-        return (made if scales is None else made * scales.flatten()).to(hidden.dtype)
-
-    monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
-    monkeypatch.setattr("benchmarker.runtimes.linears._times", by_hand)
-    said = prepare_linears(model)
-    assert prepare_linears(model) == said == [OWN_ROWS]
-    assert join_linears(model) is None
-    assert prepare_linears(model) == said
-    multiplied.clear()
+    for _ in range(2):
+        assert prepare_linears(model) == [OWN_ROWS]
+        assert join_linears(model) is None
+        fuse_gates(model)
+    by_hand.made.clear()
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
-    head = model.lm_head.weight.shape
-    assert multiplied == 2 * [(256, 128), (128, 128), (512, 128), (128, 256)] + [head]
+    layer = [("plain", (256, 128)), ("plain", (128, 128)), ("gated", (512, 128)), ("plain", (128, 256))]
+    assert by_hand.made == [*layer, *layer, ("plain", model.lm_head.weight.shape)]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
-    attention = linears[1].joint.product.weight
-    stored = attention if quant == "fp16" else attention.qdata
-    own = linears[1].weight if quant == "fp16" else linears[1].weight.qdata
-    assert own.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+    key = model.model.layers[0].self_attn.k_proj
+    own, joint = (as_rows(weight)[0] for weight in (key.weight, key.joint.product.weight))
+    assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    first, second = (layer.mlp for layer in model.model.layers)
+    first.act_fn = torch.nn.GELU()
+    prepare_linears(model)
+    join_linears(model)
+    fuse_gates(model)
+    by_hand.made.clear()
+    with torch.no_grad():
+        first(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+        second(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+    assert [kind for kind, _ in by_hand.made] == ["plain", "plain", "gated", "plain"]
 
 
 def logits(model: PreTrainedModel, asked: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         made: torch.Tensor = model(input_ids=asked).logits
     return made.float()
-
-
-def is_linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear)
 
 
 def weights_size(model: PreTrainedModel) -> int:

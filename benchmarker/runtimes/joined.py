@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
-from benchmarker.runtimes.linears import ROWS
+from benchmarker.runtimes.linears import rows_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,7 +44,7 @@ def join_linears(model: PreTrainedModel) -> str | None:
     Returns:
         What the record says of it where a library's kernel makes them; None if none does.
     """
-    linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward in ROWS]
+    linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward is rows_forward]
     if linears and not any(hasattr(linear, "joint") for linear in linears):
         for together in _sharing(model, linears):
             product = _joined(together) if len(together) > 1 else None

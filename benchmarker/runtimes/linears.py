@@ -32,7 +32,7 @@ SHORTEST_CHUNK = 128
 """Of a row that the kernel reads at once."""
 OWN_ROWS = (
     "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's; those with the same "
-    "input are made as one"
+    "input are made as one, with an MLP's activation"
 )
 OWN_WORDS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
 
@@ -58,20 +58,20 @@ def prepare_linears(model: nn.Module) -> list[str]:
 def _form_for(module: nn.Module) -> Form | None:
     """None for what stays as it is, or has its form already."""
     if type(module) is nn.Linear:
-        return rows_form(module) or _plain
+        return rows_forward if fits_rows(module) else _plain
     if type(module).forward is not _packed and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
         return _packed
     return None
 
 
-def rows_form(linear: nn.Linear) -> Form | None:
-    """The form with `rows_times`, for weights that it knows on a device that gains by it."""
+def fits_rows(linear: nn.Linear) -> bool:
+    """Whether a layer has weights that `rows_times` knows, on a device that gains by it."""
     weight: Any = linear.weight
     if linear.in_features % SHORTEST_CHUNK or not can_start_early(weight.device):
-        return None
+        return False
     if type(weight) is nn.Parameter:
-        return _rows if weight.dtype in (torch.float16, torch.bfloat16) and weight.is_contiguous() else None
-    return _int8_rows if is_int8_by_row(weight) else None
+        return weight.dtype in (torch.float16, torch.bfloat16) and weight.is_contiguous()
+    return is_int8_by_row(weight)
 
 
 def is_int8_by_row(weight: Any) -> bool:
@@ -83,6 +83,11 @@ def is_int8_by_row(weight: Any) -> bool:
         return False
     is_by_row = weight.act_pre_scale is None and weight.scale.numel() == len(weight)
     return is_by_row and bool(weight.qdata.is_contiguous())
+
+
+def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
+    """What lies in memory of such weights: the matrix, and a scale for each row of int8."""
+    return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
 def fits_words(linear: Any) -> bool:
@@ -101,24 +106,15 @@ def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
     return nn.Linear.forward(linear, apart(hidden))
 
 
-def _rows(linear: nn.Linear, hidden: Tensor) -> Tensor:
+def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
+    """A linear with `rows_times` for one query."""
     if hidden.numel() != linear.in_features:
         return _plain(linear, hidden)
-    return _times(hidden, linear.weight, None, linear.bias)
-
-
-def _int8_rows(linear: Any, hidden: Tensor) -> Tensor:
-    if hidden.numel() != linear.in_features:
-        return _plain(linear, hidden)
-    return _times(hidden, linear.weight.qdata, linear.weight.scale, linear.bias)
-
-
-def _times(hidden: Tensor, rows: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
     from benchmarker.runtimes.rows_kernel import rows_times
 
-    made: Tensor = rows_times(hidden.flatten(), rows, scales)
-    if bias is not None:
-        made = made + bias
+    made: Tensor = rows_times(hidden.flatten(), *as_rows(linear.weight))
+    if linear.bias is not None:
+        made = made + linear.bias
     return made.view(*hidden.shape[:-1], -1)
 
 
@@ -140,5 +136,4 @@ def apart(hidden: Tensor) -> Tensor:
     return hidden.as_strided(hidden.shape, hidden.stride())
 
 
-ROWS = (_rows, _int8_rows)
-SAID = {_rows: OWN_ROWS, _int8_rows: OWN_ROWS, _packed: OWN_WORDS}
+SAID = {rows_forward: OWN_ROWS, _packed: OWN_WORDS}

@@ -21,14 +21,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
 from benchmarker.device import Device, find_device, torch_device
 from benchmarker.loading import load_model
 from benchmarker.profiling.capture import count_kernels
-from benchmarker.runtimes import attention, compiled, linears
+from benchmarker.runtimes import attention, compiled, forwards, linears
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime, known_settings
 from benchmarker.specfile import parse_option
@@ -45,6 +44,8 @@ class Alternative:
     """Leave it to the compiler where the input of a product is computed."""
     by_inductor: bool = False
     """Leave it the products that are ours where kernels can start early."""
+    activation_apart: bool = False
+    """A kernel of its own between an MLP's products."""
     attention_waits: bool = False
     """For the kernel before it to end."""
     timed_by_inductor: bool = False
@@ -55,6 +56,7 @@ ALTERNATIVES = {
     "as it is": Alternative(),
     "inputs fused into products": Alternative(fused_inputs=True),
     "products by inductor": Alternative(by_inductor=True),
+    "activation apart": Alternative(activation_apart=True),
     "attention waits": Alternative(attention_waits=True),
     "kernels one after another": Alternative({"triton.enable_pdl": False}),
     "products combined too": Alternative({"combo_kernels_pointwise_only": False}),
@@ -100,7 +102,9 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
         if tried.by_inductor:
-            stack.enter_context(patch.object(linears, "rows_form", lambda linear: None))
+            stack.enter_context(patch.object(linears, "fits_rows", lambda linear: False))
+        if tried.activation_apart:
+            stack.enter_context(patch.object(compiled, "fuse_gates", lambda model: None))
         if tried.attention_waits and device.kind != "cpu":
             from benchmarker.runtimes import attention_kernel
 
@@ -139,11 +143,13 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def undo_routes(model: PreTrainedModel) -> None:
-    """Take back what an earlier runtime has put before the layers and the last norm, and the form of its linears."""
+    """Take back what an earlier runtime has put before the layers and the last norm, and every other forward."""
+    made = set(forwards._made.values())
     for module in model.modules():
-        module.__dict__.pop("forward", None)
-        if isinstance(module, nn.Linear) and type(module).__name__ == "Linear":
-            module.__class__ = nn.Linear
+        for name in ("forward", "joint", "part", "is_first", "is_last"):
+            module.__dict__.pop(name, None)
+        while type(module) in made:
+            module.__class__ = type(module).__bases__[0]
 
 
 def _arguments() -> argparse.Namespace:
