@@ -149,26 +149,6 @@ def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: 
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
-@pytest.mark.parametrize(("outputs", "inputs"), [(9728, 2560), (203, 640), (33, 32768)])
-def test_a_gate_and_what_it_gates_are_one_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
-    from benchmarker.runtimes.rows_kernel import gated_rows_times
-
-    torch.manual_seed(0)
-    hidden = torch.randn(inputs, device="cuda").to(torch.bfloat16 if dtype == torch.bfloat16 else torch.float16)
-    scales = None
-    if dtype == torch.int8:
-        rows = torch.randint(-128, 128, (2 * outputs, inputs), dtype=dtype, device="cuda")
-        scales = torch.rand(2 * outputs, 1, device="cuda") / 4096
-    else:
-        rows = (torch.randn(2 * outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
-    both = (rows.double() @ hidden.double()) * (1 if scales is None else scales.double().flatten())
-    expected = torch.nn.functional.silu(both[:outputs]) * both[outputs:]
-    made = gated_rows_times(hidden, rows, scales)
-    assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
-
-
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4", "gptq"])
 def test_with_our_products_a_step_makes_the_logits_that_it_makes_without(shape_folder, quant: str) -> None:
     options = {"kernel": "torch"} if quant == "gptq" else {}
@@ -186,7 +166,7 @@ def test_with_our_products_a_step_makes_the_logits_that_it_makes_without(shape_f
 
 def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     """Of 2,560 inputs, by every kernel that starts early."""
-    from benchmarker.runtimes.rows_kernel import gated_rows_times, rows_times
+    from benchmarker.runtimes.rows_kernel import rows_times
     from benchmarker.runtimes.words_kernel import words_times
 
     words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
@@ -200,13 +180,12 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     return [
         lambda hidden: words_times(hidden, words, zeros, scales),
         lambda hidden: rows_times(hidden, rows, None),
-        lambda hidden: gated_rows_times(hidden, rows, None),
         lambda hidden: one_query(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
     ]
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_kernel_that_starts_early_waits_for_a_vector_that_is_still_being_written(which: int) -> None:
     torch.manual_seed(0)
     product = products()[which]

@@ -19,7 +19,6 @@ from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
-from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import JOINED, join_linears
 from benchmarker.runtimes.linears import OWN_ROWS, as_rows, fits_words, prepare_linears
@@ -270,20 +269,12 @@ class RowsByHand:
     """In place of the kernel, which runs on a GPU alone: the same products, and which were made."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[str, torch.Size]] = []
+        self.made: list[torch.Size] = []
 
     def rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-        self.made.append(("plain", rows.shape))
-        return self._times(hidden, rows, scales).to(hidden.dtype)
-
-    def gated_rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-        self.made.append(("gated", rows.shape))
-        gate, up = self._times(hidden, rows, scales).chunk(2)
-        return (torch.nn.functional.silu(gate) * up).to(hidden.dtype)
-
-    def _times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.made.append(rows.shape)
         made = hidden.float() @ rows.float().T
-        return made if scales is None else made * scales.flatten()
+        return (made if scales is None else made * scales.flatten()).to(hidden.dtype)
 
 
 @pytest.fixture
@@ -306,33 +297,17 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     for _ in range(2):
         assert prepare_linears(model) == [OWN_ROWS]
         assert join_linears(model) is None
-        fuse_gates(model)
     by_hand.made.clear()
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
-    layer = [("plain", (256, 128)), ("plain", (128, 128)), ("gated", (512, 128)), ("plain", (128, 256))]
-    assert by_hand.made == [*layer, *layer, ("plain", model.lm_head.weight.shape)]
+    layer = [(256, 128), (128, 128), (512, 128), (128, 256)]
+    assert by_hand.made == [*layer, *layer, model.lm_head.weight.shape]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     key = model.model.layers[0].self_attn.k_proj
     own, joint = (as_rows(weight)[0] for weight in (key.weight, key.joint.product.weight))
     assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert torch.equal(logits(model, many), expected[0])
-
-
-@pytest.mark.slow
-def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
-    model = load(model_folder, "fp16", dtype="bfloat16").model
-    first, second = (layer.mlp for layer in model.model.layers)
-    first.act_fn = torch.nn.GELU()
-    prepare_linears(model)
-    join_linears(model)
-    fuse_gates(model)
-    by_hand.made.clear()
-    with torch.no_grad():
-        first(torch.randn(1, 1, 128, dtype=torch.bfloat16))
-        second(torch.randn(1, 1, 128, dtype=torch.bfloat16))
-    assert [kind for kind, _ in by_hand.made] == ["plain", "plain", "gated", "plain"]
 
 
 def logits(model: PreTrainedModel, asked: torch.Tensor) -> torch.Tensor:

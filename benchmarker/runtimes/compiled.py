@@ -25,7 +25,6 @@ from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.fixed import FixedCache
-from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import prepare_linears
 from benchmarker.runtimes.loop import FixedRuntime, Shape
@@ -95,7 +94,6 @@ class CompiledRuntime(FixedRuntime):
             joined = join_linears(self._model)
             if joined and joined not in self._own_products:
                 self._own_products.append(joined)
-            fuse_gates(self._model)
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
 

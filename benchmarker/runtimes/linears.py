@@ -32,7 +32,7 @@ SHORTEST_CHUNK = 128
 """Of a row that the kernel reads at once."""
 OWN_ROWS = (
     "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's; those with the same "
-    "input are made as one, with an MLP's activation"
+    "input are made as one"
 )
 OWN_WORDS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
 
