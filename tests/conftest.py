@@ -26,12 +26,12 @@ SHAPE: dict[str, Any] = {
     "rope_theta": 1000000,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
-    "initializer_range": 0.02,
+    "initializer_range": 0.2,
     "bos_token_id": 0,
     "eos_token_id": 1,
     "torch_dtype": "float16",
 }
-"""Two layers of Qwen3."""
+"""Two layers of Qwen3, with weights large enough that its tokens differ from one another."""
 
 
 @pytest.fixture(autouse=True)

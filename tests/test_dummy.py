@@ -56,8 +56,8 @@ def test_its_weights_are_normal_and_its_norms_are_one(shape_folder):
     tensors = weights(make(shape_folder))
     weight = tensors["model.layers.0.mlp.up_proj.weight"]
     assert weight.dtype == torch.float16
-    assert weight.float().std().item() == pytest.approx(0.02, rel=0.05)
-    assert weight.float().mean().item() == pytest.approx(0, abs=0.001)
+    assert weight.float().std().item() == pytest.approx(0.2, rel=0.05)
+    assert weight.float().mean().item() == pytest.approx(0, abs=0.005)
     assert torch.equal(tensors["model.norm.weight"], torch.ones(128, dtype=torch.float16))
 
 
@@ -126,7 +126,7 @@ def test_a_gptq_dummy_is_packed(shape_folder):
     assert tensors[f"{layer}.g_idx"].tolist() == [0] * 128 + [1] * 128
     codes = torch.stack([tensors[f"{layer}.qweight"] >> (4 * position) & 15 for position in range(8)])
     std = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float().std().item()
-    assert std == pytest.approx(0.02, rel=0.05)
+    assert std == pytest.approx(0.2, rel=0.05)
     assert checkpoint.quantization is not None
     assert checkpoint.quantization["quant_method"] == "gptq"
 

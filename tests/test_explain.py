@@ -8,7 +8,8 @@ from benchmarker.comparison import compare_records
 from benchmarker.explaining.advice import graph_ceiling
 from benchmarker.explaining.explain import explain
 from benchmarker.explaining.values import Ceiling, NotExplained
-from benchmarker.record import Kernel
+from benchmarker.record import Kernel, RuntimeFacts
+from benchmarker.runtimes.products import PACKED, by_rows
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, profile, record, sample
 
@@ -162,6 +163,26 @@ def test_a_torch_fallback_is_said_loudly() -> None:
         "multiplies in 16 bits"
     )
     assert found.proof.warnings[1].startswith("not a low-bit product: ")
+
+
+@pytest.mark.parametrize(("products", "warned"), [(f"{by_rows(1, 253)}; {PACKED}", False), (by_rows(1, 253), True)])
+def test_only_our_product_of_packed_words_takes_the_place_of_a_torch_fallback(products: str, warned: bool) -> None:
+    facts = load(
+        quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}
+    )
+    made = run("gptq", kernel("words_kernel", ms=2.0), tpot_ms=2.5, load=facts, runtime="compile")
+    own = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", own_products=products)
+    found = explained(made.model_copy(update={"runtime": own}))
+    assert bool(found.proof.warnings) == warned
+
+
+def test_five_products_made_as_one_are_low_bit_all_the_same() -> None:
+    # Three of seven: query, key, value, gate and up read one vector in Cohere's layers.
+    facts = load(quantized_fraction=0.9, weight_classes={"Int8Tensor int8": 252, "Parameter float16": 1})
+    rows = kernel("int8_rows_kernel", ms=2.0, calls=108)
+    assert explained(run("int8", rows, tpot_ms=2.5, load=facts)).proof.warnings == ()
+    converted = (kernel(COPY, ms=2.0), kernel("nvjet_a", ms=2.0))
+    assert explained(run("int8", *converted, tpot_ms=5.0, load=facts)).proof.warnings
 
 
 def test_copies_that_no_weight_explains_are_copy_bound() -> None:

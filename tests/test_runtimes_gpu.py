@@ -18,7 +18,8 @@ from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
-from benchmarker.runtimes.joined import JOINED, join_linears
+from benchmarker.runtimes.joined import join_linears
+from benchmarker.runtimes.products import JOINED, by_rows
 from tests.loading import tokens_of
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
@@ -34,7 +35,7 @@ def model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=10, num_attention_heads=8,
-        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True,
+        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, initializer_range=0.1,
     )  # fmt: skip
     return Qwen3ForCausalLM(config).to("cuda", dtype).eval()
 
@@ -43,19 +44,22 @@ def prompt(*, batch: int = 2, tokens: int = 26) -> torch.Tensor:
     return torch.arange(2, 2 + tokens, device="cuda").repeat(batch, 1)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("depth", [0, 1500])
 @pytest.mark.parametrize("kind", [GraphRuntime, CompiledRuntime])
-def test_a_captured_step_makes_the_tokens_of_generate(kind: type[GraphRuntime], depth: int) -> None:
-    tried, device = model(), find_device("cuda")
-    context = torch.arange(depth, device="cuda").remainder(1024).repeat(2, 1) if depth else None
-    expected = EagerRuntime(tried, device).generate(prompt(), 64, context=context).tokens
+def test_a_captured_step_makes_the_tokens_of_generate(kind: type[GraphRuntime], depth: int, batch: int) -> None:
+    tried, device, asked = model(), find_device("cuda"), prompt(batch=batch)
+    context = torch.arange(depth, device="cuda").remainder(1024).repeat(batch, 1) if depth else None
+    expected = EagerRuntime(tried, device).generate(asked, 64, context=context).tokens
     runtime: Runtime = kind(tried, device)
-    runtime.generate(prompt(), 64, context=context)
+    runtime.generate(asked, 64, context=context)
     with runtime.timed():
-        made = runtime.generate(prompt(), 64, context=context).tokens
+        made = runtime.generate(asked, 64, context=context).tokens
     runtime.check()
     facts = runtime.facts()
+    assert len(expected[0].unique()) > 10
     assert torch.equal(made, expected)
+    assert facts.own_products == (f"{by_rows(71, 71)}; {JOINED}" if EARLY and kind is CompiledRuntime else None)
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
     assert facts.graph_kernels == runtime.kernels_per_token(lambda work: count_kernels(work, device))
     assert runtime.graph_pool_bytes is not None
@@ -148,20 +152,15 @@ def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: 
     assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4", "gptq"])
-def test_with_our_products_a_step_makes_the_logits_that_it_makes_without(shape_folder, quant: str) -> None:
-    options = {"kernel": "torch"} if quant == "gptq" else {}
-    tried = load_model(str(shape_folder), quant, device="cuda", load_format="dummy", options=options)
-    runtime = CompiledRuntime(tried, find_device("cuda"))
-    one = torch.tensor([[7]], device="cuda")
-    with torch.no_grad():
-        made = tried(input_ids=one).logits.float()
-        expected = tried(input_ids=one.expand(2, 1)).logits.float()[:1]
-        runtime.generate(prompt(batch=1), 4)
-        joined = tried(input_ids=one).logits.float()
-    for each in (made, joined):
-        assert float((each - expected).norm() / expected.norm()) < 0.02
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: str) -> None:
+    tried = load_model(str(shape_folder), quant, device="cuda", dtype="float32", load_format="dummy")
+    device, asked = find_device("cuda"), prompt(batch=1)
+    expected = EagerRuntime(tried, device).generate(asked, 64).tokens
+    runtime = CompiledRuntime(tried, device)
+    assert len(expected[0].unique()) > 10
+    assert tokens_of(runtime, asked, 64) == expected.tolist()
+    assert bool(runtime.facts().own_products) == (EARLY or quant == "bnb4")
 
 
 def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
@@ -250,10 +249,14 @@ def test_bitsandbytes_products_made_as_one_are_those_of_each_linear(shape_folder
     torch.manual_seed(0)
     hidden = torch.randn(1, 1, 128, device="cuda", dtype=torch.float16)
     together = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
+
+    def multiply() -> list[torch.Tensor]:
+        return [linear(hidden) for group in together for linear in group]
+
     with torch.no_grad():
-        expected = [linear(hidden) for group in together for linear in group]
-        assert join_linears(tried) == JOINED
-        made = [linear(hidden) for group in together for linear in group]
+        expected = multiply()
+        assert join_linears(tried) == [JOINED]
+        made = torch.compile(multiply, fullgraph=True)()
     for one, other in zip(made, expected, strict=True):
         assert float((one - other).norm() / other.norm()) < 1e-3
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.device import CpuDevice
 from benchmarker.loaders.facts import module_tensors, storage_bytes
@@ -20,8 +20,9 @@ from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.graph import GraphRuntime
-from benchmarker.runtimes.joined import JOINED, join_linears
-from benchmarker.runtimes.linears import OWN_ROWS, as_rows, fits_words, prepare_linears
+from benchmarker.runtimes.joined import join_linears
+from benchmarker.runtimes.linears import as_rows, fits_words, prepare_linears
+from benchmarker.runtimes.products import JOINED, by_rows
 from tests.loading import load, tokens_of
 
 LAYERS = 10
@@ -33,7 +34,7 @@ def model() -> PreTrainedModel:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.2,
     )  # fmt: skip
     return Qwen3ForCausalLM(config).eval()
 
@@ -67,6 +68,7 @@ def context(tokens: int, *, batch: int = 2) -> torch.Tensor:
 
 def test_replaying_makes_the_tokens_that_generate_makes_over_and_over(model: PreTrainedModel) -> None:
     expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 64).tokens
+    assert len(expected[0].unique()) > 10
     runtime = GraphRuntime(model, CpuDevice(), capture=Rerun())
     # The second time finds the first one's keys in the cache, and the position where the capture left it.
     assert torch.equal(runtime.generate(prompt(), 64).tokens, expected)
@@ -254,11 +256,11 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
     assert tokens_of(runtime, asked, 32) == expected
     assert runtime.facts().own_products == JOINED
-    products = [linear.joint.product for linear in linears if hasattr(linear, "joint") and linear.is_first]
+    products = [linear.part.joint.product for linear in linears if hasattr(linear, "part") and linear.part.start == 0]
     attention, mlp = products[:2]
     assert len(products) == 4
     assert (attention.out_features, mlp.out_features) == (128 + 2 * 64, 2 * 256)
-    assert join_linears(model) == JOINED
+    assert join_linears(model) == [JOINED]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
@@ -282,32 +284,80 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> RowsByHand:
     kernel = RowsByHand()
     monkeypatch.setitem(sys.modules, "benchmarker.runtimes.rows_kernel", cast("Any", kernel))
     monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
+    for where in ("linears", "joined"):
+        monkeypatch.setattr(
+            f"benchmarker.runtimes.{where}.is_one_query",
+            lambda hidden, linear: hidden.numel() == linear.in_features,
+        )
     return kernel
 
 
+def qwen2() -> PreTrainedModel:
+    """Query, key and value have a bias."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    made = Qwen2ForCausalLM(config).eval()
+    for module in made.modules():
+        if isinstance(module, torch.nn.Linear) and module.bias is not None:
+            torch.nn.init.normal_(module.bias)
+    return made
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", ["fp16", "int8"])
+@pytest.mark.parametrize("quant", ["fp16", "int8", "biased"])
 def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     model_folder, quant: str, by_hand: RowsByHand
 ) -> None:
-    model = load(model_folder, quant, dtype="bfloat16").model
+    model = qwen2() if quant == "biased" else load(model_folder, quant, dtype="bfloat16").model
     many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
     expected = logits(model, many), logits(model, one)
     names, size = set(dict(model.named_modules())), weights_size(model)
     for _ in range(2):
-        assert prepare_linears(model) == [OWN_ROWS]
-        assert join_linears(model) is None
+        assert prepare_linears(model) == [by_rows(15, 15)]
+        assert join_linears(model) == [JOINED]
     by_hand.made.clear()
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
-    layer = [(256, 128), (128, 128), (512, 128), (128, 256)]
-    assert by_hand.made == [*layer, *layer, model.lm_head.weight.shape]
+    rows = [shape[0] for shape in by_hand.made]
+    attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
+    q, kv, hidden = attention.q_proj.out_features, attention.k_proj.out_features, attention.o_proj.out_features
+    layer = [q + 2 * kv, hidden, 2 * mlp.up_proj.out_features, hidden]
+    assert rows == [*layer, *layer, model.lm_head.out_features]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
-    key = model.model.layers[0].self_attn.k_proj
-    own, joint = (as_rows(weight)[0] for weight in (key.weight, key.joint.product.weight))
+    key = attention.k_proj
+    own, joint = (as_rows(weight)[0] for weight in (key.weight, key.part.joint.product.weight))
     assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    first, second = (layer.self_attn for layer in model.model.layers)
+    int8 = load(model_folder, "int8", dtype="bfloat16").model.model.layers[0].self_attn
+    first.q_proj.weight = int8.q_proj.weight
+    second.q_proj.weight = second.o_proj.weight = torch.nn.Parameter(second.o_proj.weight.data.repeat(1, 1))
+    expected = logits(model, torch.tensor([[10]]))
+    prepare_linears(model)
+    join_linears(model)
+    assert not any(hasattr(linear, "part") for attention in (first, second) for linear in attention.children())
+    assert hasattr(model.model.layers[1].mlp.gate_proj, "part")
+    made = logits(model, torch.tensor([[10]]))
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+
+
+@pytest.mark.slow
+def test_a_model_is_looked_at_for_joining_once(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[PreTrainedModel] = []
+    monkeypatch.setattr("benchmarker.runtimes.compiled.join_linears", lambda given: looked.append(given) or [])
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    for new_tokens in (3, 3, 5):
+        runtime.generate(prompt(), new_tokens)
+    assert len(looked) == 1
 
 
 def logits(model: PreTrainedModel, asked: torch.Tensor) -> torch.Tensor:
@@ -323,8 +373,8 @@ def weights_size(model: PreTrainedModel) -> int:
 @pytest.mark.slow
 def test_linears_that_were_not_quantized_alike_are_not_joined(model_folder) -> None:
     nested = load(model_folder, "bnb4", dtype="float32", double_quant=True).model
-    assert join_linears(nested) is None
-    assert join_linears(load(model_folder, "fp16", dtype="float32").model) is None
+    assert join_linears(nested) == []
+    assert join_linears(load(model_folder, "fp16", dtype="float32").model) == []
 
 
 def test_attending_leaves_the_unfilled_part_out() -> None:

@@ -17,6 +17,7 @@ from benchmarker.profiling.table_reader import read_tables
 from benchmarker.record import Profile, RunRecord
 from benchmarker.report.gather import cell_of, keys_of, make_row
 from benchmarker.report.rows import CellKey, Row
+from benchmarker.runtimes.products import PACKED
 from benchmarker.units import seconds
 
 FASTER_PROFILED = 0.97
@@ -134,7 +135,9 @@ def _explanation(
         phase=phase,
         waterfall=fall,
         verdict=verdict_of(case),
-        proof=proof_of(phase, record.load, conversion, own=bool(record.runtime and record.runtime.own_products)),
+        proof=proof_of(
+            phase, record.load, conversion, own=PACKED in ((record.runtime and record.runtime.own_products) or "")
+        ),
         conversion=conversion,
         mbu=case.mbu,
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)

@@ -15,8 +15,9 @@ FALLBACKS = {
 }
 """Linear classes that run everywhere and are meant for where nothing better does."""
 SHOWN_KERNELS = 3
-FEW = 0.5
-"""Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way."""
+FEW = 1 / 3
+"""Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way. Up to five of
+seven may have been one product."""
 
 
 def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, own: bool) -> Proof:

@@ -76,12 +76,13 @@ def one_query(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scalin
     query = query.contiguous()
     made = torch.empty_like(query)
     early = can_start_early(query.device)
-    one_query_kernel[(batch, key_heads)](
-        query, key, value, lengths, made, scaling, positions, key_heads,
-        group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
-        block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), early=early,
-        num_warps=4, num_stages=2, **({"launch_pdl": True} if early else {}),
-    )  # fmt: skip
+    with torch.cuda.device_of(made):
+        one_query_kernel[(batch, key_heads)](
+            query, key, value, lengths, made, scaling, positions, key_heads,
+            group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
+            block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), early=early,
+            num_warps=4, num_stages=2, **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
     return made
 
 

@@ -81,19 +81,16 @@ class CompiledRuntime(FixedRuntime):
         self._frames = 0
         self._recompilations = 0
         self._cache_misses = 0
-        self._own_products: list[str] = []
+        self._own_products: list[str] | None = None
         if self._capture:
-            self._own_products = prepare_linears(model)
             for index, layer in enumerate(decoder_layers(model)):
                 _route(layer, index, self._run)
             self._norm = _late_norm(model)
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
-        """As without compiling. Joining linears counts as setting up."""
-        if self._capture:
-            joined = join_linears(self._model)
-            if joined and joined not in self._own_products:
-                self._own_products.append(joined)
+        """As without compiling. What is done to linears counts as setting up."""
+        if self._capture and self._own_products is None:
+            self._own_products = prepare_linears(self._model) + join_linears(self._model)
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
 
@@ -186,7 +183,7 @@ class CompiledRuntime(FixedRuntime):
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
                     "compiled": "layer" if self._capture else "step",
-                    "own_products": "; ".join(self._own_products) or None,
+                    "own_products": "; ".join(self._own_products or ()) or None,
                 }
             )
         )

@@ -12,6 +12,7 @@ that inductor makes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
-from benchmarker.runtimes.linears import rows_forward
+from benchmarker.runtimes.linears import is_one_query, rows_forward
+from benchmarker.runtimes.products import JOINED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-JOINED = "one query's products with the same input are made as one, by bitsandbytes' kernel"
 
 
 @dataclass
@@ -38,19 +38,29 @@ class Joint:
     """Between the first of them and the last: the outputs of all."""
 
 
-def join_linears(model: PreTrainedModel) -> str | None:
+@dataclass
+class Part:
+    """What one of these linears has of it."""
+
+    joint: Joint
+    start: int
+    stop: int
+    """Its outputs among all."""
+    is_last: bool
+
+
+def join_linears(model: PreTrainedModel) -> list[str]:
     """Join what can be. Doing it twice changes nothing.
 
     Returns:
-        What the record says of it where a library's kernel makes them; None if none does.
+        What the record says of it.
     """
     linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward is rows_forward]
-    if linears and not any(hasattr(linear, "joint") for linear in linears):
-        for together in _sharing(model, linears):
-            product = _joined(together) if len(together) > 1 else None
-            if product is not None:
-                _attach(together, product)
-    return JOINED if any(hasattr(linear, "joint") and _is_4bit(linear) for linear in linears) else None
+    for together in _sharing(model, linears):
+        product = _joined(together)
+        if product is not None:
+            _attach(together, product)
+    return [JOINED] if any(hasattr(module, "part") for module in model.modules()) else []
 
 
 def _is_4bit(module: nn.Module) -> bool:
@@ -61,18 +71,24 @@ def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[An
     """Those of one input together. Which they are is not read off their names but seen in a run of one token."""
     seen: list[tuple[Any, Tensor]] = []
     hooks = [
-        linear.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0]))) for linear in linears
+        linear.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0])))
+        for linear in linears
+        if not hasattr(linear, "part")
     ]
+    if not hooks:
+        return
     try:
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
+    # A weight that is used twice has no place that is its own.
+    uses = Counter(id(linear.weight) for linear, _ in seen)
     # All these tensors are alive: no two of them have the same identity.
     for one in dict.fromkeys(id(tensor) for _, tensor in seen):
-        together = [module for module, tensor in seen if id(tensor) == one]
-        if len({id(module) for module in together}) == len(together):
+        together = [linear for linear, tensor in seen if id(tensor) == one]
+        if len(together) > 1 and all(uses[id(linear.weight)] == 1 for linear in together):
             yield together
 
 
@@ -80,10 +96,9 @@ def _attach(linears: Sequence[Any], product: nn.Module) -> None:
     """Have the linears take their outputs from the product."""
     joint, start = Joint(product), 0
     for linear in linears:
-        linear.joint = joint
-        linear.part = (start, start + linear.out_features)
-        linear.is_first, linear.is_last = linear is linears[0], linear is linears[-1]
-        start += linear.out_features
+        stop = start + linear.out_features
+        linear.part = Part(joint, start, stop, is_last=linear is linears[-1])
+        start = stop
         kind = type(linear)
         linear.__class__ = with_forward(kind, _part, alone=kind.forward)
 
@@ -93,23 +108,26 @@ def _part(linear: Any, hidden: Tensor) -> Tensor:
 
     The model calls them in the order in which `_sharing` saw them, and all with the same input.
     """
-    if hidden.numel() != linear.in_features:
+    if not is_one_query(hidden, linear):
         result: Tensor = linear.alone(hidden)
         return result
-    joint: Joint = linear.joint
-    if linear.is_first:
-        joint.made = joint.product(hidden)
-    assert joint.made is not None
-    start, stop = linear.part
-    part = joint.made[..., start:stop]
-    if linear.is_last:
-        joint.made = None
-    return part
+    part: Part = linear.part
+    if part.start == 0:
+        part.joint.made = part.joint.product(hidden)
+    assert part.joint.made is not None
+    made = part.joint.made[..., part.start : part.stop]
+    if part.is_last:
+        part.joint.made = None
+    return made
 
 
 def _joined(linears: Sequence[Any]) -> nn.Linear | None:
     """One linear for all; None where they are not alike."""
-    if len({(type(linear), linear.bias is None, linear.in_features) for linear in linears}) > 1:
+    alike = {
+        (type(linear), type(linear.weight), linear.weight.dtype, linear.bias is None, linear.in_features)
+        for linear in linears
+    }
+    if len(alike) > 1:
         return None
     product = nn.Linear(1, 1, bias=False, device="meta")
     product.in_features = linears[0].in_features
@@ -120,7 +138,7 @@ def _joined(linears: Sequence[Any]) -> nn.Linear | None:
     product.__class__ = type(linears[0])
     product.weight = weight
     if linears[0].bias is not None:
-        product.bias = nn.Parameter(torch.cat([linear.bias.data for linear in linears]), requires_grad=False)
+        product.bias = _in_a_row([linear.bias for linear in linears])
     if _is_4bit(product):
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
             setattr(product, name, getattr(linears[0], name))
@@ -129,19 +147,24 @@ def _joined(linears: Sequence[Any]) -> nn.Linear | None:
 
 
 def _joined_rows(linears: Sequence[Any]) -> nn.Parameter:
-    """Rows in 16 bit, or torchao's int8 with a scale each."""
-    counts = [linear.out_features for linear in linears]
-    first = linears[0].weight
-    if type(first) is nn.Parameter:
-        rows = torch.cat([linear.weight.data for linear in linears])
-        for linear, part in zip(linears, rows.split(counts), strict=True):
-            linear.weight.data = part
-        return nn.Parameter(rows, requires_grad=False)
-    rows = torch.cat([linear.weight.qdata for linear in linears])
-    scales = torch.cat([linear.weight.scale for linear in linears])
-    for linear, part, scale in zip(linears, rows.split(counts), scales.split(counts), strict=True):
-        linear.weight.qdata, linear.weight.scale = part, scale
+    """Rows of numbers, or torchao's int8 with a scale each."""
+    weights = [linear.weight for linear in linears]
+    if type(weights[0]) is nn.Parameter:
+        return _in_a_row(weights)
+    counts = [len(weight) for weight in weights]
+    rows, scales = torch.cat([weight.qdata for weight in weights]), torch.cat([weight.scale for weight in weights])
+    for weight, part, scale in zip(weights, rows.split(counts), scales.split(counts), strict=True):
+        weight.qdata, weight.scale = part, scale
+    first = weights[0]
     return nn.Parameter(type(first)(rows, scales, first.block_size, first.dtype), requires_grad=False)
+
+
+def _in_a_row(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
+    """One after another in memory; each becomes a view of its part."""
+    whole = torch.cat([one.data for one in parameters])
+    for one, part in zip(parameters, whole.split([len(one) for one in parameters]), strict=True):
+        one.data = part
+    return nn.Parameter(whole, requires_grad=False)
 
 
 def _joined_4bit(linears: Sequence[Any], outputs: int) -> Any | None:

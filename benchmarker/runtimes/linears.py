@@ -4,12 +4,14 @@ Such a product is as fast as its weights can be read, if nothing else is done in
 what comes before it, such as a norm or an activation, in the product itself: once for each row of the matrix. So the
 vector is made a tensor of its own first.
 
-Where a kernel can start while the one before it ends, products in 16 bit and int8 are a kernel of our own that reads
-its weights meanwhile (see `rows_kernel`); inductor's has the memory rest between two products.
+Where a kernel can start while the one before it ends, products are a kernel of our own that reads its weights meanwhile
+(see `rows_kernel`); inductor's has the memory rest between two products.
 
 GPTQ's weights lie as eight 4-bit numbers a word. gptqmodel's `torch` kernel makes a 16-bit matrix of them and
 multiplies by that, which moves nine times the bytes. Here the same product is one kernel over the words (see
 `words_kernel`), where groups follow one another: `desc_act` mixes them, and is left to the library.
+
+All of this is for the compiled decode step alone. Whoever else calls a layer gets what it was.
 """
 
 from __future__ import annotations
@@ -23,18 +25,12 @@ from torch import Tensor, nn
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import quantized_linear
-
-Form = Callable[..., Tensor]
+from benchmarker.runtimes.products import PACKED, by_rows
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
-SHORTEST_CHUNK = 128
-"""Of a row that the kernel reads at once."""
-OWN_ROWS = (
-    "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's; those with the same "
-    "input are made as one"
-)
-OWN_WORDS = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
+IN_A_LOAD = 16
+"""Of int8, that a thread reads at once."""
 
 
 def prepare_linears(model: nn.Module) -> list[str]:
@@ -43,19 +39,19 @@ def prepare_linears(model: nn.Module) -> list[str]:
     Returns:
         What the record says of products that are ours.
     """
-    said: dict[str, None] = {}
+    forms = []
     for module in model.modules():
         form = _form_for(module)
         if form:
             module.__class__ = with_forward(type(module), form)
-        # Where products are joined, the form is what they have by themselves.
-        form = getattr(type(module), "alone", type(module).forward)
-        if form in SAID:
-            said[SAID[form]] = None
-    return list(said)
+        if isinstance(module, nn.Linear) or hasattr(module, "qweight"):
+            # Where products are joined, the form is what they have by themselves.
+            forms.append(getattr(type(module), "alone", type(module).forward))
+    said = [by_rows(forms.count(rows_forward), len(forms))] if rows_forward in forms else []
+    return [*said, PACKED] if _packed in forms else said
 
 
-def _form_for(module: nn.Module) -> Form | None:
+def _form_for(module: nn.Module) -> Callable[..., Tensor] | None:
     """None for what stays as it is, or has its form already."""
     if type(module) is nn.Linear:
         return rows_forward if fits_rows(module) else _plain
@@ -64,13 +60,18 @@ def _form_for(module: nn.Module) -> Form | None:
     return None
 
 
+def is_one_query(hidden: Tensor, linear: Any) -> bool:
+    """Whether this is a decode step of one sequence, as the compiler sees it."""
+    return torch.compiler.is_compiling() and hidden.numel() == linear.in_features
+
+
 def fits_rows(linear: nn.Linear) -> bool:
     """Whether a layer has weights that `rows_times` knows, on a device that gains by it."""
     weight: Any = linear.weight
-    if linear.in_features % SHORTEST_CHUNK or not can_start_early(weight.device):
+    if linear.in_features % IN_A_LOAD or not can_start_early(weight.device):
         return False
     if type(weight) is nn.Parameter:
-        return weight.dtype in (torch.float16, torch.bfloat16) and weight.is_contiguous()
+        return weight.is_floating_point() and weight.is_contiguous()
     return is_int8_by_row(weight)
 
 
@@ -108,7 +109,7 @@ def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
     """A linear with `rows_times` for one query."""
-    if hidden.numel() != linear.in_features:
+    if not is_one_query(hidden, linear):
         return _plain(linear, hidden)
     from benchmarker.runtimes.rows_kernel import rows_times
 
@@ -119,7 +120,7 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
-    if hidden.numel() != linear.in_features:
+    if not is_one_query(hidden, linear):
         result: Tensor = quantized_linear(hidden, linear.opaque_number, linear.out_features)
         return result
     from benchmarker.runtimes.words_kernel import words_times
@@ -134,6 +135,3 @@ def _packed(linear: Any, hidden: Tensor) -> Tensor:
 def apart(hidden: Tensor) -> Tensor:
     """The same, as a tensor that the compiler writes to memory rather than computing it again wherever it is read."""
     return hidden.as_strided(hidden.shape, hidden.stride())
-
-
-SAID = {rows_forward: OWN_ROWS, _packed: OWN_WORDS}

@@ -1,4 +1,4 @@
-"""A vector times a matrix in 16 bit or int8, as one kernel that reads each row once.
+"""A vector times a matrix of numbers or int8, as one kernel that reads each row once.
 
 On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
 weights at once, which nothing in a step writes; for the vector it waits. Inductor's own product waits before it reads
@@ -18,7 +18,8 @@ from torch import Tensor
 
 TILE_BYTES = 5 << 10
 """Of weights that a program of the grid takes at once, into registers. On an H100 8 times as much was 20 % slower."""
-LONGEST_CHUNK = 512
+CHUNK = 512
+"""Of a row, that a program reads at once."""
 WARPS = 4
 
 
@@ -41,15 +42,18 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     tl.extra.cuda.gdc_launch_dependents()
     weights = ()
     for each in tl.static_range(held):
-        weights = weights + (tl.load(start + each * chunk, mask=inside[:, None], other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
+        known = inside[:, None] & (each * chunk + within < inputs)[None, :]
+        weights = weights + (tl.load(start + each * chunk, mask=known, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
     tl.extra.cuda.gdc_wait()
     total = tl.zeros([rows_each, chunk], tl.float32)
     for each in tl.static_range(held):
-        value = tl.load(hidden + each * chunk + within).to(tl.float32)
+        value = tl.load(hidden + each * chunk + within, mask=each * chunk + within < inputs, other=0.0).to(tl.float32)
         total += weights[each].to(tl.float32) * value[None, :]
-    for each in range(held, inputs // chunk):
-        value = tl.load(hidden + each * chunk + within).to(tl.float32)
-        total += tl.load(start + each * chunk, mask=inside[:, None], other=0.0).to(tl.float32) * value[None, :]
+    for each in range(held, tl.cdiv(inputs, chunk)):
+        column = each * chunk + within < inputs
+        value = tl.load(hidden + each * chunk + within, mask=column, other=0.0).to(tl.float32)
+        tile = tl.load(start + each * chunk, mask=inside[:, None] & column[None, :], other=0.0)
+        total += tile.to(tl.float32) * value[None, :]
     result = tl.sum(total, 1)
     if scaled:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
@@ -62,7 +66,7 @@ def rows_times(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
 
     Args:
         hidden: [in].
-        rows: [out, in], where `in` is a multiple of 128: of the vector's type, or int8.
+        rows: [out, in], where `in` is a multiple of 16: floating point, or int8.
         scales: [out] or [out, 1], by which the sums are multiplied.
 
     Returns:
@@ -70,13 +74,14 @@ def rows_times(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
     """
     outputs, inputs = rows.shape
     made = hidden.new_empty(outputs)
-    chunk = min(LONGEST_CHUNK, inputs & -inputs)
     rows_each = max(1, triton.next_power_of_2(TILE_BYTES // (inputs * rows.element_size()) + 1) // 2)
-    rows_kernel[(triton.cdiv(outputs, rows_each),)](
-        hidden, rows, made if scales is None else scales, made, outputs,
-        inputs=inputs, chunk=chunk, rows_each=rows_each, held=min(inputs, TILE_BYTES // rows.element_size()) // chunk,
-        scaled=scales is not None, num_warps=WARPS, launch_pdl=True,
-    )  # fmt: skip
+    with torch.cuda.device_of(made):
+        rows_kernel[(triton.cdiv(outputs, rows_each),)](
+            hidden.contiguous(), rows, made if scales is None else scales, made, outputs,
+            inputs=inputs, chunk=CHUNK, rows_each=rows_each,
+            held=triton.cdiv(min(inputs, TILE_BYTES // rows.element_size()), CHUNK),
+            scaled=scales is not None, num_warps=WARPS, launch_pdl=True,
+        )  # fmt: skip
     return made
 
 

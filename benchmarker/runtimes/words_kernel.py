@@ -87,11 +87,12 @@ def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) ->
     groups = scales.shape[0]
     made = _room(hidden, scales)
     early = can_start_early(hidden.device)
-    words_kernel[(triton.cdiv(outputs, COLUMNS), len(made))](
-        hidden, words, zeros, scales, made, outputs, groups, TWO_TO_23,
-        in_group=count // groups, columns=COLUMNS, groups_each=_groups_each(groups), early=early, num_warps=WARPS,
-        **({"launch_pdl": True} if early else {}),
-    )  # fmt: skip
+    with torch.cuda.device_of(made):
+        words_kernel[(triton.cdiv(outputs, COLUMNS), len(made))](
+            hidden.contiguous(), words, zeros, scales, made, outputs, groups, TWO_TO_23,
+            in_group=count // groups, columns=COLUMNS, groups_each=_groups_each(groups), early=early, num_warps=WARPS,
+            **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
     return made
 
 

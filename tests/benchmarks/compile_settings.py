@@ -141,7 +141,7 @@ def undo_routes(model: PreTrainedModel) -> None:
     """Take back what an earlier runtime has put before the layers and the last norm, and every other forward."""
     made = set(forwards._made.values())
     for module in model.modules():
-        for name in ("forward", "joint", "part", "is_first", "is_last"):
+        for name in ("forward", "part"):
             module.__dict__.pop(name, None)
         while type(module) in made:
             module.__class__ = type(module).__bases__[0]

@@ -1,0 +1,10 @@
+"""What records say of one query's products that are not a library's own. Needs no torch, for those who read records."""
+
+PACKED = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
+JOINED = "one query's products with the same input are made as one"
+
+
+def by_rows(ours: int, linears: int) -> str:
+    """Of a model with so many linears, some or all of which are ours."""
+    which = "all" if ours == linears else f"{ours} of {linears}"
+    return f"one query's products with {which} linears are made by benchmarker's own kernel, not inductor's"
