@@ -17,6 +17,7 @@ from benchmarker.errors import ModelError, SpecError
 from benchmarker.loaders import cache, dummy
 from benchmarker.loaders.base import Checkpoint
 from benchmarker.loaders.gptq import GPTQOptions
+from benchmarker.loaders.gptq_packing import balanced, deviation
 from benchmarker.loaders.plan import empty_model, plan_tensors
 from benchmarker.loaders.shapes import shipped_shape
 from benchmarker.loaders.source import find_checkpoint, load_tokenizer
@@ -111,6 +112,17 @@ def test_large_dummies_are_cut_into_shards_with_an_index(shape_folder, monkeypat
     assert index["weight_map"] == stored
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_random_codes_balance_and_use_every_code_but_the_lowest(bits):
+    random = torch.Generator().manual_seed(0)
+    words = balanced(torch.empty(20_000, dtype=torch.int32).random_(-(2**31), 2**31, generator=random), bits)
+    codes = torch.stack([words >> (bits * position) & (2**bits - 1) for position in range(32 // bits)])
+    assert codes.unique().tolist() == list(range(1, 2**bits))
+    from_zero = (codes - 2 ** (bits - 1)).double()
+    assert from_zero.std().item() == pytest.approx(deviation(bits), rel=0.01)
+    assert abs(from_zero.mean().item()) < 0.02 * deviation(bits)
+
+
 def test_a_gptq_dummy_is_packed(shape_folder):
     checkpoint = make(shape_folder, "gptq")
     tensors = weights(checkpoint)
@@ -125,8 +137,10 @@ def test_a_gptq_dummy_is_packed(shape_folder):
     assert tensors[f"{layer}.qzeros"].unique().tolist() == [0x77777777]
     assert tensors[f"{layer}.g_idx"].tolist() == [0] * 128 + [1] * 128
     codes = torch.stack([tensors[f"{layer}.qweight"] >> (4 * position) & 15 for position in range(8)])
-    std = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float().std().item()
-    assert std == pytest.approx(0.2, rel=0.05)
+    made = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float()
+    assert made.std().item() == pytest.approx(0.2, rel=0.02)
+    # As many below zero as above: else all outputs share what the inputs sum up to.
+    assert made.mean().item() == pytest.approx(0, abs=0.004)
     assert checkpoint.quantization is not None
     assert checkpoint.quantization["quant_method"] == "gptq"
 

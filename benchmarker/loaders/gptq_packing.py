@@ -46,12 +46,11 @@ def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, 
     bits, inputs, outputs = options.bits, linear.in_features, linear.out_features
     group = inputs if options.group_size == -1 else options.group_size
     groups = inputs // group
-    # Codes are uniform, so their standard deviation is that of 2^bits equal steps.
-    scale = linear.std / math.sqrt((4**bits - 1) / 12)
+    scale = linear.std / deviation(bits)
     zeros = _zero_words(bits)
 
     def codes(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return tensor.random_(-(2**31), 2**31, generator=generator)
+        return balanced(tensor.random_(-(2**31), 2**31, generator=generator), bits)
 
     def zero_points(tensor: torch.Tensor, _: torch.Generator) -> torch.Tensor:
         words = tensor.new_tensor(zeros)
@@ -74,6 +73,29 @@ def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, 
     )
     bias = plain_tensor(f"{linear.name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
     return (*tensors, bias) if linear.bias else tensors
+
+
+def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Random codes with zero in place of the lowest, which has no opposite.
+
+    With it the weights would lean to one side, by a tenth of their deviation: all of a layer's outputs then share what
+    its inputs sum up to, and the model makes one token over and over. Three bits lie across words, and are left.
+    """
+    if WORD_BITS % bits:
+        return words
+    used = words
+    for shift in range(1, bits):
+        used = used | (words >> shift)
+    lowest_bits = sum(1 << position for position in range(0, WORD_BITS, bits))
+    return words | ((~used & lowest_bits) << (bits - 1))
+
+
+def deviation(bits: int) -> float:
+    """Of such codes."""
+    if WORD_BITS % bits:
+        return math.sqrt((4**bits - 1) / 12)
+    half = 2 ** (bits - 1)
+    return math.sqrt((half - 1) * (2 * half - 1) / 6)
 
 
 def _zero_words(bits: int) -> list[int]:
