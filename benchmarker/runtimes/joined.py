@@ -1,10 +1,10 @@
 """Linears that read the same vector, made one product.
 
 An attention's query, key and value are three products with one input, and so are an MLP's gate and up. A kernel has to
-start and to end whatever it reads: bitsandbytes' needs 6 us for the smallest matrix, and our own for rows in 16 bit and
-int8 cannot fill an H100 with one. So the weights are put one after another in memory and multiplied by at once, as vLLM
-does (`QKVParallelLinear`, `MergedColumnParallelLinear`); each linear's own weight becomes a view of its part, so that
-no byte is kept twice. The kernel and the sums stay the same.
+start and to end whatever it reads: bitsandbytes' needs 6 us for the smallest matrix, and our own cannot fill an H100
+with one of them. So the weights are put one after another in memory and multiplied by at once, as vLLM does
+(`QKVParallelLinear`, `MergedColumnParallelLinear`); each linear's own weight becomes a view of its part, so that no
+byte is kept twice. The kernel and the sums stay the same.
 
 GPTQ's words, whose outputs lie side by side, took as long together as apart (H100), and are left apart; so are products
 that inductor makes.
