@@ -30,7 +30,7 @@ from benchmarker.runtimes.products import PACKED, by_rows
 IN_A_WORD = 8
 LARGEST_GROUP = 512
 IN_A_LOAD = 16
-"""Of int8, that a thread reads at once."""
+"""Numbers of int8 in the longest load: rows that begin at a multiple of it need no shorter ones."""
 
 
 def prepare_linears(model: nn.Module) -> list[str]:
@@ -113,10 +113,7 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
         return _plain(linear, hidden)
     from benchmarker.runtimes.rows_kernel import rows_times
 
-    made: Tensor = rows_times(hidden.flatten(), *as_rows(linear.weight))
-    if linear.bias is not None:
-        made = made + linear.bias
-    return made.view(*hidden.shape[:-1], -1)
+    return _finished(rows_times(hidden.flatten(), *as_rows(linear.weight)), linear, hidden)
 
 
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
@@ -126,7 +123,11 @@ def _packed(linear: Any, hidden: Tensor) -> Tensor:
     from benchmarker.runtimes.words_kernel import words_times
 
     parts = words_times(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
-    made: Tensor = parts.sum(0).to(hidden.dtype)
+    return _finished(parts.sum(0).to(hidden.dtype), linear, hidden)
+
+
+def _finished(made: Tensor, linear: Any, hidden: Tensor) -> Tensor:
+    """A product with its bias, in the shape that follows from the vector's."""
     if linear.bias is not None:
         made = made + linear.bias
     return made.view(*hidden.shape[:-1], -1)
