@@ -19,7 +19,7 @@ from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
-from benchmarker.runtimes.products import JOINED, by_rows
+from benchmarker.runtimes.products import GATED, JOINED, by_rows
 from tests.loading import tokens_of
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
@@ -59,7 +59,9 @@ def test_a_captured_step_makes_the_tokens_of_generate(kind: type[GraphRuntime], 
     facts = runtime.facts()
     assert len(expected[0].unique()) > 10
     assert torch.equal(made, expected)
-    assert facts.own_products == (f"{by_rows(71, 71)}; {JOINED}" if EARLY and kind is CompiledRuntime else None)
+    assert facts.own_products == (
+        f"{by_rows(71, 71)}; {JOINED}; {GATED}" if EARLY and kind is CompiledRuntime else None
+    )
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
     assert facts.graph_kernels == runtime.kernels_per_token(lambda work: count_kernels(work, device))
     assert runtime.graph_pool_bytes is not None
@@ -152,6 +154,26 @@ def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: 
     assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
 
 
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("outputs", "inputs"), [(9728, 2560), (203, 640), (33, 32768)])
+def test_a_gate_and_what_it_gates_are_one_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    from benchmarker.runtimes.rows_kernel import gated_rows_times
+
+    torch.manual_seed(0)
+    hidden = torch.randn(inputs, device="cuda").to(torch.bfloat16 if dtype == torch.bfloat16 else torch.float16)
+    scales = None
+    if dtype == torch.int8:
+        rows = torch.randint(-128, 128, (2 * outputs, inputs), dtype=dtype, device="cuda")
+        scales = torch.rand(2 * outputs, 1, device="cuda") / 4096
+    else:
+        rows = (torch.randn(2 * outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
+    both = (rows.double() @ hidden.double()) * (1 if scales is None else scales.double().flatten())
+    expected = torch.nn.functional.silu(both[:outputs]) * both[outputs:]
+    made = gated_rows_times(hidden, rows, scales)
+    assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
+
+
 @pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
 def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: str) -> None:
     tried = load_model(str(shape_folder), quant, device="cuda", dtype="float32", load_format="dummy")
@@ -165,7 +187,7 @@ def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: 
 
 def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     """Of 2,560 inputs, by every kernel that starts early."""
-    from benchmarker.runtimes.rows_kernel import rows_times
+    from benchmarker.runtimes.rows_kernel import gated_rows_times, rows_times
     from benchmarker.runtimes.words_kernel import words_times
 
     words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
@@ -179,12 +201,13 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     return [
         lambda hidden: words_times(hidden, words, zeros, scales),
         lambda hidden: rows_times(hidden, rows, None),
+        lambda hidden: gated_rows_times(hidden, rows, None),
         lambda hidden: one_query(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
     ]
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
 def test_a_kernel_that_starts_early_waits_for_a_vector_that_is_still_being_written(which: int) -> None:
     torch.manual_seed(0)
     product = products()[which]

@@ -19,10 +19,11 @@ from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.driver import Driver
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.fixed import Filled, FixedLayer
+from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_words, prepare_linears
-from benchmarker.runtimes.products import JOINED, by_rows
+from benchmarker.runtimes.products import GATED, JOINED, by_rows
 from tests.loading import load, tokens_of
 
 LAYERS = 10
@@ -272,11 +273,20 @@ class RowsByHand:
 
     def __init__(self) -> None:
         self.made: list[torch.Size] = []
+        self.gated = 0
 
     def rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        return self._times(hidden, rows, scales).to(hidden.dtype)
+
+    def gated_rows_times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.gated += 1
+        gate, up = self._times(hidden, rows, scales).chunk(2)
+        return (torch.nn.functional.silu(gate) * up).to(hidden.dtype)
+
+    def _times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
         self.made.append(rows.shape)
         made = hidden.float() @ rows.float().T
-        return (made if scales is None else made * scales.flatten()).to(hidden.dtype)
+        return made if scales is None else made * scales.flatten()
 
 
 @pytest.fixture
@@ -284,7 +294,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> RowsByHand:
     kernel = RowsByHand()
     monkeypatch.setitem(sys.modules, "benchmarker.runtimes.rows_kernel", cast("Any", kernel))
     monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
-    for where in ("linears", "joined"):
+    for where in ("linears", "joined", "gated"):
         monkeypatch.setattr(
             f"benchmarker.runtimes.{where}.is_one_query",
             lambda hidden, linear: hidden.numel() == linear.in_features,
@@ -318,9 +328,12 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     for _ in range(2):
         assert prepare_linears(model) == [by_rows(15, 15)]
         assert join_linears(model) == [JOINED]
+        assert fuse_gates(model) == [GATED]
     by_hand.made.clear()
+    by_hand.gated = 0
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
+    assert by_hand.gated == len(model.model.layers)
     rows = [shape[0] for shape in by_hand.made]
     attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
     q, kv, hidden = attention.q_proj.out_features, attention.k_proj.out_features, attention.o_proj.out_features
@@ -348,6 +361,22 @@ def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: Ro
     assert hasattr(model.model.layers[1].mlp.gate_proj, "part")
     made = logits(model, torch.tensor([[10]]))
     assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+
+
+@pytest.mark.slow
+def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    first, second = (layer.mlp for layer in model.model.layers)
+    first.act_fn = torch.nn.GELU()
+    prepare_linears(model)
+    join_linears(model)
+    fuse_gates(model)
+    by_hand.gated = 0
+    with torch.no_grad():
+        first(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+        assert by_hand.gated == 0
+        second(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+    assert by_hand.gated == 1
 
 
 @pytest.mark.slow

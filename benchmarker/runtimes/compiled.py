@@ -25,6 +25,7 @@ from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.fixed import FixedCache
+from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import prepare_linears
 from benchmarker.runtimes.loop import FixedRuntime, Shape
@@ -90,7 +91,7 @@ class CompiledRuntime(FixedRuntime):
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """As without compiling. What is done to linears counts as setting up."""
         if self._capture and self._own_products is None:
-            self._own_products = prepare_linears(self._model) + join_linears(self._model)
+            self._own_products = [*prepare_linears(self._model), *join_linears(self._model), *fuse_gates(self._model)]
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
 

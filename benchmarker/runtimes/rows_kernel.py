@@ -32,32 +32,42 @@ def _name(specialization: Any) -> str:
 def rows_kernel(  # type: ignore[no-untyped-def]
     hidden, rows, scales, made,
     outputs,
-    inputs: tl.constexpr, chunk: tl.constexpr, rows_each: tl.constexpr, held: tl.constexpr, scaled: tl.constexpr,
+    inputs: tl.constexpr, chunk: tl.constexpr, rows_each: tl.constexpr, held: tl.constexpr,
+    scaled: tl.constexpr, matrices: tl.constexpr,
 ):  # fmt: skip
-    """hidden: [inputs]; rows: [outputs, inputs]; scales: [outputs], read only if `scaled`; made: [outputs]."""
-    row = tl.program_id(0) * rows_each + tl.arange(0, rows_each)
-    inside = row < outputs
+    """hidden: [inputs]; rows: [matrices * outputs, inputs]; scales: [matrices * outputs], read only if `scaled`;
+    made: [outputs]. With two matrices a program takes the same rows of both, one beside the other."""
+    first = tl.program_id(0) * rows_each
+    lane = tl.arange(0, rows_each * matrices)
+    inside = first + lane // matrices < outputs
+    row = lane % matrices * outputs + first + lane // matrices
     within = tl.arange(0, chunk)
     start = rows + row.to(tl.int64)[:, None] * inputs + within[None, :]
     tl.extra.cuda.gdc_launch_dependents()
     weights = ()
     for each in tl.static_range(held):
         known = inside[:, None] & (each * chunk + within < inputs)[None, :]
-        weights = weights + (tl.load(start + each * chunk, mask=known, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
+        weights = weights + (tl.load(start + each * chunk, mask=known, other=0.0, eviction_policy="evict_first"),)  # type: ignore[assignment]  # noqa: RUF005
     tl.extra.cuda.gdc_wait()
-    total = tl.zeros([rows_each, chunk], tl.float32)
+    total = tl.zeros([rows_each * matrices, chunk], tl.float32)
     for each in tl.static_range(held):
         value = tl.load(hidden + each * chunk + within, mask=each * chunk + within < inputs, other=0.0).to(tl.float32)
         total += weights[each].to(tl.float32) * value[None, :]
     for each in range(held, tl.cdiv(inputs, chunk)):
         column = each * chunk + within < inputs
         value = tl.load(hidden + each * chunk + within, mask=column, other=0.0).to(tl.float32)
-        tile = tl.load(start + each * chunk, mask=inside[:, None] & column[None, :], other=0.0)
+        tile = tl.load(
+            start + each * chunk, mask=inside[:, None] & column[None, :], other=0.0, eviction_policy="evict_first"
+        )
         total += tile.to(tl.float32) * value[None, :]
     result = tl.sum(total, 1)
     if scaled:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
-    tl.store(made + row, result.to(made.dtype.element_ty), mask=inside)
+    if matrices == 2:
+        gate, up = tl.split(tl.reshape(result, [rows_each, 2]))
+        result = gate * tl.sigmoid(gate) * up
+    output = first + tl.arange(0, rows_each)
+    tl.store(made + output, result.to(made.dtype.element_ty), mask=output < outputs)
 
 
 @torch.library.custom_op("benchmarker::rows_times", mutates_args=())
@@ -72,19 +82,44 @@ def rows_times(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
     Returns:
         [out], of the vector's type; summed in 32 bits.
     """
-    outputs, inputs = rows.shape
-    made = hidden.new_empty(outputs)
-    rows_each = max(1, triton.next_power_of_2(TILE_BYTES // (inputs * rows.element_size()) + 1) // 2)
-    with torch.cuda.device_of(made):
-        rows_kernel[(triton.cdiv(outputs, rows_each),)](
-            hidden.contiguous(), rows, made if scales is None else scales, made, outputs,
-            inputs=inputs, chunk=CHUNK, rows_each=rows_each,
-            held=triton.cdiv(min(inputs, TILE_BYTES // rows.element_size()), CHUNK),
-            scaled=scales is not None, num_warps=WARPS, launch_pdl=True,
-        )  # fmt: skip
-    return made
+    return _launched(hidden, rows, scales, matrices=1)
 
 
 @rows_times.register_fake
 def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # noqa: ARG001
     return hidden.new_empty(rows.shape[0])
+
+
+@torch.library.custom_op("benchmarker::gated_rows_times", mutates_args=())
+def gated_rows_times(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
+    """silu(gate) * up, for an MLP whose gate's rows lie before up's.
+
+    Args:
+        hidden: As for `rows_times`.
+        rows: [2 * out, in].
+        scales: [2 * out] or [2 * out, 1].
+
+    Returns:
+        [out], of the vector's type; in 32 bits up to there.
+    """
+    return _launched(hidden, rows, scales, matrices=2)
+
+
+@gated_rows_times.register_fake
+def _gated_shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # noqa: ARG001
+    return hidden.new_empty(rows.shape[0] // 2)
+
+
+def _launched(hidden: Tensor, rows: Tensor, scales: Tensor | None, *, matrices: int) -> Tensor:
+    outputs, inputs = len(rows) // matrices, rows.shape[1]
+    made = hidden.new_empty(outputs)
+    row_bytes = inputs * matrices * rows.element_size()
+    rows_each = max(1, triton.next_power_of_2(TILE_BYTES // row_bytes + 1) // 2)
+    with torch.cuda.device_of(made):
+        rows_kernel[(triton.cdiv(outputs, rows_each),)](
+            hidden.contiguous(), rows, made if scales is None else scales, made, outputs,
+            inputs=inputs, chunk=CHUNK, rows_each=rows_each,
+            held=triton.cdiv(min(inputs, TILE_BYTES // rows.element_size()), CHUNK),
+            scaled=scales is not None, matrices=matrices, num_warps=WARPS, launch_pdl=True,
+        )  # fmt: skip
+    return made

@@ -16,10 +16,10 @@ from benchmarker.runtimes.early import can_start_early
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
-COLUMNS = 64
+COLUMNS = 32
 """Outputs of a program of the grid."""
-MOST_PARTS = 16
-"""Programs that share the inputs, while each has no more than four groups; what they sum is added up afterwards."""
+GROUPS_EACH = 4
+"""Of a program; programs share the inputs, and what they sum is added up afterwards."""
 WARPS = 4
 TWO_TO_23 = 0x4B000000
 """The bits of 2**23 as a float. Given to the kernel as a number it does not know: masking and joining are then one
@@ -90,7 +90,7 @@ def words_times(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) ->
     with torch.cuda.device_of(made):
         words_kernel[(triton.cdiv(outputs, COLUMNS), len(made))](
             hidden.contiguous(), words, zeros, scales, made, outputs, groups, TWO_TO_23,
-            in_group=count // groups, columns=COLUMNS, groups_each=_groups_each(groups), early=early, num_warps=WARPS,
+            in_group=count // groups, columns=COLUMNS, groups_each=GROUPS_EACH, early=early, num_warps=WARPS,
             **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return made
@@ -104,8 +104,4 @@ def _shape(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tens
 def _room(hidden: Tensor, scales: Tensor) -> Tensor:
     """For what is made."""
     groups, outputs = scales.shape
-    return hidden.new_empty((triton.cdiv(groups, _groups_each(groups)), outputs), dtype=torch.float32)
-
-
-def _groups_each(groups: int) -> int:
-    return 2 if groups <= 2 * MOST_PARTS else 4
+    return hidden.new_empty((triton.cdiv(groups, GROUPS_EACH), outputs), dtype=torch.float32)

@@ -44,6 +44,8 @@ class Alternative:
     """Leave it to the compiler where the input of a product is computed."""
     by_inductor: bool = False
     """Leave it the products that are ours where kernels can start early."""
+    activation_apart: bool = False
+    """A kernel of its own between an MLP's products."""
     attention_waits: bool = False
     """For the kernel before it to end."""
     timed_by_inductor: bool = False
@@ -54,6 +56,7 @@ ALTERNATIVES = {
     "as it is": Alternative(),
     "inputs fused into products": Alternative(fused_inputs=True),
     "products by inductor": Alternative(by_inductor=True),
+    "activation apart": Alternative(activation_apart=True),
     "attention waits": Alternative(attention_waits=True),
     "kernels one after another": Alternative({"triton.enable_pdl": False}),
     "products combined too": Alternative({"combo_kernels_pointwise_only": False}),
@@ -100,6 +103,8 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
             stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
         if tried.by_inductor:
             stack.enter_context(patch.object(linears, "fits_rows", lambda linear: False))
+        if tried.activation_apart:
+            stack.enter_context(patch.object(compiled, "fuse_gates", lambda model: []))
         if tried.attention_waits and device.kind != "cpu":
             from benchmarker.runtimes import attention_kernel
 
