@@ -1,14 +1,19 @@
-"""How inductor's tuning is timed; on a CPU nothing is tuned, so that its own timer is asked without a device."""
+"""How inductor's tuning is timed, and where kernels are kept; on a CPU nothing is tuned, so that its own timer is asked
+without a device."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch._inductor.runtime import benchmarking
 
+from benchmarker.device import CpuDevice
+from benchmarker.runtimes.compiled import keep_kernels_beside_inductors
 from benchmarker.runtimes.tuning import REPEATS, TIMES_THE_CACHE, kernels_timed_alone
 
 
@@ -50,3 +55,14 @@ def test_another_timer_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(benchmarking, "benchmarker", timer)
     with kernels_timed_alone():
         assert "benchmark_gpu" not in vars(timer)
+
+
+def test_our_kernels_are_kept_where_inductor_keeps_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    keep_kernels_beside_inductors(CpuDevice())
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton" / "0")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "a-users-own")
+    keep_kernels_beside_inductors(CpuDevice())
+    assert os.environ["TRITON_CACHE_DIR"] == "a-users-own"

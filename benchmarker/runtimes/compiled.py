@@ -15,11 +15,12 @@ uncompiled without a word. Here a graph break is an error, and so is a recompila
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from benchmarker.device import Device
+from benchmarker.device import Device, torch_device
 from benchmarker.record import RuntimeFacts
 from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
@@ -91,6 +92,7 @@ class CompiledRuntime(FixedRuntime):
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """As without compiling. What is done to linears counts as setting up."""
         if self._capture and self._own_products is None:
+            keep_kernels_beside_inductors(self._device)
             self._own_products = [*prepare_linears(self._model), *join_linears(self._model), *fuse_gates(self._model)]
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
@@ -193,6 +195,17 @@ class CompiledRuntime(FixedRuntime):
         if self._frames == 0:
             return None
         return "cold" if self._cache_misses else "warm"
+
+
+def keep_kernels_beside_inductors(device: Device) -> None:
+    """Have Triton keep our own kernels in the folder where inductor has it keep the compiler's.
+
+    Inductor names that folder to Triton once it compiles a kernel. In a process that finds all of them compiled it
+    names none, and what the process before had put there of ours would be compiled again.
+    """
+    from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+
+    os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(torch_device(device).index or 0))
 
 
 def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:

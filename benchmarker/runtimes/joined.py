@@ -56,7 +56,8 @@ def join_linears(model: PreTrainedModel) -> list[str]:
         What the record says of it.
     """
     linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward is rows_forward]
-    for together in _sharing(model, linears):
+    apart = [linear for linear in linears if not hasattr(linear, "part")]
+    for together in _sharing(model, apart) if len(apart) > 1 else ():
         product = _joined(together)
         if product is not None:
             _attach(together, product)
@@ -71,12 +72,8 @@ def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[An
     """Those of one input together. Which they are is not read off their names but seen in a run of one token."""
     seen: list[tuple[Any, Tensor]] = []
     hooks = [
-        linear.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0])))
-        for linear in linears
-        if not hasattr(linear, "part")
+        linear.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0]))) for linear in linears
     ]
-    if not hooks:
-        return
     try:
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), use_cache=False)
