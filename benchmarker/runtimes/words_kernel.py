@@ -26,7 +26,7 @@ TWO_TO_23 = 0x4B000000
 instruction, which has room for one constant."""
 
 
-@triton.jit(do_not_specialize=["groups"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def words_kernel(  # type: ignore[no-untyped-def]
     hidden, words, zeros, scales, made,
     outputs, groups, two_to_23,
