@@ -66,10 +66,10 @@ def explained(folder: Path) -> str:
 
 def front_page() -> str:
     """The README with its tables of the H100."""
-    first = sheets(compare([REFERENCE / "h100"]))[0]
+    first = sheets(compare([REFERENCE / "h100-aa"]))[0]
     beside_limits = limit_rows(compare([RUNTIMES]).rows)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = _with_table(text, "results/reference/h100", table(first.columns, first.rows))
+    text = _with_table(text, "results/reference/h100-aa", table(first.columns, first.rows))
     return _with_table(text, "results/reference/h100-runtimes", limit_table(beside_limits))
 
 
