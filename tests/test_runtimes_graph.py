@@ -1,12 +1,23 @@
 """The loop over a fixed cache with a capture that just runs the step again: what does not need a GPU of all of it."""
 
+import gc
+import re
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from benchmarker.device import CpuDevice
 from benchmarker.loaders.facts import module_tensors, storage_bytes
@@ -37,7 +48,15 @@ def model() -> PreTrainedModel:
         vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.2,
     )  # fmt: skip
-    return Qwen3ForCausalLM(config).eval()
+    return with_uneven_norms(Qwen3ForCausalLM(config))
+
+
+def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """Norms that weigh every number alike change no order, so that leaving one out would not show."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.5)
+    return model.eval()
 
 
 class Rerun:
@@ -191,6 +210,84 @@ def test_one_compiled_layer_serves_all_of_them_with_the_tokens_of_eager(model: P
 
 
 @pytest.mark.slow
+def test_other_runtimes_run_what_they_ran_before_a_model_was_compiled_and_keep_nothing_of_it(
+    model: PreTrainedModel,
+) -> None:
+    expected = EagerRuntime(model, CpuDevice()).generate(prompt(), 16).tokens
+    compiled = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    compiled.generate(prompt(), 16)
+    frames = compiled.facts().frames_compiled
+    graph = GraphRuntime(model, CpuDevice(), capture=Rerun())
+    assert torch.equal(graph.generate(prompt(), 16).tokens, expected)
+    assert torch.equal(EagerRuntime(model, CpuDevice()).generate(prompt(), 16).tokens, expected)
+    assert compiled.facts().frames_compiled == frames
+    assert not any("forward" in vars(module) for module in model.modules())
+    cache = weakref.ref(cast("Any", compiled)._shape.cache)
+    del compiled
+    torch.compiler.reset()
+    gc.collect()
+    assert cache() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nanochat", "cohere", "llama", "phi3"])
+def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) -> None:
+    # NanoChat has its last norm before the layers too, Cohere's layers have five linears of one input.
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, pad_token_id=0, mlp_bias=True, attention_bias=True,
+    )  # fmt: skip
+    tried = with_uneven_norms(AutoModelForCausalLM.from_config(config))
+    expected = EagerRuntime(tried, CpuDevice()).generate(prompt(), 32).tokens
+    assert len(expected[0].unique()) > 2
+    for runtime in GraphRuntime, CompiledRuntime:
+        assert torch.equal(runtime(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 32).tokens, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("gpt_oss", "GptOssAttention attends with s_aux; use --runtime eager"),
+        ("stablelm", "StableLmAttention attends with nothing of what a decode step tells it; use --runtime eager"),
+        ("gpt2", "this model caches 4 heads of 16 numbers, where its config says 2 of 16; use --runtime eager"),
+    ],
+)
+def test_a_model_that_attends_in_a_way_of_its_own_is_refused(kind: str, said: str) -> None:
+    config = AutoConfig.for_model(
+        kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, layer_types=["full_attention"] * 2, num_local_experts=4,
+    )  # fmt: skip
+    tried = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(UnsupportedError) as caught:
+        GraphRuntime(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+    assert str(caught.value) == said
+    with pytest.raises(UnsupportedError, match=re.escape(said) if kind != "gpt2" else "in a way of its own"):
+        CompiledRuntime(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+
+
+def test_a_step_that_leaves_layers_out_is_no_compiled_step(model: PreTrainedModel) -> None:
+    runtime = CompiledRuntime(model, CpuDevice(), capture=Rerun())
+    model.model.layers[3] = Elsewhere(model.model.layers[3])
+    cast("Any", runtime)._run = lambda function, *arguments: function(*arguments)
+    with pytest.raises(UnsupportedError, match="runs 9 of its 10 decoder layers"):
+        runtime.generate(prompt(), 5)
+
+
+class Elsewhere(torch.nn.Module):
+    """A layer that was wrapped after the runtime had looked for it."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = [layer]
+
+    def forward(self, hidden: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        made: torch.Tensor = type(self.inner[0]).forward(self.inner[0], hidden, **arguments)
+        return made
+
+
+@pytest.mark.slow
 def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallback(model: PreTrainedModel) -> None:
     for number, layer in enumerate(model.model.layers):
         layer.mlp.number = number
@@ -341,6 +438,7 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     assert rows == [*layer, *layer, model.lm_head.out_features]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     key = attention.k_proj
+    assert key.part.joint.made is None
     own, joint = (as_rows(weight)[0] for weight in (key.weight, key.part.joint.product.weight))
     assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
@@ -377,6 +475,36 @@ def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(mod
         assert by_hand.gated == 0
         second(torch.randn(1, 1, 128, dtype=torch.bfloat16))
     assert by_hand.gated == 1
+
+
+class CutOff(torch.nn.SiLU):
+    """At what no vector of ordinary size reaches."""
+
+    def forward(self, gate: torch.Tensor) -> torch.Tensor:
+        return super().forward(gate.clamp(max=20))
+
+
+@pytest.mark.slow
+def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    for layer in model.model.layers:
+        layer.mlp.act_fn = CutOff()
+    prepare_linears(model)
+    join_linears(model)
+    assert fuse_gates(model) == []
+
+
+@pytest.mark.slow
+def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "int8", dtype="bfloat16", group_size=32).model
+    expected = logits(model, torch.tensor([[10]]))
+    # All but the output layer, which stays in 16 bit.
+    assert prepare_linears(model) == [by_rows(1, 15)]
+    assert join_linears(model) == []
+    by_hand.made.clear()
+    made = logits(model, torch.tensor([[10]]))
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+    assert [shape[0] for shape in by_hand.made] == [model.lm_head.out_features]
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ def test_each_layer_is_found_and_runs_as_its_own_class_would() -> None:
     model = nn.Sequential(PackedLinear(2.0), PackedLinear(5.0))
     make_opaque(model)
     assert model(torch.ones(1, 4)).tolist() == [[10.0] * 4]
+    made = [quantized_linear(torch.ones(1, 4), layer.opaque_number, 4) for layer in model]
+    assert [one.tolist() for one in made] == [[[2.0] * 4], [[5.0] * 4]]
 
 
 def test_nothing_keeps_a_layer_when_its_model_makes_room_for_the_baseline() -> None:

@@ -135,9 +135,7 @@ def _explanation(
         phase=phase,
         waterfall=fall,
         verdict=verdict_of(case),
-        proof=proof_of(
-            phase, record.load, conversion, own=PACKED in ((record.runtime and record.runtime.own_products) or "")
-        ),
+        proof=proof_of(phase, record.load, conversion, own=case.batch_size == 1 and _multiplies_words(record)),
         conversion=conversion,
         mbu=case.mbu,
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
@@ -146,6 +144,11 @@ def _explanation(
         prefill=_prefill(profile, row) if profile else None,
         notes=(*notes, *_notes(case)),
     )
+
+
+def _multiplies_words(record: RunRecord) -> bool:
+    """Whether GPTQ's products are ours, which they are for one query."""
+    return PACKED in ((record.runtime and record.runtime.own_products) or "")
 
 
 def _row(

@@ -49,7 +49,7 @@ class Weights:
         config = self._config
         context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
         seen = [min(context, window) if window else context for window in _windows(config)]
-        per_token = 2 * config.num_key_value_heads * _head_dim(config) * self._kv_element_bytes
+        per_token = 2 * key_heads(config) * _head_dim(config) * self._kv_element_bytes
         per_score = 4 * config.num_attention_heads * _head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
         return Demand(
@@ -69,6 +69,11 @@ def _windows(config: Any) -> list[int | None]:
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def key_heads(config: Any) -> int:
+    """Heads of the keys and of the values. Configs of models in which they are the queries' have no word for them."""
+    return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
 
 
 def _head_dim(config: Any) -> int:

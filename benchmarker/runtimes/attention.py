@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.fixed import Filled
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
@@ -27,8 +28,14 @@ ONE_QUERY = "benchmarker_one_query"
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = "one kernel, reads the filled part"
 MATMULS = "two matmuls, read the whole cache"
+OTHER_WAYS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
+"""Arguments of transformers' attention that change what comes out, and that are not written here."""
 FLASH_FROM_POSITIONS = 1024
 """On a GPU a shorter cache is attended to by the one kernel."""
+
+
+SMALLEST_HEAD = 16
+"""Triton multiplies no smaller matrices."""
 
 
 @contextmanager
@@ -51,18 +58,26 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    filled: Filled,
-    **unused: Any,
+    filled: Filled | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """One decode step of one layer.
 
     Args:
         query: [batch, heads, 1, head_dim].
         key: [batch, key heads, positions, head_dim], with what is not filled at its end; so is the value.
+        others: What some models ask of their attention besides. What `OTHER_WAYS` does not name changes nothing.
 
     Returns:
         [batch, 1, heads, head_dim].
+
+    Raises:
+        UnsupportedError: The model attends in a way of its own.
     """
+    asked = [name for name in OTHER_WAYS if others.get(name) is not None]
+    if filled is None or attention_mask is not None or asked:
+        why = ", ".join(asked) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
+        raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --runtime eager")
     way = way_of(key)
     if way == ONE_KERNEL:
         from benchmarker.runtimes.attention_kernel import one_query
@@ -82,7 +97,8 @@ def attend(
 def way_of(key: Tensor) -> str:
     """How this cache is attended to: one of the ways above, as the record says it."""
     positions, head_dim = key.shape[2:]
-    if key.is_cuda and positions < FLASH_FROM_POSITIONS and head_dim & (head_dim - 1) == 0:
+    suits_triton = head_dim >= SMALLEST_HEAD and head_dim & (head_dim - 1) == 0
+    if key.is_cuda and positions < FLASH_FROM_POSITIONS and suits_triton:
         return ONE_KERNEL
     # AMD's flash attention does not take lengths from the device.
     is_nvidia = key.is_cuda and torch.version.hip is None

@@ -16,13 +16,15 @@ uncompiled without a word. Here a graph break is an error, and so is a recompila
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from benchmarker.device import Device, torch_device
 from benchmarker.record import RuntimeFacts
-from benchmarker.runtimes.attention import ONE_QUERY, one_query_attention
+from benchmarker.runtimes.attention import one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.fixed import FixedCache
@@ -31,6 +33,7 @@ from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import prepare_linears
 from benchmarker.runtimes.loop import FixedRuntime, Shape
 from benchmarker.runtimes.opaque import make_opaque
+from benchmarker.runtimes.routed import Route, decoder_layers
 from benchmarker.runtimes.static import attending_step, greedy
 from benchmarker.runtimes.tuning import kernels_timed_alone
 
@@ -84,10 +87,7 @@ class CompiledRuntime(FixedRuntime):
         self._recompilations = 0
         self._cache_misses = 0
         self._own_products: list[str] | None = None
-        if self._capture:
-            for index, layer in enumerate(decoder_layers(model)):
-                _route(layer, index, self._run)
-            self._norm = _late_norm(model)
+        self._layers = decoder_layers(model) if self._capture else []
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """As without compiling. What is done to linears counts as setting up."""
@@ -102,12 +102,15 @@ class CompiledRuntime(FixedRuntime):
         with one_query_attention(self._model):
             if self._capture is None:
                 return cast("Tensor", self._run(attending_step, self._model, token, cache))
-            # The layers find their way to `_run` by themselves.
-            hidden = self._model.base_model(
-                input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled
-            ).last_hidden_state
+            route = Route(self._model, self._layers, partial(self._run, _layer))
+            with route.taken():
+                hidden = self._model.base_model(
+                    input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled
+                ).last_hidden_state
             cache.advance()
-            return cast("Tensor", self._run(_head, self._norm, self._model.get_output_embeddings(), hidden))
+            return cast(
+                "Tensor", self._run(_head, route.norm_left(hidden), self._model.get_output_embeddings(), hidden)
+            )
 
     def _run(self, function: Function, *arguments: Any) -> Any:
         """Call the compiled form of a function, which is compiled at its first call."""
@@ -160,7 +163,9 @@ class CompiledRuntime(FixedRuntime):
                 f"compilations: {_reason(error.__cause__ or error)}"
             ) from error
         except (TorchDynamoException, InductorError) as error:
-            raise UnsupportedError(f"torch.compile: {_reason(error)}") from error
+            # What we raise while the compiler looks at it comes out in its words.
+            ours = re.search(r"raised exception UnsupportedError\((['\"])(.+)\1\)", str(error))
+            raise UnsupportedError(ours[2] if ours else f"torch.compile: {_reason(error)}") from error
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
@@ -231,50 +236,6 @@ def _head(norm: nn.Module | None, head: nn.Module, hidden: Tensor) -> Tensor:
         forward: Function = type(norm).forward
         hidden = forward(norm, hidden)
     return greedy(head(hidden))
-
-
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The model's decoder layers, first to last.
-
-    Raises:
-        UnsupportedError: They cannot be found.
-    """
-    from torch import nn
-
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.base_model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise UnsupportedError(f"no list of {count} decoder layers in {type(model).__name__}; use --runtime eager or graph")
-
-
-def _route(layer: nn.Module, index: int, run: Function) -> None:
-    """Have the layer's decode steps run by `run`, with its own part of the cache in place of the whole."""
-    own = layer.forward
-
-    def forward(hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
-        # Only decode steps say how much of the cache is filled.
-        if "filled" not in arguments:
-            return own(hidden_states, *rest, **arguments)
-        assert not rest
-        part = arguments["past_key_values"].layers[index]
-        return run(_layer, layer, hidden_states, {**arguments, "past_key_values": part})
-
-    layer.forward = forward
-
-
-def _late_norm(model: PreTrainedModel) -> nn.Module | None:
-    """The norm behind the last layer, left to the head in a decode step; None where it goes by another name."""
-    norm: Any = getattr(model.base_model, "norm", None)
-    if norm is None:
-        return None
-    own = norm.forward
-
-    def forward(hidden: Tensor) -> Tensor:
-        return hidden if model.config._attn_implementation == ONE_QUERY else own(hidden)
-
-    norm.forward = forward
-    return cast("nn.Module", norm)
 
 
 def _reason(error: BaseException) -> str:

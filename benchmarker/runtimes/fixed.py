@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
+from benchmarker.loaders.demand import key_heads
 from benchmarker.runtimes.base import UnsupportedError
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
@@ -65,6 +66,12 @@ class FixedLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write at the position, which stays where it is: the other layers need it too."""
+        for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
+            if (states.shape[1], states.shape[3]) != stored.shape[2:]:
+                raise UnsupportedError(
+                    f"this model caches {states.shape[1]} heads of {states.shape[3]} numbers, where its config says "
+                    f"{stored.shape[2]} of {stored.shape[3]}; use --runtime eager"
+                )
         count = key_states.shape[-2]
         where = self.place.position.reshape(1)
         if count > 1:
@@ -96,7 +103,7 @@ class FixedCache:
         parts = [FixedLayer(length, self.place) for _ in self.layers.layers]
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         for part in parts:
-            part.allocate((batch, config.num_key_value_heads, head_dim), dtype=weight.dtype, device=device)
+            part.allocate((batch, key_heads(config), head_dim), dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
         """The first layer's, which are like all others'."""
         self.layers.layers = list(parts)

@@ -8,13 +8,9 @@ from torch import nn
 _made: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
 
 
-def with_forward(kind: type[nn.Module], forward: Callable[..., Any], **others: Any) -> type[nn.Module]:
-    """The same class, of the same name, with this forward: one for all layers of a kind, since the compiler tells
-    classes apart.
-
-    Args:
-        others: Further attributes of the class.
-    """
+def with_forward(kind: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
+    """The same class, of the same name, with this forward, and its own as `alone`: one for all layers of a kind, since
+    the compiler tells classes apart."""
     if (kind, forward) not in _made:
-        _made[kind, forward] = type(kind.__name__, (kind,), {"forward": forward, **others})
+        _made[kind, forward] = type(kind.__name__, (kind,), {"forward": forward, "alone": kind.forward})
     return _made[kind, forward]

@@ -17,6 +17,8 @@ from benchmarker.runtimes.products import GATED
 
 CLOSE = 0.02
 """Largest relative difference to the MLP's own forward, in 16 bit."""
+SCALES = (1, 16)
+"""Of the inputs that are tried."""
 
 
 def fuse_gates(model: nn.Module) -> list[str]:
@@ -27,7 +29,7 @@ def fuse_gates(model: nn.Module) -> list[str]:
     """
     for module in model.modules():
         if type(module).forward is not _gated and _has_joined_gate(module) and _is_the_same(module):
-            module.__class__ = with_forward(type(module), _gated, alone=type(module).forward)
+            module.__class__ = with_forward(type(module), _gated)
     return [GATED] if any(type(module).forward is _gated for module in model.modules()) else []
 
 
@@ -42,11 +44,17 @@ def _has_joined_gate(mlp: Any) -> bool:
 
 
 def _is_the_same(mlp: Any) -> bool:
-    """Whether it is down(silu(gate) * up): seen in what it makes, not read off its class."""
+    """Whether it is down(silu(gate) * up): seen in what it makes, not read off its class. Of large numbers too, which
+    some models cut off."""
     gate = mlp.gate_proj
-    hidden = torch.randn(1, 1, gate.in_features, dtype=gate.part.joint.product.weight.dtype, device=gate.weight.device)
+    weight = gate.part.joint.product.weight
+    some = torch.randn(1, 1, gate.in_features, generator=torch.Generator().manual_seed(0))
+    return all(_makes_the_same(mlp, (scale * some).to(weight.device, weight.dtype)) for scale in SCALES)
+
+
+def _makes_the_same(mlp: Any, hidden: Tensor) -> bool:
     with torch.no_grad():
-        own, made = type(mlp).forward(mlp, hidden), _fused(mlp, hidden)
+        own, made = type(mlp).forward(mlp, hidden).float(), _fused(mlp, hidden).float()
     return own.shape == made.shape and bool((made - own).norm() <= CLOSE * own.norm())
 
 

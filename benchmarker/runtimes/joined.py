@@ -96,8 +96,7 @@ def _attach(linears: Sequence[Any], product: nn.Module) -> None:
         stop = start + linear.out_features
         linear.part = Part(joint, start, stop, is_last=linear is linears[-1])
         start = stop
-        kind = type(linear)
-        linear.__class__ = with_forward(kind, _part, alone=kind.forward)
+        linear.__class__ = with_forward(type(linear), _part)
 
 
 def _part(linear: Any, hidden: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
-from benchmarker.runtimes.opaque import quantized_linear
+from benchmarker.runtimes.opaque import through_operator
 from benchmarker.runtimes.products import PACKED, by_rows
 
 IN_A_WORD = 8
@@ -46,7 +46,7 @@ def prepare_linears(model: nn.Module) -> list[str]:
             module.__class__ = with_forward(type(module), form)
         if isinstance(module, nn.Linear) or hasattr(module, "qweight"):
             # Where products are joined, the form is what they have by themselves.
-            forms.append(getattr(type(module), "alone", type(module).forward))
+            forms.append(cast("Any", type(module)).alone if hasattr(module, "part") else type(module).forward)
     said = [by_rows(forms.count(rows_forward), len(forms))] if rows_forward in forms else []
     return [*said, PACKED] if _packed in forms else said
 
@@ -104,7 +104,7 @@ def fits_words(linear: Any) -> bool:
 
 
 def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
-    return nn.Linear.forward(linear, apart(hidden))
+    return nn.Linear.forward(linear, apart(hidden) if torch.compiler.is_compiling() else hidden)
 
 
 def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
@@ -118,8 +118,7 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
     if not is_one_query(hidden, linear):
-        result: Tensor = quantized_linear(hidden, linear.opaque_number, linear.out_features)
-        return result
+        return through_operator(linear, hidden)
     from benchmarker.runtimes.words_kernel import words_times
 
     parts = words_times(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)

@@ -17,7 +17,7 @@ from torch import Tensor
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 TILE_BYTES = 5 << 10
-"""Of weights that a program of the grid takes at once, into registers. On an H100 8 times as much was 20 % slower."""
+"""Of a matrix, that a program of the grid takes at once, into registers. On an H100 8 times as much was 20 % slower."""
 CHUNK = 512
 """Of a row, that a program reads at once."""
 WARPS = 4

@@ -111,7 +111,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
             stack.enter_context(patch.object(attention_kernel, "can_start_early", lambda device: False))
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
-        undo_routes(model)
+        undo_forwards(model)
         runtime = CompiledRuntime(model, device, settings=known_settings(ON_GPU | tried.settings))
         started = time.perf_counter()
         try:
@@ -142,12 +142,11 @@ def busy(processes: int) -> Iterator[None]:
             one.wait()
 
 
-def undo_routes(model: PreTrainedModel) -> None:
-    """Take back what an earlier runtime has put before the layers and the last norm, and every other forward."""
+def undo_forwards(model: PreTrainedModel) -> None:
+    """Take back every forward that an earlier runtime has given a module."""
     made = set(forwards._made.values())
     for module in model.modules():
-        for name in ("forward", "part"):
-            module.__dict__.pop(name, None)
+        module.__dict__.pop("part", None)
         while type(module) in made:
             module.__class__ = type(module).__bases__[0]
 
