@@ -8,6 +8,7 @@ import typer
 
 from benchmarker import __version__
 from benchmarker.run import run_command
+from benchmarker.terminal import print_what_can_be_printed
 from benchmarker.verbs.checkpoint import checkpoints
 from benchmarker.verbs.compare import compare
 from benchmarker.verbs.doctor import doctor
@@ -50,4 +51,5 @@ def _options(
 
 def main() -> None:
     """Entry of the `benchmarker` command."""
+    print_what_can_be_printed()
     app(prog_name="benchmarker")

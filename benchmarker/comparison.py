@@ -45,11 +45,13 @@ class Comparison(Results):
         return to_markdown(self)
 
 
-def compare(paths: Sequence[str | Path], *, baseline: str | None = None, force: bool = False) -> Comparison:
+def compare(
+    paths: str | Path | Sequence[str | Path], *, baseline: str | None = None, force: bool = False
+) -> Comparison:
     """Read all records below these paths and compare their variants.
 
     Args:
-        paths: Records, or folders with records anywhere below them.
+        paths: Records, or folders with records anywhere below them; one of them may stand by itself.
         baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else fp16,
             on the eager runtime if it is there; else the first variant.
         force: Compare also what differs in device, model or versions; the table says so.
@@ -57,7 +59,7 @@ def compare(paths: Sequence[str | Path], *, baseline: str | None = None, force: 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
     """
-    collected = collect(paths)
+    collected = collect([paths] if isinstance(paths, str | Path) else paths)
     return compare_collected(collected, baseline=baseline, force=force)
 
 

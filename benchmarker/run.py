@@ -20,7 +20,7 @@ from benchmarker.errors import SpecError
 from benchmarker.garbage import no_garbage_collection
 from benchmarker.misfit import fitting_libraries
 from benchmarker.sweeping.orphan import end_with_parent
-from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
+from benchmarker.terminal import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
 
 if TYPE_CHECKING:
     from benchmarker.job import Job
@@ -268,6 +268,7 @@ def _command(function: Callable[..., object]) -> Any:
 
 def main() -> None:
     """Entry of `python -m benchmarker.run`."""
+    print_what_can_be_printed()
     _command(run_command)(prog_name=PROGRAM)
 
 

@@ -7,6 +7,7 @@ and no control character gets through.
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 import unicodedata
@@ -26,7 +27,7 @@ from benchmarker.errors import BenchmarkerError
 from benchmarker.folding import folded
 from benchmarker.silence import Streams, quiet_libraries
 
-__all__ = ["Streams", "Terminal", "one_line_errors", "quiet_libraries"]
+__all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed", "quiet_libraries"]
 
 REDRAW_S = 0.1
 _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
@@ -215,6 +216,13 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         _say("interrupted")
         raise SystemExit(130) from None
+
+
+def print_what_can_be_printed() -> None:
+    """A terminal of few letters shows a question mark for the others, where Python would stop."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def clean(text: str) -> str:

@@ -32,5 +32,6 @@ else
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt torch
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt -e '.[all,dev]'
         echo "$wanted" >.venv/.installed
+        echo "for the benchmarker command: . .venv/bin/activate"
     fi
 fi

@@ -48,7 +48,7 @@ WELL = Machine(
     hub=None,
     cache=Path("/cache"),
     free_bytes=100 * GIB,
-    load=0.1,
+    busy_processors=0.1,
     missing=(),
 )
 
@@ -155,7 +155,7 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", without_torchao)
     outcomes = list(look_at(replace(WELL, environment=cpu_environment()), Target("cpu", "bfloat16")))
     assert {one.quant for one in outcomes if one.reason and one.runtime == "eager"} == {"int8"}
-    assert "pip install 'benchmarker[int8]'" in outcome_words(outcomes, tried=False)
+    assert "pip install -e '.[int8]' in benchmarker's folder" in outcome_words(outcomes, tried=False)
 
 
 def test_the_table_names_each_reason_once():

@@ -76,13 +76,13 @@ def test_explain_gives_a_program_plain_values(tmp_path) -> None:
     assert sum(int8["parts_s"].values()) == pytest.approx(int8["token_s"]) == pytest.approx(0.018)
     assert sum(int8["more_s"].values()) == pytest.approx(0.009)
     assert fp16["ratio"] is None
-    assert gptq == {"variant": "gptq", "not_explained": "it has no profile; measure it without --no-profile"}
+    assert gptq == {"variant": "gptq", "not_explained": "it has no profile: left out, or the run ended before it"}
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
     done = CliRunner().invoke(app, ["explain", str(save(tmp_path, record("fp16")))])
     assert done.exit_code == 0
-    assert "- fp16 is not explained: it has no profile; measure it without --no-profile." in done.output
+    assert "- fp16 is not explained: it has no profile: left out, or the run ended before it." in done.output
 
 
 def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:

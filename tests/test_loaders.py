@@ -85,7 +85,7 @@ def test_a_missing_library_is_said_before_the_model_is_looked_for(quant, library
     with pytest.raises(MissingLibraryError) as caught:
         prepare("no/such/model", quant)
     assert str(caught.value) == (
-        f"{quant}: the library '{library}' is not installed; pip install 'benchmarker[{quant}]'"
+        f"{quant}: the library '{library}' is not installed; pip install -e '.[{quant}]' in benchmarker's folder"
     )
 
 

@@ -13,7 +13,7 @@ from benchmarker.units import GIB, gib
 MODEL_BYTES = 8_100_000_000
 """What Qwen3-4B takes in 16 bit; each form that is quantized on the spot takes some more."""
 BUSY_BYTES = 2 * GIB
-BUSY_LOAD = 0.5
+BUSY = 0.5
 """Of a processor's core: more and something else is running."""
 LEAST_CAPABILITY = (7, 0)
 
@@ -173,10 +173,10 @@ def _hub(machine: Machine) -> Iterator[Finding]:
 
 
 def _host(machine: Machine) -> Iterator[Finding]:
-    if machine.load is not None and machine.load > BUSY_LOAD:
+    if machine.busy_processors > BUSY:
         yield Finding(
             "note",
-            f"other programs keep {machine.load:.1f} processors busy",
+            f"other programs keep {machine.busy_processors:.1f} processors busy",
             "end them: generate is bound by the host on fast cards, and its times would be theirs too",
         )
 

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from benchmarker.device import Device
 from benchmarker.doctor.cards import Card, amd_cards, nvidia_cards
 from benchmarker.environment import environment
@@ -48,8 +50,8 @@ class Machine:
     """Folder of the hub's cache, where a model goes."""
     free_bytes: int
     """There."""
-    load: float | None
-    """Processes that wanted to run on average over the last minute."""
+    busy_processors: float
+    """Over one second in which this process did nothing."""
     missing: tuple[str, ...]
     """Of LIBRARIES, those that are not installed."""
 
@@ -76,7 +78,7 @@ def look(device: Device) -> Machine:
         hub=_why_no_hub(),
         cache=cache,
         free_bytes=min(_free_bytes(cache), _free_bytes(cache_folder())),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        busy_processors=psutil.cpu_percent(interval=1.0) / 100 * (psutil.cpu_count() or 1),
         missing=tuple(name for name in LIBRARIES if not _is_installed(name)),
     )
 

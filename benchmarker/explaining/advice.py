@@ -43,10 +43,10 @@ def graph_ceiling(phase: Phase, limits: Limits | None, *, batch_size: int) -> Ce
 
 def _host(case: Case) -> str:
     if case.phase.by == "cpu":
-        return (
-            "Quantization cannot help much here. `--runtime compile` takes Python and dispatch out of each token."
+        return "Quantization changes nothing of that part; " + (
+            "`--runtime compile` takes Python and dispatch out of each token."
             if case.runtime == "eager"
-            else "Quantization cannot help much here: a larger model or batch gives the processor more to do at once."
+            else "a larger model or batch gives the processor more to do at once."
         )
     if case.runtime != "eager":
         return (

@@ -41,7 +41,7 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     said = next((record.no_profile for record in records if record.no_profile), None)
     loaded = next((record for record in records if record.load), None)
     proof = loaded_proof(loaded.load, loaded.variant.runtime) if loaded and loaded.load else None
-    return NotExplained(name, said or "it has no profile; measure it without --no-profile", proof)
+    return NotExplained(name, said or "it has no profile: left out, or the run ended before it", proof)
 
 
 def _from_profile(

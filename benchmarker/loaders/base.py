@@ -150,6 +150,11 @@ class Loader:
     """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
 
 
+def install_words(extra: str) -> str:
+    """How its libraries are installed. The name alone would fetch somebody else's package from an index."""
+    return f"pip install -e '.[{extra}]' in benchmarker's folder"
+
+
 def require(variant: str, *packages: str) -> None:
     """Check that the pip packages are installed, without importing them.
 
@@ -158,6 +163,4 @@ def require(variant: str, *packages: str) -> None:
     """
     for package in packages:
         if installed_version(package) is None:
-            raise MissingLibraryError(
-                f"{variant}: the library '{package}' is not installed; pip install 'benchmarker[{variant}]'"
-            )
+            raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_words(variant)}")

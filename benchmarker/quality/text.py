@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.errors import MissingLibraryError, SpecError, did_you_mean
+from benchmarker.loaders.base import install_words
 from benchmarker.loaders.shapes import shipped_text
 from benchmarker.qualityfacts import Quality
 
@@ -104,7 +105,7 @@ def _check_dataset(source: str) -> None:
     if importlib.util.find_spec("datasets") is None:
         raise MissingLibraryError(
             f"--eval-text {source}: no such file, and for a data set of that name the library 'datasets' is not "
-            "installed; pip install 'benchmarker[quality]'"
+            f"installed; {install_words('quality')}"
         )
 
 

@@ -25,6 +25,7 @@ FLAGS = {
 
 REASON_LENGTH = 300
 UUID_LENGTH = 12
+COMMIT_LENGTH = 7
 CLOCKS_WITHIN = 1.03
 """Variants whose clocks differ by more are shown with them."""
 
@@ -36,6 +37,8 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_dummy(rows),
         *_types(records),
         *_cards(records),
+        *_commits(records),
+        *_sweeps(records),
         *_tuned_once(records),
         *_failed(rows),
         *_unfinished(records),
@@ -81,6 +84,30 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
         + "; ".join(f"{escaped(uuid[:UUID_LENGTH])} ran {_names(names)}" for uuid, names in variants.items())
         + "."
     ]
+
+
+def _commits(records: Sequence[RunRecord]) -> list[str]:
+    """Another version of what measures is another measurement."""
+    variants = _variants_by(records, lambda record: record.environment.commit)
+    if len(variants) < 2:
+        return []
+    return [
+        f"{len(variants)} versions of benchmarker: "
+        + "; ".join(f"{escaped(commit[:COMMIT_LENGTH])} ran {_names(names)}" for commit, names in variants.items())
+        + "."
+    ]
+
+
+def _sweeps(records: Sequence[RunRecord]) -> list[str]:
+    """Of other hours, and maybe of another machine of the same name."""
+    begun: dict[str, set[str]] = {}
+    for record in records:
+        begun.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
+    taken = [name for name, sweeps in begun.items() if len(sweeps) > 1]
+    if not taken:
+        return []
+    of = sorted({sweep for name in taken for sweep in begun[name]})
+    return [f"{_names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
 
 
 def _tuned_once(records: Sequence[RunRecord]) -> list[str]:

@@ -137,6 +137,8 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             words.append(word)
         elif name not in known:
             raise SpecError(f"no option '{name}'{did_you_mean(name, known)}")
+        elif name == "--config":
+            raise SpecError("--config: a sweep's config stands by itself, and there is one already")
         else:
             is_value = known[name] and name == word
             options.append(word)

@@ -46,6 +46,8 @@ def remove_checkpoint(
     with one_line_errors():
         if not keys and not everything:
             raise SpecError("which checkpoint? give its key, or --all; 'benchmarker checkpoint list' shows them")
+        if keys and everything:
+            raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
         for key in [entry.key for entry in entries()] if everything else keys or []:
             entry = remove(key)
             typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")

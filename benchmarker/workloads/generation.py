@@ -133,8 +133,8 @@ class ModelBenchmarker:
 
         prompt = self.prompt(point)
         where = torch_device(self.device)
-        ids = torch.tensor([prompt.ids] * point.batch_size, device=where)
-        context = torch.tensor([prompt.context] * point.batch_size, device=where) if prompt.context else None
+        ids = torch.tensor([prompt.ids], device=where).repeat(point.batch_size, 1)
+        context = torch.tensor([prompt.context], device=where).repeat(point.batch_size, 1) if prompt.context else None
         return GenerationStep(
             lambda: self.runtime.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
         )
