@@ -495,6 +495,16 @@ def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, 
 
 
 @pytest.mark.slow
+def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model_folder, by_hand: RowsByHand) -> None:
+    model = load(model_folder, "fp16", dtype="float16").model
+    for layer in model.model.layers:
+        layer.mlp.down_proj.weight.data *= 30
+    prepare_linears(model)
+    join_linears(model)
+    assert fuse_gates(model) == [GATED]
+
+
+@pytest.mark.slow
 def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: RowsByHand) -> None:
     model = load(model_folder, "int8", dtype="bfloat16", group_size=32).model
     expected = logits(model, torch.tensor([[10]]))

@@ -49,13 +49,16 @@ def _is_the_same(mlp: Any) -> bool:
     gate = mlp.gate_proj
     weight = gate.part.joint.product.weight
     some = torch.randn(1, 1, gate.in_features, generator=torch.Generator().manual_seed(0))
-    return all(_makes_the_same(mlp, (scale * some).to(weight.device, weight.dtype)) for scale in SCALES)
+    ordinary, *larger = ((scale * some).to(weight.device, weight.dtype) for scale in SCALES)
+    # Real weights make of large numbers what 16 bit cannot hold; that tells nothing.
+    return _difference(mlp, ordinary) <= CLOSE and not any(_difference(mlp, hidden) > CLOSE for hidden in larger)
 
 
-def _makes_the_same(mlp: Any, hidden: Tensor) -> bool:
+def _difference(mlp: Any, hidden: Tensor) -> float:
+    """Of what ours makes to what the MLP makes itself, relative; no number where one of them overflows."""
     with torch.no_grad():
         own, made = type(mlp).forward(mlp, hidden).float(), _fused(mlp, hidden).float()
-    return own.shape == made.shape and bool((made - own).norm() <= CLOSE * own.norm())
+    return float((made - own).norm() / own.norm())
 
 
 def _gated(mlp: Any, hidden: Tensor) -> Tensor:
