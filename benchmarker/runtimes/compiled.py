@@ -164,7 +164,7 @@ class CompiledRuntime(FixedRuntime):
             ) from error
         except (TorchDynamoException, InductorError) as error:
             # What we raise while the compiler looks at it comes out in its words.
-            ours = re.search(r"raised exception UnsupportedError\((['\"])(.+)\1\)", str(error))
+            ours = re.search(r"raised exception UnsupportedError\([^'\"]*(['\"])(.+)\1", str(error))
             raise UnsupportedError(ours[2] if ours else f"torch.compile: {_reason(error)}") from error
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
