@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from benchmarker.checkpoints import prepare_checkpoint
 from benchmarker.device import CpuDevice
@@ -75,3 +76,11 @@ def tokens_of(runtime: Runtime, prompt: torch.Tensor, new_tokens: int) -> list[l
     runtime.generate(prompt, new_tokens)
     made: list[list[int]] = runtime.generate(prompt, new_tokens).tokens.tolist()
     return made
+
+
+def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """Norms that weigh every number alike change no order, so that leaving one out would not show."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.5)
+    return model.eval()

@@ -20,7 +20,7 @@ from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.products import GATED, JOINED, by_rows
-from tests.loading import tokens_of
+from tests.loading import tokens_of, with_uneven_norms
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
 
@@ -37,11 +37,7 @@ def model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=10, num_attention_heads=8,
         num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, initializer_range=0.1,
     )  # fmt: skip
-    made = Qwen3ForCausalLM(config)
-    for parameter in made.parameters():
-        if parameter.ndim == 1:  # norms that weigh every number alike could be left out and nobody would see it
-            torch.nn.init.normal_(parameter, mean=1.0, std=0.5)
-    return made.to("cuda", dtype).eval()
+    return with_uneven_norms(Qwen3ForCausalLM(config)).to("cuda", dtype)
 
 
 def prompt(*, batch: int = 2, tokens: int = 26) -> torch.Tensor:

@@ -35,7 +35,7 @@ from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_words, prepare_linears
 from benchmarker.runtimes.products import GATED, JOINED, by_rows
-from tests.loading import load, tokens_of
+from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10
 """More than the eight compilations after which torch gives up on a function."""
@@ -49,14 +49,6 @@ def model() -> PreTrainedModel:
         num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.2,
     )  # fmt: skip
     return with_uneven_norms(Qwen3ForCausalLM(config))
-
-
-def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
-    """Norms that weigh every number alike change no order, so that leaving one out would not show."""
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=1.0, std=0.5)
-    return model.eval()
 
 
 class Rerun:

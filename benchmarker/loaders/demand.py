@@ -49,8 +49,8 @@ class Weights:
         config = self._config
         context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
         seen = [min(context, window) if window else context for window in _windows(config)]
-        per_token = 2 * key_heads(config) * _head_dim(config) * self._kv_element_bytes
-        per_score = 4 * config.num_attention_heads * _head_dim(config)
+        per_token = 2 * key_heads(config) * head_dim(config) * self._kv_element_bytes
+        per_score = 4 * config.num_attention_heads * head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
         return Demand(
             weight_bytes=self.read_bytes + batch_size * self.row_bytes,
@@ -76,7 +76,8 @@ def key_heads(config: Any) -> int:
     return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
 
 
-def _head_dim(config: Any) -> int:
+def head_dim(config: Any) -> int:
+    """Numbers of one head."""
     # Qwen3-4B has 128, and not hidden_size / heads = 80.
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 

@@ -76,26 +76,28 @@ def _types(records: Sequence[RunRecord]) -> list[str]:
 
 def _cards(records: Sequence[RunRecord]) -> list[str]:
     """Two boards of one name are not the same board."""
-    variants = _variants_by(records, lambda record: record.environment.device.uuid)
-    if len(variants) < 2:
-        return []
-    return [
-        f"{len(variants)} boards, which are not quite alike: "
-        + "; ".join(f"{escaped(uuid[:UUID_LENGTH])} ran {_names(names)}" for uuid, names in variants.items())
-        + "."
-    ]
+    return _who_ran_what(
+        "boards, which are not quite alike",
+        _variants_by(records, lambda record: record.environment.device.uuid),
+        letters=UUID_LENGTH,
+    )
 
 
 def _commits(records: Sequence[RunRecord]) -> list[str]:
     """Another version of what measures is another measurement."""
-    variants = _variants_by(records, lambda record: record.environment.commit)
+    return _who_ran_what(
+        "versions of benchmarker",
+        _variants_by(records, lambda record: record.environment.commit),
+        letters=COMMIT_LENGTH,
+    )
+
+
+def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> list[str]:
+    """Where there are several: each by its first letters, and the variants that it ran."""
     if len(variants) < 2:
         return []
-    return [
-        f"{len(variants)} versions of benchmarker: "
-        + "; ".join(f"{escaped(commit[:COMMIT_LENGTH])} ran {_names(names)}" for commit, names in variants.items())
-        + "."
-    ]
+    each = (f"{escaped(one[:letters])} ran {_names(names)}" for one, names in variants.items())
+    return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
 def _sweeps(records: Sequence[RunRecord]) -> list[str]:

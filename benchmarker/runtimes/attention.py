@@ -32,8 +32,6 @@ OTHER_WAYS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask"
 """Arguments of transformers' attention that change what comes out, and that are not written here."""
 FLASH_FROM_POSITIONS = 1024
 """On a GPU a shorter cache is attended to by the one kernel."""
-
-
 SMALLEST_HEAD = 16
 """Triton multiplies no smaller matrices."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
-from benchmarker.loaders.demand import key_heads
+from benchmarker.loaders.demand import head_dim, key_heads
 from benchmarker.runtimes.base import UnsupportedError
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
@@ -56,8 +56,8 @@ class FixedLayer(StaticLayer):
 
     def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
         """Take the memory, once and for all. `shape` is [batch, heads, head_dim]."""
-        batch, heads, head_dim = shape
-        whole = (batch, self.max_cache_len, heads, head_dim)
+        batch, heads, numbers = shape
+        whole = (batch, self.max_cache_len, heads, numbers)
         self.stored_keys = torch.zeros(whole, dtype=dtype, device=device)
         self.stored_values = torch.zeros(whole, dtype=dtype, device=device)
         self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
@@ -101,9 +101,8 @@ class FixedCache:
         if other:
             raise UnsupportedError(f"a static cache of {other} is not written yet; use --runtime eager")
         parts = [FixedLayer(length, self.place) for _ in self.layers.layers]
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         for part in parts:
-            part.allocate((batch, key_heads(config), head_dim), dtype=weight.dtype, device=device)
+            part.allocate((batch, key_heads(config), head_dim(config)), dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
         """The first layer's, which are like all others'."""
         self.layers.layers = list(parts)

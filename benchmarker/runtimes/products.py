@@ -2,7 +2,6 @@
 
 PACKED = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
 JOINED = "one query's products with the same input are made as one"
-
 GATED = "an MLP's activation is part of its product"
 
 
