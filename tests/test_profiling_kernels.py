@@ -184,6 +184,7 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("triton_poi_fused_mul_silu_7", "elementwise"),
         ("triton_poi_fused_1", "elementwise"),
         ("words_kernel", "quantized matmul"),
+        ("codes_kernel", "quantized matmul"),
         ("one_query_kernel", "attention"),
         ("rows_kernel", "matmul"),
         ("int8_rows_kernel", "quantized matmul"),

@@ -135,6 +135,27 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "block"), [(2560, 1024, 64), (9728, 2560, 64), (640, 203, 128), (96, 33, 32), (1024, 40, 512)]
+)
+def test_a_vector_times_codes_is_their_product(
+    inputs: int, outputs: int, block: int, kind: str, dtype: torch.dtype
+) -> None:
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    from benchmarker.runtimes.codes_kernel import codes_times
+
+    torch.manual_seed(0)
+    hidden = torch.randn(inputs, device="cuda").to(dtype)
+    packed, state = quantize_4bit(torch.randn(outputs, inputs, device="cuda"), blocksize=block, quant_type=kind)
+    expected = dequantize_4bit(packed, state).double() @ hidden.double()
+    made = codes_times(hidden, packed, state.absmax, state.code).sum(0).double()
+    assert float((made - expected).norm() / expected.norm()) < 1e-5
+
+
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1024, 2560), (2560, 9728), (203, 640), (33, 32768)])
 def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
@@ -187,6 +208,10 @@ def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: 
 
 def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     """Of 2,560 inputs, by every kernel that starts early."""
+    from bitsandbytes.functional import quantize_4bit
+
+    from benchmarker.runtimes.attention_kernel import one_query
+    from benchmarker.runtimes.codes_kernel import codes_times
     from benchmarker.runtimes.rows_kernel import gated_rows_times, rows_times
     from benchmarker.runtimes.words_kernel import words_times
 
@@ -194,7 +219,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     zeros = torch.randint(-(2**31), 2**31 - 1, (20, 128), dtype=torch.int32, device="cuda")
     scales = torch.rand(20, 1024, device="cuda", dtype=torch.float16)
     rows = torch.randn(1024, 2560, device="cuda").half()
-    from benchmarker.runtimes.attention_kernel import one_query
+    packed, state = quantize_4bit(rows, blocksize=64, quant_type="nf4")
 
     cache = torch.randn(1, 40, 10, 128, device="cuda").half()
     filled = torch.full((1,), 30, dtype=torch.int32, device="cuda")
@@ -203,11 +228,12 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
         lambda hidden: rows_times(hidden, rows, None),
         lambda hidden: gated_rows_times(hidden, rows, None),
         lambda hidden: one_query(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
+        lambda hidden: codes_times(hidden, packed, state.absmax, state.code),
     ]
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
+@pytest.mark.parametrize("which", [0, 1, 2, 3, 4])
 def test_a_kernel_that_starts_early_waits_for_the_vector_that_the_one_before_it_makes(which: int) -> None:
     from benchmarker.runtimes.rows_kernel import rows_times
 

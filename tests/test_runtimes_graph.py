@@ -34,7 +34,8 @@ from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_words, prepare_linears
-from benchmarker.runtimes.products import GATED, JOINED, by_rows
+from benchmarker.runtimes.products import CODES, GATED, JOINED, by_rows
+from benchmarker.spec import Scalar
 from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10
@@ -357,8 +358,8 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     assert tokens_of(EagerRuntime(model, CpuDevice()), asked, 32) == expected
 
 
-class RowsByHand:
-    """In place of the kernel, which runs on a GPU alone: the same products, and which were made."""
+class ByHand:
+    """In place of our kernels, which run on a GPU alone: the same products, and which were made."""
 
     def __init__(self) -> None:
         self.made: list[torch.Size] = []
@@ -377,11 +378,20 @@ class RowsByHand:
         made = hidden.float() @ rows.float().T
         return made if scales is None else made * scales.flatten()
 
+    def codes_times(
+        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor
+    ) -> torch.Tensor:
+        codes = torch.stack((packed >> 4, packed & 15), 1).flatten().int()
+        weights = (numbers[codes].view(len(scales), -1) * scales[:, None]).view(-1, len(hidden))
+        # In two parts, for the caller to add up.
+        return torch.stack([weights[:, at::2] @ hidden[at::2].float() for at in (0, 1)])
+
 
 @pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> RowsByHand:
-    kernel = RowsByHand()
-    monkeypatch.setitem(sys.modules, "benchmarker.runtimes.rows_kernel", cast("Any", kernel))
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
+    kernel = ByHand()
+    for module in ("rows_kernel", "codes_kernel"):
+        monkeypatch.setitem(sys.modules, f"benchmarker.runtimes.{module}", cast("Any", kernel))
     monkeypatch.setattr("benchmarker.runtimes.linears.can_start_early", lambda device: True)
     for where in ("linears", "joined", "gated"):
         monkeypatch.setattr(
@@ -408,7 +418,7 @@ def qwen2() -> PreTrainedModel:
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["fp16", "int8", "biased"])
 def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
-    model_folder, quant: str, by_hand: RowsByHand
+    model_folder, quant: str, by_hand: ByHand
 ) -> None:
     model = qwen2() if quant == "biased" else load(model_folder, quant, dtype="bfloat16").model
     many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
@@ -438,7 +448,28 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
 
 
 @pytest.mark.slow
-def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: RowsByHand) -> None:
+@pytest.mark.parametrize(
+    ("options", "ours"), [({}, True), ({"quant_type": "fp4"}, True), ({"double_quant": True}, False)]
+)
+def test_our_kernel_takes_bitsandbytes_codes_whose_scales_are_numbers(
+    model_folder, options: dict[str, Scalar], ours: bool, by_hand: ByHand
+) -> None:
+    model = load(model_folder, "bnb4", dtype="float32", **options).model
+    for linear in model.modules():
+        if type(linear).__name__ == "Linear4bit":
+            linear.support_avx512bf16_for_cpu = False  # would repack the weights at the first call
+    many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
+    expected = logits(model, many), logits(model, one)
+    for _ in range(2):
+        assert prepare_linears(model) == [by_rows(1, 15), *([CODES] if ours else [])]
+        assert join_linears(model) == ([JOINED] if ours else [])
+    made = logits(model, one)
+    assert float((made - expected[1]).abs().max() / made.abs().max()) < 1e-4
+    assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: ByHand) -> None:
     model = load(model_folder, "fp16", dtype="bfloat16").model
     first, second = (layer.self_attn for layer in model.model.layers)
     int8 = load(model_folder, "int8", dtype="bfloat16").model.model.layers[0].self_attn
@@ -454,7 +485,7 @@ def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: Ro
 
 
 @pytest.mark.slow
-def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
+def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: ByHand) -> None:
     model = load(model_folder, "fp16", dtype="bfloat16").model
     first, second = (layer.mlp for layer in model.model.layers)
     first.act_fn = torch.nn.GELU()
@@ -477,7 +508,7 @@ class CutOff(torch.nn.SiLU):
 
 
 @pytest.mark.slow
-def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, by_hand: RowsByHand) -> None:
+def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, by_hand: ByHand) -> None:
     model = load(model_folder, "fp16", dtype="bfloat16").model
     for layer in model.model.layers:
         layer.mlp.act_fn = CutOff()
@@ -487,7 +518,7 @@ def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, 
 
 
 @pytest.mark.slow
-def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model_folder, by_hand: RowsByHand) -> None:
+def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model_folder, by_hand: ByHand) -> None:
     model = load(model_folder, "fp16", dtype="float16").model
     for layer in model.model.layers:
         layer.mlp.down_proj.weight.data *= 30
@@ -497,7 +528,7 @@ def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model
 
 
 @pytest.mark.slow
-def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: RowsByHand) -> None:
+def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: ByHand) -> None:
     model = load(model_folder, "int8", dtype="bfloat16", group_size=32).model
     expected = logits(model, torch.tensor([[10]]))
     # All but the output layer, which stays in 16 bit.

@@ -9,7 +9,9 @@ Where a kernel can start while the one before it ends, products are a kernel of 
 
 GPTQ's weights lie as eight 4-bit numbers a word. gptqmodel's `torch` kernel makes a 16-bit matrix of them and
 multiplies by that, which moves nine times the bytes. Here the same product is one kernel over the words (see
-`words_kernel`), where groups follow one another: `desc_act` mixes them, and is left to the library.
+`words_kernel`), where groups follow one another: `desc_act` mixes them, and is left to the library. bitsandbytes' own
+kernel reads its codes once too, but takes almost four times as long as that needs; ours (see `codes_kernel`) is for
+scales that are not quantized themselves, where kernels can start early.
 
 All of this is for the compiled decode step alone. Whoever else calls a layer gets what it was.
 """
@@ -25,10 +27,12 @@ from torch import Tensor, nn
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import through_operator
-from benchmarker.runtimes.products import PACKED, by_rows
+from benchmarker.runtimes.products import CODES, PACKED, by_rows
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
+CODES_IN_BLOCKS = (32, 64, 128, 256, 512)
+"""Of a scale of bitsandbytes', that `codes_times` knows."""
 IN_A_LOAD = 16
 """Numbers of int8 in the longest load: rows that begin at a multiple of it need no shorter ones."""
 
@@ -48,7 +52,7 @@ def prepare_linears(model: nn.Module) -> list[str]:
             # Where products are joined, the form is what they have by themselves.
             forms.append(cast("Any", type(module)).alone if hasattr(module, "part") else type(module).forward)
     said = [by_rows(forms.count(rows_forward), len(forms))] if rows_forward in forms else []
-    return [*said, PACKED] if _packed in forms else said
+    return said + [what for form, what in ((_packed, PACKED), (_coded, CODES)) if form in forms]
 
 
 def _form_for(module: nn.Module) -> Callable[..., Tensor] | None:
@@ -57,7 +61,7 @@ def _form_for(module: nn.Module) -> Callable[..., Tensor] | None:
         return rows_forward if fits_rows(module) else _plain
     if type(module).forward is not _packed and fits_words(module) and cast("Tensor", module.qweight).is_cuda:
         return _packed
-    return None
+    return _coded if not hasattr(module, "alone") and fits_codes(module) else None
 
 
 def is_one_query(hidden: Tensor, linear: Any) -> bool:
@@ -103,6 +107,15 @@ def fits_words(linear: Any) -> bool:
     return bool((linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all())
 
 
+def fits_codes(linear: Any) -> bool:
+    """Whether a layer has bitsandbytes' 4-bit weights in a form that `codes_times` knows, where that gains."""
+    if type(linear).__name__ != "Linear4bit" or not can_start_early(linear.weight.device):
+        return False
+    state = linear.weight.quant_state
+    is_plain = linear.weight.dtype == torch.uint8 and state.absmax.dtype == torch.float32 and not state.nested
+    return is_plain and state.blocksize in CODES_IN_BLOCKS and linear.in_features % state.blocksize == 0
+
+
 def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
     return nn.Linear.forward(linear, apart(hidden) if torch.compiler.is_compiling() else hidden)
 
@@ -122,6 +135,18 @@ def _packed(linear: Any, hidden: Tensor) -> Tensor:
     from benchmarker.runtimes.words_kernel import words_times
 
     parts = words_times(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
+    return _finished(parts.sum(0).to(hidden.dtype), linear, hidden)
+
+
+def _coded(linear: Any, hidden: Tensor) -> Tensor:
+    if not is_one_query(hidden, linear):
+        from bitsandbytes.nn.modules import Linear4bit
+
+        return cast("Tensor", Linear4bit.forward(linear, hidden))
+    from benchmarker.runtimes.codes_kernel import codes_times
+
+    state = linear.weight.quant_state
+    parts = codes_times(apart(hidden).flatten(), linear.weight, state.absmax, state.code)
     return _finished(parts.sum(0).to(hidden.dtype), linear, hidden)
 
 

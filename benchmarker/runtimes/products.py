@@ -1,6 +1,7 @@
 """What records say of one query's products that are not a library's own. Needs no torch, for those who read records."""
 
 PACKED = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
+CODES = "one query's products with bitsandbytes' codes are made by benchmarker's own kernel, not bitsandbytes'"
 JOINED = "one query's products with the same input are made as one"
 GATED = "an MLP's activation is part of its product"
 

@@ -1,0 +1,159 @@
+"""A vector times bitsandbytes' packed 4-bit codes, as one kernel that reads each word once.
+
+A code is the place of a weight among sixteen numbers, which no arithmetic makes of it. Here each lane of a warp keeps
+one of them, and a code is looked up by asking the lane for it: one instruction, which needs four bits and ignores
+those above, so that a shift alone makes the next code of a word. (From a table in memory it takes three.)
+
+On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
+weights at once, which nothing in a step writes; for the vector it waits.
+
+Imported only where there is a GPU, since torch brings Triton only there.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from benchmarker.runtimes.early import can_start_early
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+ROWS = 32
+"""Outputs of a program of the grid."""
+WORDS = 64
+"""Of a row, that a program reads at once."""
+TIMES = 1
+"""That it does so; programs share the inputs, and what they sum is added up afterwards."""
+WARPS = 4
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def codes_kernel(  # type: ignore[no-untyped-def]
+    hidden, words, scales, numbers, made,
+    outputs,
+    inputs: tl.constexpr, in_block: tl.constexpr,
+    rows: tl.constexpr, blocks: tl.constexpr, times: tl.constexpr, early: tl.constexpr,
+):  # fmt: skip
+    """hidden: [inputs]; words: [outputs, inputs / 8]; scales: [outputs, inputs / 8 / in_block]; numbers: [16]; made:
+    [grid, outputs]. A block has one scale and so many words."""
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    inside = row < outputs
+    in_row: tl.constexpr = inputs // 8 // in_block
+    first = tl.program_id(1) * blocks * times
+    weights = ()
+    for each in tl.static_range(times):
+        block = first + each * blocks + tl.arange(0, blocks)
+        scale = tl.load(
+            scales + row.to(tl.int64)[:, None] * in_row + block[None, :],
+            mask=inside[:, None] & (block < in_row)[None, :], other=0.0,
+        )  # fmt: skip
+        word = (first + each * blocks) * in_block + tl.arange(0, blocks * in_block)
+        packed = tl.load(
+            words + row.to(tl.int64)[:, None] * (inputs // 8) + word[None, :],
+            mask=inside[:, None] & (word < inputs // 8)[None, :], other=0, eviction_policy="evict_first",
+        )  # fmt: skip
+        weights = weights + ((tl.reshape(packed, [rows, blocks, in_block]), scale),)  # type: ignore[assignment]  # noqa: RUF005
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros([rows, blocks, in_block], tl.float32)
+    for each in tl.static_range(times):
+        packed, scale = weights[each]
+        weight = _looked_up(packed, numbers)
+        block = first + each * blocks + tl.arange(0, blocks)
+        start = (block[:, None] * in_block + tl.arange(0, in_block)[None, :]) * 8
+        known = (block < in_row)[:, None]
+        dot = tl.zeros([rows, blocks, in_block], tl.float32)
+        for pair in tl.static_range(4):
+            one, other = _pair(hidden, start + 2 * pair, known)
+            dot += weight[2 * pair] * one[None, :, :]
+            dot += weight[2 * pair + 1] * other[None, :, :]
+        total += dot * scale[:, :, None]
+    tl.store(made + tl.program_id(1) * outputs + row, tl.sum(tl.sum(total, 2), 1), mask=inside)
+
+
+@triton.jit
+def _looked_up(packed, numbers):  # type: ignore[no-untyped-def]
+    """The eight weights of each word, first to last: of a byte the upper four bits come first."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 number, lane, code;
+        .reg .b64 place;
+        mov.u32 lane, %laneid;
+        and.b32 lane, lane, 15;
+        mad.wide.u32 place, lane, 4, $9;
+        ld.global.nc.b32 number, [place];
+        shr.u32 code, $8, 4;
+        shfl.sync.idx.b32 $0, number, code, 0x100f, 0xffffffff;
+        shfl.sync.idx.b32 $1, number, $8, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 12;
+        shfl.sync.idx.b32 $2, number, code, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 8;
+        shfl.sync.idx.b32 $3, number, code, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 20;
+        shfl.sync.idx.b32 $4, number, code, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 16;
+        shfl.sync.idx.b32 $5, number, code, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 28;
+        shfl.sync.idx.b32 $6, number, code, 0x100f, 0xffffffff;
+        shr.u32 code, $8, 24;
+        shfl.sync.idx.b32 $7, number, code, 0x100f, 0xffffffff;
+        }""",
+        "=r,=r,=r,=r,=r,=r,=r,=r,r,l",
+        [packed, numbers.to(tl.int64)],
+        dtype=(tl.float32,) * 8,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def _pair(hidden, at, known):  # type: ignore[no-untyped-def]
+    """Two numbers that follow each other, in 32 bits each. Of 16 bits they are one load."""
+    kind: tl.constexpr = hidden.dtype.element_ty
+    if kind == tl.float32:
+        one = tl.load(hidden + at, mask=known, other=0.0)
+        other = tl.load(hidden + at + 1, mask=known, other=0.0)
+    else:
+        both = tl.load(hidden.to(tl.pointer_type(tl.int32)) + at // 2, mask=known, other=0)
+        one = both.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        other = (both >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+    return one, other
+
+
+@torch.library.custom_op("benchmarker::codes_times", mutates_args=())
+def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:
+    """Weights that were written just before on the same device must be waited for by the caller.
+
+    Args:
+        hidden: [in], where `in` is a multiple of a block.
+        packed: [out * in / 2, 1], 8 bits: two codes a byte, the earlier input's in the upper four bits.
+        scales: [blocks], 32 bits: of so many weights each, one row of inputs after another.
+        numbers: [16], 32 bits: what the codes stand for, times the scale.
+
+    Returns:
+        [parts, out] in 32 bits, to be summed over the parts.
+    """
+    inputs = len(hidden)
+    made, in_block = _room(hidden, packed, scales)
+    early = can_start_early(hidden.device)
+    with torch.cuda.device_of(made):
+        codes_kernel[(triton.cdiv(made.shape[1], ROWS), len(made))](
+            hidden.contiguous(), packed.view(-1).view(torch.int32), scales, numbers, made, made.shape[1],
+            inputs=inputs, in_block=in_block, rows=ROWS, blocks=WORDS // in_block, times=TIMES, early=early,
+            num_warps=WARPS, **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
+    return made
+
+
+@codes_times.register_fake
+def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:  # noqa: ARG001
+    return _room(hidden, packed, scales)[0]
+
+
+def _room(hidden: Tensor, packed: Tensor, scales: Tensor) -> tuple[Tensor, int]:
+    """For what is made, and the words of a block."""
+    inputs, words = hidden.shape[0], packed.numel() // 4
+    parts = triton.cdiv(inputs // 8, WORDS * TIMES)
+    return hidden.new_empty((parts, 8 * words // inputs), dtype=torch.float32), words // scales.numel()
