@@ -135,23 +135,29 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "block"), [(2560, 1024, 64), (9728, 2560, 64), (640, 203, 128), (96, 33, 32), (1024, 40, 512)]
+    ("inputs", "outputs", "block", "kind", "dtype"),
+    [
+        (2560, 1024, 64, "nf4", torch.float16),
+        (9728, 2560, 64, "nf4", torch.bfloat16),
+        (2560, 1024, 64, "nf4", torch.float32),
+        (640, 203, 128, "fp4", torch.float16),
+        (96, 33, 32, "nf4", torch.bfloat16),
+        (1024, 40, 512, "fp4", torch.float32),
+    ],
 )
 def test_a_vector_times_codes_is_their_product(
     inputs: int, outputs: int, block: int, kind: str, dtype: torch.dtype
 ) -> None:
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-    from benchmarker.runtimes.codes_kernel import codes_times
+    from benchmarker.runtimes.codes_kernel import codes_times, parts_of
 
     torch.manual_seed(0)
     hidden = torch.randn(inputs, device="cuda").to(dtype)
     packed, state = quantize_4bit(torch.randn(outputs, inputs, device="cuda"), blocksize=block, quant_type=kind)
     expected = dequantize_4bit(packed, state).double() @ hidden.double()
-    made = codes_times(hidden, packed, state.absmax, state.code).sum(0).double()
+    made = codes_times(hidden, packed, state.absmax, state.code, parts_of(inputs)).sum(0).double()
     assert float((made - expected).norm() / expected.norm()) < 1e-5
 
 
@@ -211,7 +217,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     from bitsandbytes.functional import quantize_4bit
 
     from benchmarker.runtimes.attention_kernel import one_query
-    from benchmarker.runtimes.codes_kernel import codes_times
+    from benchmarker.runtimes.codes_kernel import codes_times, parts_of
     from benchmarker.runtimes.rows_kernel import gated_rows_times, rows_times
     from benchmarker.runtimes.words_kernel import words_times
 
@@ -228,7 +234,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
         lambda hidden: rows_times(hidden, rows, None),
         lambda hidden: gated_rows_times(hidden, rows, None),
         lambda hidden: one_query(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
-        lambda hidden: codes_times(hidden, packed, state.absmax, state.code),
+        lambda hidden: codes_times(hidden, packed, state.absmax, state.code, parts_of(2560)),
     ]
 
 

@@ -379,12 +379,14 @@ class ByHand:
         return made if scales is None else made * scales.flatten()
 
     def codes_times(
-        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor
+        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor, parts: int
     ) -> torch.Tensor:
         codes = torch.stack((packed >> 4, packed & 15), 1).flatten().int()
         weights = (numbers[codes].view(len(scales), -1) * scales[:, None]).view(-1, len(hidden))
-        # In two parts, for the caller to add up.
-        return torch.stack([weights[:, at::2] @ hidden[at::2].float() for at in (0, 1)])
+        return torch.stack([weights[:, at::parts] @ hidden[at::parts].float() for at in range(parts)])
+
+    def parts_of(self, inputs: int) -> int:
+        return 2
 
 
 @pytest.fixture

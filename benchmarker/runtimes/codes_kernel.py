@@ -22,9 +22,7 @@ from benchmarker.runtimes.early import can_start_early
 ROWS = 32
 """Outputs of a program of the grid."""
 WORDS = 64
-"""Of a row, that a program reads at once."""
-TIMES = 1
-"""That it does so; programs share the inputs, and what they sum is added up afterwards."""
+"""Of a row, that a program reads; programs share the inputs, and what they sum is added up afterwards."""
 WARPS = 4
 
 
@@ -32,45 +30,36 @@ WARPS = 4
 def codes_kernel(  # type: ignore[no-untyped-def]
     hidden, words, scales, numbers, made,
     outputs,
-    inputs: tl.constexpr, in_block: tl.constexpr,
-    rows: tl.constexpr, blocks: tl.constexpr, times: tl.constexpr, early: tl.constexpr,
+    inputs: tl.constexpr, in_block: tl.constexpr, rows: tl.constexpr, blocks: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """hidden: [inputs]; words: [outputs, inputs / 8]; scales: [outputs, inputs / 8 / in_block]; numbers: [16]; made:
     [grid, outputs]. A block has one scale and so many words."""
+    in_row: tl.constexpr = inputs // 8 // in_block
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     inside = row < outputs
-    in_row: tl.constexpr = inputs // 8 // in_block
-    first = tl.program_id(1) * blocks * times
-    weights = ()
-    for each in tl.static_range(times):
-        block = first + each * blocks + tl.arange(0, blocks)
-        scale = tl.load(
-            scales + row.to(tl.int64)[:, None] * in_row + block[None, :],
-            mask=inside[:, None] & (block < in_row)[None, :], other=0.0,
-        )  # fmt: skip
-        word = (first + each * blocks) * in_block + tl.arange(0, blocks * in_block)
-        packed = tl.load(
-            words + row.to(tl.int64)[:, None] * (inputs // 8) + word[None, :],
-            mask=inside[:, None] & (word < inputs // 8)[None, :], other=0, eviction_policy="evict_first",
-        )  # fmt: skip
-        weights = weights + ((tl.reshape(packed, [rows, blocks, in_block]), scale),)  # type: ignore[assignment]  # noqa: RUF005
+    block = tl.program_id(1) * blocks + tl.arange(0, blocks)
+    word = tl.program_id(1) * blocks * in_block + tl.arange(0, blocks * in_block)
+    packed = tl.load(
+        words + row.to(tl.int64)[:, None] * (inputs // 8) + word[None, :],
+        mask=inside[:, None] & (word < inputs // 8)[None, :], other=0, eviction_policy="evict_first",
+    )  # fmt: skip
+    scale = tl.load(
+        scales + row.to(tl.int64)[:, None] * in_row + block[None, :],
+        mask=inside[:, None] & (block < in_row)[None, :], other=0.0,
+    )  # fmt: skip
     if early:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    total = tl.zeros([rows, blocks, in_block], tl.float32)
-    for each in tl.static_range(times):
-        packed, scale = weights[each]
-        weight = _looked_up(packed, numbers)
-        block = first + each * blocks + tl.arange(0, blocks)
-        start = (block[:, None] * in_block + tl.arange(0, in_block)[None, :]) * 8
-        known = (block < in_row)[:, None]
-        dot = tl.zeros([rows, blocks, in_block], tl.float32)
-        for pair in tl.static_range(4):
-            one, other = _pair(hidden, start + 2 * pair, known)
-            dot += weight[2 * pair] * one[None, :, :]
-            dot += weight[2 * pair + 1] * other[None, :, :]
-        total += dot * scale[:, :, None]
-    tl.store(made + tl.program_id(1) * outputs + row, tl.sum(tl.sum(total, 2), 1), mask=inside)
+    weight = _looked_up(tl.reshape(packed, [rows, blocks, in_block]), numbers)
+    start = (block[:, None] * in_block + tl.arange(0, in_block)[None, :]) * 8
+    known = (block < in_row)[:, None]
+    dot = tl.zeros([rows, blocks, in_block], tl.float32)
+    for pair in tl.static_range(4):
+        one, other = _pair(hidden, start + 2 * pair, known)
+        dot += weight[2 * pair] * one[None, :, :]
+        dot += weight[2 * pair + 1] * other[None, :, :]
+    total = tl.sum(tl.sum(dot * scale[:, :, None], 2), 1)
+    tl.store(made + tl.program_id(1) * outputs + row, total, mask=inside)
 
 
 @triton.jit
@@ -123,7 +112,7 @@ def _pair(hidden, at, known):  # type: ignore[no-untyped-def]
 
 
 @torch.library.custom_op("benchmarker::codes_times", mutates_args=())
-def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:
+def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, parts: int) -> Tensor:
     """Weights that were written just before on the same device must be waited for by the caller.
 
     Args:
@@ -131,29 +120,33 @@ def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor)
         packed: [out * in / 2, 1], 8 bits: two codes a byte, the earlier input's in the upper four bits.
         scales: [blocks], 32 bits: of so many weights each, one row of inputs after another.
         numbers: [16], 32 bits: what the codes stand for, times the scale.
+        parts: `parts_of` the inputs. Given, so that torch's cache of compiled graphs knows it.
 
     Returns:
         [parts, out] in 32 bits, to be summed over the parts.
     """
-    inputs = len(hidden)
-    made, in_block = _room(hidden, packed, scales)
+    inputs, words = len(hidden), packed.numel() // 4
+    made, in_block = _room(hidden, packed, parts), words // len(scales)
     early = can_start_early(hidden.device)
     with torch.cuda.device_of(made):
-        codes_kernel[(triton.cdiv(made.shape[1], ROWS), len(made))](
+        codes_kernel[(triton.cdiv(made.shape[1], ROWS), parts)](
             hidden.contiguous(), packed.view(-1).view(torch.int32), scales, numbers, made, made.shape[1],
-            inputs=inputs, in_block=in_block, rows=ROWS, blocks=WORDS // in_block, times=TIMES, early=early,
-            num_warps=WARPS, **({"launch_pdl": True} if early else {}),
+            inputs=inputs, in_block=in_block, rows=ROWS, blocks=WORDS // in_block, early=early, num_warps=WARPS,
+            **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return made
 
 
 @codes_times.register_fake
-def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:  # noqa: ARG001
-    return _room(hidden, packed, scales)[0]
+def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, parts: int) -> Tensor:  # noqa: ARG001
+    return _room(hidden, packed, parts)
 
 
-def _room(hidden: Tensor, packed: Tensor, scales: Tensor) -> tuple[Tensor, int]:
-    """For what is made, and the words of a block."""
-    inputs, words = hidden.shape[0], packed.numel() // 4
-    parts = triton.cdiv(inputs // 8, WORDS * TIMES)
-    return hidden.new_empty((parts, 8 * words // inputs), dtype=torch.float32), words // scales.numel()
+def parts_of(inputs: int) -> int:
+    """How many sums a product is made in."""
+    return -(-inputs // (8 * WORDS))
+
+
+def _room(hidden: Tensor, packed: Tensor, parts: int) -> Tensor:
+    """For what is made."""
+    return hidden.new_empty((parts, 2 * packed.numel() // hidden.shape[0]), dtype=torch.float32)

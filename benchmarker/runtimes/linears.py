@@ -143,11 +143,12 @@ def _coded(linear: Any, hidden: Tensor) -> Tensor:
         from bitsandbytes.nn.modules import Linear4bit
 
         return cast("Tensor", Linear4bit.forward(linear, hidden))
-    from benchmarker.runtimes.codes_kernel import codes_times
+    from benchmarker.runtimes.codes_kernel import codes_times, parts_of
 
     state = linear.weight.quant_state
-    parts = codes_times(apart(hidden).flatten(), linear.weight, state.absmax, state.code)
-    return _finished(parts.sum(0).to(hidden.dtype), linear, hidden)
+    parts = parts_of(linear.in_features)
+    made = codes_times(apart(hidden).flatten(), linear.weight, state.absmax, state.code, parts)
+    return _finished(made.sum(0).to(hidden.dtype), linear, hidden)
 
 
 def _finished(made: Tensor, linear: Any, hidden: Tensor) -> Tensor:
