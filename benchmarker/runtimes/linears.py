@@ -31,7 +31,7 @@ from benchmarker.runtimes.products import CODES, PACKED, by_rows
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
-CODES_IN_BLOCKS = (32, 64, 128, 256, 512)
+CODES_IN_BLOCKS = (32, 64, 128)
 """Of a scale of bitsandbytes', that `codes_times` knows."""
 IN_A_LOAD = 16
 """Numbers of int8 in the longest load: rows that begin at a multiple of it need no shorter ones."""
