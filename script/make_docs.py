@@ -30,7 +30,8 @@ from benchmarker.spec import Experiment
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
-RUNTIMES = REFERENCE / "h100-runtimes"
+RUNTIMES = REFERENCE / "h200-runtimes"
+EXPLAINED = (REFERENCE / "h100-runtimes", RUNTIMES)
 Line = tuple[str, ...]
 
 
@@ -45,7 +46,7 @@ def pages() -> dict[str, str]:
         **{
             str((folder / "README.md").relative_to(ROOT)): with_tables(folder) for folder in sorted(REFERENCE.iterdir())
         },
-        str((RUNTIMES / "explained.md").relative_to(ROOT)): explained(RUNTIMES),
+        **{str((folder / "explained.md").relative_to(ROOT)): explained(folder) for folder in EXPLAINED},
         "README.md": front_page(),
     }
 
@@ -65,12 +66,12 @@ def explained(folder: Path) -> str:
 
 
 def front_page() -> str:
-    """The README with its tables of the H100."""
+    """The README with its tables of real GPUs."""
     first = sheets(compare([REFERENCE / "h100-aa"]))[0]
     beside_limits = limit_rows(compare([RUNTIMES]).rows)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _with_table(text, "results/reference/h100-aa", table(first.columns, first.rows))
-    return _with_table(text, "results/reference/h100-runtimes", limit_table(beside_limits))
+    return _with_table(text, "results/reference/h200-runtimes", limit_table(beside_limits))
 
 
 def _with_table(text: str, source: str, made: str) -> str:

@@ -10,8 +10,8 @@ Where a kernel can start while the one before it ends, products are a kernel of 
 GPTQ's weights lie as eight 4-bit numbers a word. gptqmodel's `torch` kernel makes a 16-bit matrix of them and
 multiplies by that, which moves nine times the bytes. Here the same product is one kernel over the words (see
 `words_kernel`), where groups follow one another: `desc_act` mixes them, and is left to the library. bitsandbytes' own
-kernel reads its codes once too, but takes almost four times as long as that needs; ours (see `codes_kernel`) is for
-scales that are not quantized themselves, where kernels can start early.
+kernel reads its codes once too, but takes almost four times as long as that needs (H100); ours (see `codes_kernel`) is
+for scales that are not quantized themselves, where kernels can start early.
 
 All of this is for the compiled decode step alone. Whoever else calls a layer gets what it was.
 """
