@@ -18,6 +18,10 @@ class Kernel(Plain):
     """How many of them came after the first token; the others are prefill. None where the two are not told apart."""
     decode_s: float | None = None
     """Time of those."""
+    decode_alone_s: float | None = None
+    """What of it no kernel that had started before was still running: of two that overlap, the earlier has the time of
+    both, so that these add up to `decode_busy_s`. A kernel that is launched while the one before it ends (programmatic
+    dependent launch) first waits for it. None on CPU, and in records from before it was kept."""
 
 
 class Profile(Plain):

@@ -181,6 +181,9 @@ def _profile_checks(profile: Profile) -> Iterator[_Check]:
         f"at most {most_s}, the sum of the kernels and their span",
         holds=profile.busy_s <= most_s * (1 + TOLERANCE),
     )
+    alone = [kernel.decode_alone_s for kernel in profile.kernels if kernel.decode_alone_s is not None]
+    if alone and profile.decode_busy_s is not None:
+        yield _equal("profile", "decode_busy_s", profile.decode_busy_s, math.fsum(alone))
     yield _Check("profile", "kernels", "out of order", "longest first", holds=totals == sorted(totals, reverse=True))
 
 

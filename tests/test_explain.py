@@ -40,7 +40,17 @@ def test_weights_that_stay_in_the_cache_are_read_faster_than_the_bandwidth() -> 
     assert "matrix products beyond that" not in parts(found)
 
 
-def test_kernels_that_run_at_once_are_a_part_that_takes_time_away() -> None:
+def test_of_kernels_that_overlap_each_has_the_time_in_which_no_earlier_one_ran() -> None:
+    product, norm = kernel("nvjet_a", ms=5.0), kernel("triton_red_fused_mean_rsqrt", ms=2.0)
+    waiting = norm.model_copy(update={"decode_alone_s": norm.decode_s / 4})
+    alone = product.model_copy(update={"decode_alone_s": product.decode_s})
+    found = explained(run("fp16", tpot_ms=6.0, weight_gb=None, profiled=split_profile(alone, waiting, busy_ms=5.5)))
+    assert parts(found) == {
+        "matrix products": 5.0, "norms, rotary, elementwise": 0.5, "gaps (launches, host)": 0.5,
+    }  # fmt: skip
+
+
+def test_kernels_that_run_at_once_are_a_part_that_takes_time_away_where_it_is_not_known_who_waited() -> None:
     overlapping = split_profile(*FP16, busy_ms=6.0)
     found = explained(run("fp16", tpot_ms=8.0, profiled=overlapping))
     assert parts(found)["kernels at once"] == -1.0

@@ -9,11 +9,11 @@ from benchmarker.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.trace import (
     CLOCK_MARK,
     Decode,
+    alone_times,
     cpu_work,
     device_work,
     on_the_traces_clock,
     read_trace,
-    union_ns,
 )
 from benchmarker.record import Kernel
 
@@ -87,8 +87,9 @@ def test_what_starts_after_the_first_token_is_decoding():
     work = device_work(events, decode_from_ns=90_000)
     assert work.decode == Decode(busy_s=15e-6, span_s=15e-6, launches=2)
     assert work.kernels == (
-        Kernel(name="gemm", calls=2, total_s=50e-6, decode_calls=1, decode_s=10e-6),
-        Kernel(name="norm", calls=1, total_s=10e-6, decode_calls=1, decode_s=10e-6),
+        Kernel(name="gemm", calls=2, total_s=50e-6, decode_calls=1, decode_s=10e-6, decode_alone_s=10e-6),
+        # It started while the other ran, and has only what it took longer.
+        Kernel(name="norm", calls=1, total_s=10e-6, decode_calls=1, decode_s=10e-6, decode_alone_s=5e-6),
     )
     assert (work.kernel_s, work.busy_s) == (60e-6, 55e-6)
 
@@ -188,11 +189,18 @@ def test_a_trace_without_operators_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("spans", "total"),
-    [([], 0), ([(0, 5)], 5), ([(0, 5), (5, 9)], 9), ([(3, 4), (0, 10), (8, 12)], 12), ([(0, 1), (4, 6)], 3)],
+    ("spans", "alone"),
+    [
+        ([], []),
+        ([(0, 5)], [5]),
+        ([(0, 5), (5, 9)], [5, 4]),
+        ([(3, 4), (0, 10), (8, 12)], [0, 10, 2]),
+        ([(0, 1), (4, 6)], [1, 2]),
+        ([(0, 4), (1, 6), (2, 5), (2, 9)], [4, 2, 0, 3]),
+    ],
 )
-def test_a_union_counts_no_moment_twice(spans, total):
-    assert union_ns(spans) == total
+def test_no_moment_counts_twice_and_of_two_that_overlap_the_earlier_has_it(spans, alone):
+    assert alone_times(spans) == alone
 
 
 def test_a_trace_is_read_plain_and_gzipped(tmp_path):

@@ -107,6 +107,15 @@ def test_a_device_that_is_busier_than_the_time_it_had_is_found(folder):
     ]
 
 
+def test_parts_of_a_token_that_are_more_than_the_device_was_busy_are_found(folder):
+    edit(folder / "000.json", "profile", "decode_busy_s", to=0.3)
+    edit(folder / "000.json", "profile", "kernels", 0, "decode_alone_s", to=0.25)
+    edit(folder / "000.json", "profile", "kernels", 1, "decode_alone_s", to=0.05)
+    assert mismatches(folder) == []
+    edit(folder / "000.json", "profile", "kernels", 1, "decode_alone_s", to=0.1)
+    assert mismatches(folder) == ["000.json: profile: decode_busy_s is 0.3, but the samples give 0.35"]
+
+
 def test_bits_per_weight_are_computed_again(folder):
     edit(folder / "000.json", "load", "bits_per_weight", to=4.0)
     assert "000.json: load: bits_per_weight is 4.0, but the samples give 16.0" in mismatches(folder)

@@ -31,7 +31,11 @@ def decode_phase(profile: Profile) -> Phase:
             profiled_s=profile.latency_s / profile.new_tokens,
         )
     kernels = [
-        Kernel(name=kernel.name, calls=kernel.decode_calls, total_s=kernel.decode_s)
+        Kernel(
+            name=kernel.name,
+            calls=kernel.decode_calls,
+            total_s=kernel.decode_s if kernel.decode_alone_s is None else kernel.decode_alone_s,
+        )
         for kernel in profile.kernels
         if kernel.decode_calls and kernel.decode_s is not None
     ]

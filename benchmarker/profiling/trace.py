@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,7 +111,8 @@ def device_work(
             numbers = ", ".join(str(device) for device in sorted(devices))
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {device_index}")
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
-    return _work(intervals, [interval.end_ns - interval.start_ns for interval in intervals], decode_from_ns)
+    lengths = [interval.end_ns - interval.start_ns for interval in intervals]
+    return _work(intervals, lengths, decode_from_ns, may_overlap=True)
 
 
 def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None) -> Work:
@@ -125,7 +127,7 @@ def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None)
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    work = _work(intervals, self_times(intervals), decode_from_ns)
+    work = _work(intervals, self_times(intervals), decode_from_ns, may_overlap=False)
     decode = work.decode and work.decode._replace(busy_s=sum(one.decode_s or 0.0 for one in work.kernels))
     return work._replace(busy_s=work.kernel_s, decode=decode)
 
@@ -168,24 +170,22 @@ def self_times(intervals: list[Interval]) -> list[int]:
     return [max(0, one) for one in own]
 
 
-def union_ns(spans: Iterable[tuple[int, int]]) -> int:
-    """Time during which at least one of the (start, end) spans runs."""
-    total, reached = 0, None
-    for start, end in sorted(spans):
-        if reached is None or start > reached:
-            total += end - start
-            reached = end
-        elif end > reached:
-            total += end - reached
-            reached = end
-    return total
+def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Of each (start, end), the time in which none that started before it still ran. Together they are the time in
+    which at least one ran."""
+    alone, reached = [0] * len(spans), None
+    for index in sorted(range(len(spans)), key=spans.__getitem__):
+        start, end = spans[index]
+        alone[index] = max(0, end - (start if reached is None else max(start, reached)))
+        reached = end if reached is None else max(reached, end)
+    return alone
 
 
 def _contains(outer: Interval, inner: Interval) -> bool:
     return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
-def _work(intervals: list[Interval], own_ns: list[int], decode_from_ns: int | None) -> Work:
+def _work(intervals: list[Interval], own_ns: list[int], decode_from_ns: int | None, *, may_overlap: bool) -> Work:
     totals: dict[str, list[int]] = {}
     after = [decode_from_ns is not None and interval.start_ns >= decode_from_ns for interval in intervals]
     is_split = any(after) and not all(after)
@@ -196,14 +196,14 @@ def _work(intervals: list[Interval], own_ns: list[int], decode_from_ns: int | No
         total[2] += is_decode
         total[3] += own * is_decode
     longest_first = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
+    kernels = tuple(_kernel(name, total, is_split=is_split) for name, total in longest_first)
+    decode = [interval for interval, is_decode in zip(intervals, after, strict=True) if is_decode]
     return Work(
-        kernels=tuple(_kernel(name, total, is_split=is_split) for name, total in longest_first),
+        kernels=_with_time_alone(kernels, decode) if is_split and may_overlap else kernels,
         kernel_s=sum(own_ns) / 1e9,
         busy_s=_busy_s(intervals),
         span_s=_span_s(intervals),
-        decode=_decode([interval for interval, is_decode in zip(intervals, after, strict=True) if is_decode])
-        if is_split
-        else None,
+        decode=_decode(decode) if is_split else None,
     )
 
 
@@ -212,6 +212,13 @@ def _kernel(name: str, total: list[int], *, is_split: bool) -> Kernel:
     if not is_split:
         return Kernel(name=name, calls=calls, total_s=time_ns / 1e9)
     return Kernel(name=name, calls=calls, total_s=time_ns / 1e9, decode_calls=decode_calls, decode_s=decode_ns / 1e9)
+
+
+def _with_time_alone(kernels: Iterable[Kernel], decode: list[Interval]) -> tuple[Kernel, ...]:
+    alone: Counter[str] = Counter()
+    for interval, alone_ns in zip(decode, _alone_ns(decode), strict=True):
+        alone[interval.name] += alone_ns
+    return tuple(one.model_copy(update={"decode_alone_s": alone[one.name] / 1e9}) for one in kernels)
 
 
 def _decode(intervals: list[Interval]) -> Decode:
@@ -224,7 +231,11 @@ def _decode(intervals: list[Interval]) -> Decode:
 
 
 def _busy_s(intervals: list[Interval]) -> float:
-    return union_ns((interval.start_ns, interval.end_ns) for interval in intervals) / 1e9
+    return sum(_alone_ns(intervals)) / 1e9
+
+
+def _alone_ns(intervals: list[Interval]) -> list[int]:
+    return alone_times([(interval.start_ns, interval.end_ns) for interval in intervals])
 
 
 def _span_s(intervals: list[Interval]) -> float:
