@@ -123,10 +123,15 @@ def make_job(
     asked_model = _with(experiment.model if experiment else ModelSpec(), model)
     asked_quality = _with(experiment.quality if experiment else QualitySpec(), quality)
     _check_quality(asked_model, asked_quality, given=quality)
+    asked_grid = _with(experiment.grid if experiment else Grid(), _one_kind_of_prompt(grid))
+    if model.get("chat_template") and not asked_grid.prompts:
+        raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
+    if procedure.get("profile") is False and procedure.get("profile_tokens") is not None:
+        raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
     return Job(
         model=asked_model,
         variant=_form(base, form, _each_once(options)),
-        grid=_with(experiment.grid if experiment else Grid(), _one_kind_of_prompt(grid)),
+        grid=asked_grid,
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
         quality=asked_quality,
         device=device,

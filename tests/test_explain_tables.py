@@ -135,6 +135,8 @@ def test_several_tables_of_one_file_are_set_side_by_side_when_asked() -> None:
     assert "**Each against the first**" not in output(ROCM)
     printed = output(ROCM, "--compare")
     assert "| matmul           |     1.6220 s | 966.04 ms (-655.96 ms) |" in printed
+    refused = CliRunner().invoke(app, ["explain", "results/reference/h100", "--compare"])
+    assert (refused.exit_code, "and there is no log" in refused.output) == (2, True)
 
 
 def test_a_table_alone_says_what_it_cannot_tell() -> None:

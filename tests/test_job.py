@@ -60,6 +60,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
     ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: input should be greater than 0, not 0"),
     ({"grid": {"prompts": ["hi"], "prompt_tokens": [512]}}, "--prompt and --prompt-tokens: .*; give one of them"),
+    ({"model": {"chat_template": True}}, "--chat-template: wraps a text, and there is none; add --prompt TEXT"),
+    ({"procedure": {"profile": False, "profile_tokens": 8}}, "--profile-tokens: does nothing beside --no-profile"),
     ({"form": {"quant": "gptq"}, "options": ["bits=4", "bits=8"]}, "--option bits: given twice, as 4 and as 8"),
     ({"procedure": {"runs": 0}}, "command line: runs: input should be greater than 0, not 0"),
     (

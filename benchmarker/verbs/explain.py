@@ -47,6 +47,8 @@ def explain(
         from benchmarker.explaining.logs import is_text, read_text
 
         texts = [path for path in paths if is_text(path)]
+        if compare_tables and not texts:
+            raise SpecError("--compare: sets a log's tables side by side, and there is no log; records need no option")
         readings = [read_text(path) for path in texts]
         explained = [
             compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
