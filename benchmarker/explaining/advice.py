@@ -29,7 +29,7 @@ def advice_for(bound: Bound, case: Case) -> str:
 def graph_ceiling(phase: Phase, limits: Limits | None, *, batch_size: int) -> Ceiling:
     """Tokens a second if the host never made the device wait, as in a replayed graph.
 
-        seconds = busy + kernels * (time of an empty kernel in a graph - shortest kernel)
+        seconds = busy + kernels * max(0, time of an empty kernel in a graph - shortest kernel)
 
     An empty kernel in a graph takes its own time, about that of the shortest in the profile, and what is left of a
     launch there.
