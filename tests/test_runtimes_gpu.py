@@ -19,7 +19,7 @@ from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
-from benchmarker.runtimes.products import GATED, JOINED, by_rows
+from benchmarker.runtimes.products import CODES, GATED, JOINED, by_rows
 from tests.loading import tokens_of, with_uneven_norms
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
@@ -209,7 +209,9 @@ def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: 
     runtime = CompiledRuntime(tried, device)
     assert len(expected[0].unique()) > 10
     assert tokens_of(runtime, asked, 64) == expected.tolist()
-    assert bool(runtime.facts().own_products) == (EARLY or quant == "bnb4")
+    said = runtime.facts().own_products or ""
+    assert (by_rows(1, 15) in said if quant == "bnb4" else by_rows(15, 15) in said) == EARLY
+    assert (CODES in said) == (EARLY and quant == "bnb4")
 
 
 def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:

@@ -12,6 +12,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    BitsAndBytesConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -33,7 +34,7 @@ from benchmarker.runtimes.fixed import Filled, FixedLayer
 from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
-from benchmarker.runtimes.linears import as_rows, fits_words, prepare_linears
+from benchmarker.runtimes.linears import as_rows, fits_codes, fits_words, prepare_linears
 from benchmarker.runtimes.products import CODES, GATED, JOINED, by_rows
 from benchmarker.spec import Scalar
 from tests.loading import load, tokens_of, with_uneven_norms
@@ -337,10 +338,8 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
 
 @pytest.mark.slow
 def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(model_folder) -> None:
-    model = load(model_folder, "bnb4", dtype="float32").model
+    model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
     linears: list[Any] = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
-    for linear in linears:
-        linear.support_avx512bf16_for_cpu = False  # would repack the weights at the first call
     asked = torch.arange(10, 30)[None]
     expected = tokens_of(EagerRuntime(model, CpuDevice()), asked, 32)
     names, size = set(dict(model.named_modules())), weights_size(model)
@@ -356,6 +355,14 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert tokens_of(EagerRuntime(model, CpuDevice()), asked, 32) == expected
+
+
+def unpacked(model: Any) -> Any:
+    """With bitsandbytes' weights left as they lie on a GPU; on some processors it repacks them at the first call."""
+    for linear in model.modules():
+        if type(linear).__name__ == "Linear4bit":
+            linear.support_avx512bf16_for_cpu = False
+    return model
 
 
 class ByHand:
@@ -381,6 +388,7 @@ class ByHand:
     def codes_times(
         self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor, parts: int
     ) -> torch.Tensor:
+        self.made.append(torch.Size((2 * packed.numel() // len(hidden), len(hidden))))
         codes = torch.stack((packed >> 4, packed & 15), 1).flatten().int()
         weights = (numbers[codes].view(len(scales), -1) * scales[:, None]).view(-1, len(hidden))
         return torch.stack([weights[:, at::parts] @ hidden[at::parts].float() for at in range(parts)])
@@ -456,18 +464,69 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
 def test_our_kernel_takes_bitsandbytes_codes_whose_scales_are_numbers(
     model_folder, options: dict[str, Scalar], ours: bool, by_hand: ByHand
 ) -> None:
-    model = load(model_folder, "bnb4", dtype="float32", **options).model
-    for linear in model.modules():
-        if type(linear).__name__ == "Linear4bit":
-            linear.support_avx512bf16_for_cpu = False  # would repack the weights at the first call
+    model = unpacked(load(model_folder, "bnb4", dtype="float32", **options).model)
     many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
     expected = logits(model, many), logits(model, one)
     for _ in range(2):
         assert prepare_linears(model) == [by_rows(1, 15), *([CODES] if ours else [])]
         assert join_linears(model) == ([JOINED] if ours else [])
+    by_hand.made.clear()
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 1e-4
+    layer = [128 + 2 * 64, 128, 2 * 256, 128] if ours else []
+    assert [shape[0] for shape in by_hand.made] == [*layer, *layer, model.lm_head.out_features]
     assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+def test_a_bias_in_another_type_than_the_models_is_added_in_the_models(tmp_path, by_hand: ByHand) -> None:
+    # bitsandbytes leaves it in the type that it computes in, which a checkpoint in 4 bit has of its own.
+    qwen2().save_pretrained(tmp_path)
+    in_4bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    model = unpacked(
+        Qwen2ForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.bfloat16, device_map="cpu", quantization_config=in_4bit
+        ).eval()
+    )
+    one = torch.tensor([[10]])
+    expected = logits(model, one)
+    assert model.model.layers[0].self_attn.q_proj.bias.dtype == torch.float32
+    assert prepare_linears(model)[1:] == [CODES]
+    join_linears(model)
+    by_hand.made.clear()
+    made = logits(model, one)
+    assert len(by_hand.made) == 4 * len(model.model.layers) + 1
+    hidden = torch.randn(1, 1, 64, dtype=torch.bfloat16)
+    assert model.model.layers[0].self_attn.q_proj(hidden).dtype == torch.bfloat16
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+
+
+@pytest.mark.slow
+def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
+    model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
+    linear: Any = model.model.layers[0].mlp.gate_proj
+    state = linear.weight.quant_state
+    assert fits_codes(linear)
+    for where, name, value in (
+        (state, "blocksize", 256),
+        (state, "nested", True),
+        (state, "absmax", state.absmax.half()),
+        (state, "shape", torch.Size(reversed(state.shape))),
+        (linear, "in_features", 100),
+        (linear.weight, "data", linear.weight.data.flatten().view(torch.bfloat16)),
+        (linear.weight, "quant_state", None),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(where, name, value)
+            assert not fits_codes(linear), name
+    assert fits_codes(linear)
+    assert not fits_codes(model.lm_head)
+    # One that wraps another under its name adds something to what that makes.
+    assert not fits_codes(type("Linear4bit", (torch.nn.Module,), {})())
+    linear.in_features = 100
+    assert prepare_linears(model)[1:] == [f"{CODES} (13 of 14 linears)"]
 
 
 @pytest.mark.slow

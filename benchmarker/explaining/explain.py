@@ -147,8 +147,8 @@ def _explanation(
 
 
 def _multiplies_words(record: RunRecord) -> bool:
-    """Whether GPTQ's products are ours, which they are for one query."""
-    return PACKED in ((record.runtime and record.runtime.own_products) or "")
+    """Whether all of GPTQ's products are ours, which they are for one query."""
+    return PACKED in ((record.runtime and record.runtime.own_products) or "").split("; ")
 
 
 def _row(

@@ -1,21 +1,18 @@
 """A vector times bitsandbytes' packed 4-bit codes, as one kernel that reads each word once.
 
-A code is the place of a weight among sixteen numbers, which no arithmetic makes of it. Here each lane of a warp keeps
-one of them, and a code is looked up by asking the lane for it: one instruction, which needs four bits and ignores
-those above, so that a shift alone makes the next code of a word. (From a table in memory it takes three.)
+For NVIDIA's Hopper and newer. A code is the place of a weight among sixteen numbers, which no arithmetic makes of it.
+Here each lane of a warp keeps one of them, and a code is looked up by asking the lane for it: one instruction, which
+needs four bits and ignores those above, so that a shift alone makes the next code of a word. (From a table in memory it
+takes three.)
 
-On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
-weights at once, which nothing in a step writes; for the vector it waits.
-
-Imported only where there is a GPU, since torch brings Triton only there.
+It starts while the kernel before it ends (programmatic dependent launch) and reads its weights at once, which nothing
+in a step writes; for the vector it waits. Imported only where there is a GPU, since torch brings Triton only there.
 """
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from benchmarker.runtimes.early import can_start_early
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -31,7 +28,7 @@ WARPS = 2
 def codes_kernel(  # type: ignore[no-untyped-def]
     hidden, words, scales, numbers, made,
     outputs,
-    inputs: tl.constexpr, in_block: tl.constexpr, rows: tl.constexpr, blocks: tl.constexpr, early: tl.constexpr,
+    inputs: tl.constexpr, in_block: tl.constexpr, rows: tl.constexpr, blocks: tl.constexpr,
 ):  # fmt: skip
     """hidden: [inputs]; words: [outputs, inputs / 8]; scales: [outputs, inputs / 8 / in_block]; numbers: [16]; made:
     [grid, outputs]. A block has one scale and so many words."""
@@ -48,9 +45,8 @@ def codes_kernel(  # type: ignore[no-untyped-def]
         scales + row.to(tl.int64)[:, None] * in_row + block[None, :],
         mask=inside[:, None] & (block < in_row)[None, :], other=0.0,
     )  # fmt: skip
-    if early:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     weight = _looked_up(tl.reshape(packed, [rows, blocks, in_block]), numbers)
     start = (block[:, None] * in_block + tl.arange(0, in_block)[None, :]) * 8
     known = (block < in_row)[:, None]
@@ -117,7 +113,7 @@ def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor,
     """Weights that were written just before on the same device must be waited for by the caller.
 
     Args:
-        hidden: [in], where `in` is a multiple of a block.
+        hidden: [in], where `in` is a multiple of a block. Begins at a multiple of 4 bytes, as whole tensors do.
         packed: [out * in / 2, 1], 8 bits: two codes a byte, the earlier input's in the upper four bits.
         scales: [blocks], 32 bits: of so many weights each, one row of inputs after another.
         numbers: [16], 32 bits: what the codes stand for, times the scale.
@@ -128,12 +124,10 @@ def codes_times(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor,
     """
     inputs, words = len(hidden), packed.numel() // 4
     made, in_block = _room(hidden, packed, parts), words // len(scales)
-    early = can_start_early(hidden.device)
     with torch.cuda.device_of(made):
         codes_kernel[(triton.cdiv(made.shape[1], ROWS), parts)](
             hidden.contiguous(), packed.view(-1).view(torch.int32), scales, numbers, made, made.shape[1],
-            inputs=inputs, in_block=in_block, rows=ROWS, blocks=WORDS // in_block, early=early, num_warps=WARPS,
-            **({"launch_pdl": True} if early else {}),
+            inputs=inputs, in_block=in_block, rows=ROWS, blocks=WORDS // in_block, num_warps=WARPS, launch_pdl=True,
         )  # fmt: skip
     return made
 

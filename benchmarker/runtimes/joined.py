@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
-from benchmarker.runtimes.linears import is_one_query, rows_forward
+from benchmarker.runtimes.linears import is_4bit, is_one_query, rows_forward
 from benchmarker.runtimes.products import JOINED
 
 if TYPE_CHECKING:
@@ -55,17 +55,13 @@ def join_linears(model: PreTrainedModel) -> list[str]:
     Returns:
         What the record says of it.
     """
-    linears = [module for module in model.modules() if _is_4bit(module) or type(module).forward is rows_forward]
+    linears = [module for module in model.modules() if is_4bit(module) or type(module).forward is rows_forward]
     apart = [linear for linear in linears if not hasattr(linear, "part")]
     for together in _sharing(model, apart) if len(apart) > 1 else ():
         product = _joined(together)
         if product is not None:
             _attach(together, product)
     return [JOINED] if any(hasattr(module, "part") for module in model.modules()) else []
-
-
-def _is_4bit(module: nn.Module) -> bool:
-    return type(module).__name__ == "Linear4bit"
 
 
 def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
@@ -128,14 +124,14 @@ def _joined(linears: Sequence[Any]) -> nn.Linear | None:
     product = nn.Linear(1, 1, bias=False, device="meta")
     product.in_features = linears[0].in_features
     product.out_features = sum(linear.out_features for linear in linears)
-    weight: Any = _joined_4bit(linears, product.out_features) if _is_4bit(linears[0]) else _joined_rows(linears)
+    weight: Any = _joined_4bit(linears, product.out_features) if is_4bit(linears[0]) else _joined_rows(linears)
     if weight is None:
         return None
     product.__class__ = type(linears[0])
     product.weight = weight
     if linears[0].bias is not None:
         product.bias = _in_a_row([linear.bias for linear in linears])
-    if _is_4bit(product):
+    if is_4bit(product):
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
             setattr(product, name, getattr(linears[0], name))
         product.quant_state = weight.quant_state

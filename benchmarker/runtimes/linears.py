@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import through_operator
-from benchmarker.runtimes.products import CODES, PACKED, by_rows
+from benchmarker.runtimes.products import CODES, PACKED, by_rows, counted
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512
@@ -43,16 +43,21 @@ def prepare_linears(model: nn.Module) -> list[str]:
     Returns:
         What the record says of products that are ours.
     """
-    forms = []
+    forms, words, codes = [], [], []
     for module in model.modules():
         form = _form_for(module)
         if form:
             module.__class__ = with_forward(type(module), form)
+        # Where products are joined, the form is what they have by themselves.
+        own = cast("Any", type(module)).alone if hasattr(module, "part") else type(module).forward
         if isinstance(module, nn.Linear) or hasattr(module, "qweight"):
-            # Where products are joined, the form is what they have by themselves.
-            forms.append(cast("Any", type(module)).alone if hasattr(module, "part") else type(module).forward)
+            forms.append(own)
+        if hasattr(module, "qweight"):
+            words.append(own is _packed)
+        if is_4bit(module):
+            codes.append(own is _coded)
     said = [by_rows(forms.count(rows_forward), len(forms))] if rows_forward in forms else []
-    return said + [what for form, what in ((_packed, PACKED), (_coded, CODES)) if form in forms]
+    return said + [counted(what, ours) for what, ours in ((PACKED, words), (CODES, codes)) if any(ours)]
 
 
 def _form_for(module: nn.Module) -> Callable[..., Tensor] | None:
@@ -107,13 +112,20 @@ def fits_words(linear: Any) -> bool:
     return bool((linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all())
 
 
+def is_4bit(module: nn.Module) -> bool:
+    """Whether it is bitsandbytes' linear in 4 bit. Others wrap one under its name, and do more."""
+    return type(module).__name__ == "Linear4bit" and isinstance(module, nn.Linear)
+
+
 def fits_codes(linear: Any) -> bool:
     """Whether a layer has bitsandbytes' 4-bit weights in a form that `codes_times` knows, where that gains."""
-    if type(linear).__name__ != "Linear4bit" or not can_start_early(linear.weight.device):
+    if not is_4bit(linear) or not can_start_early(linear.weight.device) or linear.weight.quant_state is None:
         return False
     state = linear.weight.quant_state
     is_plain = linear.weight.dtype == torch.uint8 and state.absmax.dtype == torch.float32 and not state.nested
-    return is_plain and state.blocksize in CODES_IN_BLOCKS and linear.in_features % state.blocksize == 0
+    is_by_row = tuple(state.shape) == (linear.out_features, linear.in_features)
+    has_blocks = state.blocksize in CODES_IN_BLOCKS and linear.in_features % state.blocksize == 0
+    return is_plain and is_by_row and has_blocks
 
 
 def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
@@ -154,7 +166,8 @@ def _coded(linear: Any, hidden: Tensor) -> Tensor:
 def _finished(made: Tensor, linear: Any, hidden: Tensor) -> Tensor:
     """A product with its bias, in the shape that follows from the vector's."""
     if linear.bias is not None:
-        made = made + linear.bias
+        # bitsandbytes leaves a bias in the type that its kernel computes in.
+        made = made + linear.bias.to(made.dtype)
     return made.view(*hidden.shape[:-1], -1)
 
 
