@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarker.errors import ResultsError
+from benchmarker.loaders.source import look_for
 from benchmarker.measure.monitor import Monitor, find_monitor
 from benchmarker.names import slug
 from benchmarker.record import Environment
 from benchmarker.report.words import duration_words
+from benchmarker.spec import ModelSpec
 from benchmarker.sweeping.arguments import RESULTS, Asked, Settings, read_arguments
 from benchmarker.sweeping.attempts import measure
 from benchmarker.sweeping.child import SweepTimeoutError
@@ -44,6 +46,7 @@ class Seams:
     """What draws the report, before its arguments."""
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+    look_for: Callable[[ModelSpec], None] = look_for
 
 
 DEFAULTS = Settings()
@@ -67,8 +70,8 @@ def run_sweep(
         What failed, by variant, round and cell.
 
     Raises:
-        BenchmarkerError: The config or an option is wrong, or the folder is another sweep's; nothing has run. Or a
-            record could not be saved; what there is was compared first.
+        BenchmarkerError: The config or an option is wrong, there is no such model, or the folder is another sweep's;
+            nothing has run. Or a record could not be saved; what there is was compared first.
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
     asked = read_arguments(config, arguments, settings)
@@ -78,6 +81,10 @@ def run_sweep(
         terminal.line(line)
     if settings.dry_run:
         return []
+    if not settings.resume:
+        # Or every variant would say it.
+        for model in dict.fromkeys(job.model for job in asked.jobs.values()):
+            seams.look_for(model)
     surroundings = seams.look_around(next(iter(asked.jobs.values())).device)
     site = Site(
         asked=asked,

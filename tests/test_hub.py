@@ -28,12 +28,23 @@ else:
     print(json.dumps({"revision": found.revision, "files": files, "folder": str(found.folder)}))
 """
 
+LOOK = """
+import json, sys
+from benchmarker.errors import BenchmarkerError
+from benchmarker.loaders.source import look_for
+from benchmarker.spec import ModelSpec
+try:
+    look_for(ModelSpec(**json.loads(sys.argv[1])))
+except BenchmarkerError as error:
+    print(error)
+"""
 
-def ask(home: Path, model: dict[str, object], **variables: str) -> str:
+
+def ask(home: Path, model: dict[str, object], *, script: str = FIND, **variables: str) -> str:
     """What a fresh process prints: the hub library reads its variables once, when it is imported."""
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret"} | variables
     done = subprocess.run(
-        [sys.executable, "-c", FIND, json.dumps({"id": "some/model"} | model)],
+        [sys.executable, "-c", script, json.dumps({"id": "some/model"} | model)],
         env=environment,
         capture_output=True,
         text=True,
@@ -110,6 +121,17 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path):
 def test_the_hub_is_down(tmp_path):
     with serving(Hub({}, refuse=(503, ""))) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == UNREACHABLE
+
+
+def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would(session_model, tmp_path):
+    with serving(hub_of(session_model)) as hub:
+        assert ask(tmp_path, {}, script=LOOK, HF_ENDPOINT=hub.url) == ""
+        assert not any("/resolve/" in path for path in hub.asked)
+        assert "no revision" in ask(tmp_path, {"revision": "v9"}, script=LOOK, HF_ENDPOINT=hub.url)
+        ask(tmp_path, {"load_format": "dummy"}, HF_ENDPOINT=hub.url)
+    # In the cache now.
+    assert ask(tmp_path, {"load_format": "dummy"}, script=LOOK, HF_HUB_OFFLINE="1") == ""
+    assert ask(tmp_path / "other", {}, script=LOOK, HF_HUB_OFFLINE="1") == UNREACHABLE
 
 
 @pytest.mark.parametrize("refusal", [(404, "RepoNotFound"), (401, "")])

@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarker.errors import ResultsError, SpecError
+from benchmarker.errors import ModelError, ResultsError, SpecError
 from benchmarker.record import DeviceFacts
 from benchmarker.recordfile import UNFINISHED, read_record, write_record
 from benchmarker.report.words import duration_words
+from benchmarker.spec import ModelSpec
 from benchmarker.specfile import read_experiment
 from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
 from benchmarker.sweeping.lock import LOCK, Owner, locked
@@ -23,6 +24,21 @@ from benchmarker.sweeping.plan import Task, order, without_given_up
 from tests.faults.stage import Stage
 
 CONFIG = Path("configs/qwen3-4b.yaml")
+
+
+def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -> None:
+    def nowhere(model: ModelSpec) -> None:
+        raise ModelError(f"{model.id}: no such folder")
+
+    stage = Stage(tmp_path, look_for=nowhere)
+    with pytest.raises(ModelError, match=r"^Qwen/Qwen3-4B: no such folder$"):
+        stage.sweep()
+    assert not stage.results.exists()
+    # What was measured of it is compared all the same.
+    stage.look_for = lambda model: None
+    stage.sweep()
+    stage.look_for = nowhere
+    assert stage.sweep(resume=True) == []
 
 
 def test_names_and_options_are_told_apart_wherever_they_stand() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarker.errors import ModelError
-from benchmarker.loaders.base import Progress
+from benchmarker.loaders.base import Progress, Silent
 from benchmarker.loaders.files import PICKLES, pickle_only
 from benchmarker.loaders.shapes import shape_names
 
@@ -62,15 +62,36 @@ def fetch(
         check_config(_download(model_id, revision, shape, progress))
         folder = _download(model_id, revision, everything, progress)
     except _NoAnswerError as error:
-        way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
-        if not weights:
-            shapes = ", ".join(shape_names())
-            way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
-        raise ModelError(
-            f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
-            f"and it is not in the cache; {way_on}"
-        ) from error
+        raise _out_of_reach(model_id, weights=weights) from error
     return folder, folder.name
+
+
+def look_up(model_id: str, *, revision: str | None, weights: bool) -> None:
+    """See whether `fetch` would find the model, without fetching it.
+
+    Raises:
+        ModelError: As there.
+    """
+    known = _ask(model_id, revision)
+    if known is not None:
+        if weights:
+            _check_weights(model_id, known)
+        return
+    try:
+        _download(model_id, revision, [*SHAPE_FILES], Silent(), offline=True)
+    except _NoAnswerError as error:
+        raise _out_of_reach(model_id, weights=weights) from error
+
+
+def _out_of_reach(model_id: str, *, weights: bool) -> ModelError:
+    way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+    if not weights:
+        shapes = ", ".join(shape_names())
+        way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
+    return ModelError(
+        f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
+        f"and it is not in the cache; {way_on}"
+    )
 
 
 def _check_weights(model_id: str, names: list[str]) -> None:

@@ -15,7 +15,7 @@ from benchmarker.errors import ModelError
 from benchmarker.loaders.base import Checkpoint, Progress, Silent, Target
 from benchmarker.loaders.dummy import make_dummy
 from benchmarker.loaders.files import check_weights, read_config
-from benchmarker.loaders.hub import fetch
+from benchmarker.loaders.hub import fetch, look_up
 from benchmarker.loaders.reading import import_libraries, load_tokenizer
 from benchmarker.loaders.registry import LOADERS
 from benchmarker.loaders.shapes import models_with_weights, only_shipped, shipped_shape
@@ -86,15 +86,46 @@ def find_checkpoint(
     )
 
 
+def look_for(model: ModelSpec) -> None:
+    """See whether there is such a model, before anything is downloaded or loaded.
+
+    Raises:
+        ModelError: It cannot be found, reached or read.
+    """
+    weights = model.load_format != "dummy"
+    folder = _local_folder(model, weights=weights)
+    if folder is None:
+        look_up(model.id, revision=model.revision, weights=weights)
+        return
+    read_config(folder)
+    if weights:
+        check_weights(folder)
+
+
 def _find_folder(
     model: ModelSpec, *, weights: bool, check: Callable[[Path], None], progress: Progress
 ) -> tuple[Path, str | None]:
     """The model's folder, and the hub commit that it came from."""
+    folder = _local_folder(model, weights=weights)
+    if folder is not None:
+        check(folder)
+        return folder, None
+    return fetch(
+        model.id,
+        revision=model.revision,
+        weights=weights,
+        code=model.trust_remote_code,
+        check_config=check,
+        progress=progress,
+    )
+
+
+def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
+    """A folder that needs no hub; None for the hub."""
     local = Path(model.id).expanduser()
     if local.is_dir():
         _refuse_revision(model, "a folder")
-        check(local)
-        return local, None
+        return local
     if local.is_file():
         raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
     shape = shipped_shape(model.id)
@@ -106,20 +137,11 @@ def _find_folder(
                 f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
                 f"(with weights there is {has})"
             )
-        check(shape)
-        return shape, None
+        return shape
     if shape is not None and not weights and model.revision is None:
-        check(shape)
-        return shape, None
+        return shape
     _check_hub_id(model.id)
-    return fetch(
-        model.id,
-        revision=model.revision,
-        weights=weights,
-        code=model.trust_remote_code,
-        check_config=check,
-        progress=progress,
-    )
+    return None
 
 
 def _refuse_revision(model: ModelSpec, what: str) -> None:

@@ -22,6 +22,7 @@ from benchmarker.job import blank_record
 from benchmarker.measure.monitor import Monitor, find_monitor
 from benchmarker.record import Environment, RunRecord
 from benchmarker.silence import Streams
+from benchmarker.spec import ModelSpec
 from benchmarker.sweep import Seams, Settings, run_sweep, sweep_file
 from benchmarker.sweeping.arguments import read_arguments
 from benchmarker.sweeping.site import Site
@@ -47,6 +48,7 @@ class Stage:
     model: str = "Qwen/Qwen3-4B"
     report: tuple[str, ...] = ("true",)
     """What draws the report."""
+    look_for: Callable[[ModelSpec], None] = lambda model: None
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -71,6 +73,7 @@ class Stage:
             report=self.report,
             look_around=lambda device: self.environment,
             find_monitor=self.find_monitor,
+            look_for=self.look_for,
         )
         self.before()
         try:
