@@ -81,11 +81,11 @@ def run_sweep(
         terminal.line(line)
     if settings.dry_run:
         return []
+    first = next(iter(asked.jobs.values()))
     if not settings.resume:
-        # Or every variant would say it.
-        for model in dict.fromkeys(job.model for job in asked.jobs.values()):
-            seams.look_for(model)
-    surroundings = seams.look_around(next(iter(asked.jobs.values())).device)
+        # It is the model of all variants, each of which would say so.
+        seams.look_for(first.model)
+    surroundings = seams.look_around(first.device)
     site = Site(
         asked=asked,
         settings=settings,
