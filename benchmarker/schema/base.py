@@ -1,0 +1,64 @@
+"""Plain frozen values: the base of everything that is read from or written to a file.
+
+Strict: a number in quotes is not a number, and a key that nobody knows is an error with the near miss, because a
+misspelt option that is silently ignored makes a wrong measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import ValidationError
+
+from benchmarker.core.errors import did_you_mean
+
+SHOWN_LENGTH = 60
+"""A longer value is not repeated in a message."""
+
+
+class Plain(BaseModel):
+    """A frozen value that refuses unknown keys and converts nothing."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+def first_problem(error: ValidationError, kind: type[Plain]) -> str:
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
+
+    Args:
+        kind: What was being validated.
+    """
+    problem = error.errors()[0]
+    place = list(problem["loc"])
+    text = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        key = str(place.pop())
+        text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
+    elif problem["type"] not in ("value_error", "missing"):
+        given = problem["input"]
+        shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
+        text = f"{text[0].lower()}{text[1:]}{shown}"
+    path = ""
+    for part in place:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return f"{path}: {text}" if path else text
+
+
+def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
+    """The keys that the value at this place may have."""
+    found: type[BaseModel] | None = kind
+    for part in place:
+        if found is not None and isinstance(part, str) and part in found.model_fields:
+            found = next(_models_in(found.model_fields[part].annotation), None)
+    return list(found.model_fields) if found is not None else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
