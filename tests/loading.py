@@ -14,7 +14,7 @@ from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.runtimes.base import Runtime
 from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
-from benchmarker.schema.record import LoadFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 EMBEDDING = 2048 * 128
 LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)

@@ -31,11 +31,15 @@ ABOVE = ("cli", "run", "__main__")
 
 ARROWS_TO_CUT = {
     "checkpoints -> quantization",
+    "comparison -> workloads",
     "comparison -> explain",
     "comparison -> report",
     "execution -> explain",
     "execution -> report",
     "explain -> logs",
+    "explain -> workloads",
+    "logs -> workloads",
+    "report -> workloads",
     "logs -> quantization",
     "measure -> workloads",
     "runtimes -> workloads",

@@ -34,9 +34,9 @@ from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_codes, fits_words, prepare_linears
+from benchmarker.schema.engine_facts import StepFacts
 from benchmarker.schema.experiment import Scalar
 from benchmarker.schema.old_products import CODES, GATED, JOINED, by_rows
-from benchmarker.schema.record import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10

@@ -15,8 +15,8 @@ import pytest
 from benchmarker.comparison.words import duration_words
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.experiment import ModelSpec
-from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.lock import LOCK, Owner, locked
 from benchmarker.sweep.order import Task, order, without_given_up

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarker.hardware.gauge import NvidiaGauge, Reading
 from benchmarker.hardware.monitor import Monitor, conditions, find_monitor, why_invalid
-from benchmarker.schema.record import Conditions
+from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record_io import read_record, write_record
 from tests import records
 from tests.faults.stage import Stage
@@ -60,18 +60,24 @@ def test_many_readings_become_one() -> None:
         (Conditions(samples=9, throttled_by=("power_cap",)), None),
         (
             Conditions(samples=9, throttled_by=("hardware_thermal", "power_cap")),
-            "the board was throttled meanwhile (hardware thermal)",
+            ("throttled", "the board was throttled meanwhile (hardware thermal)"),
         ),
         (Conditions(samples=9, processes=1), None),
         (
             Conditions(samples=9, processes=2),
-            "2 processes were on the device; end the others, or accept them with --allow-shared",
+            (
+                "shared_device",
+                "2 processes were on the device; end the others, or accept them with --allow-shared",
+            ),
         ),
         (Conditions(samples=9, sm_clock_mhz=1490, sm_clock_full_mhz=1980), None),
-        (Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980), "the clock was 1400 MHz of 1980"),
+        (
+            Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980),
+            ("throttled", "the clock was 1400 MHz of 1980"),
+        ),
     ],
 )
-def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: str | None) -> None:
+def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: tuple[str, str] | None) -> None:
     assert why_invalid(seen) == why
 
 

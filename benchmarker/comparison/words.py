@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.errors import BenchmarkerError
 from benchmarker.core.tables import escaped
 
 STATUSES = {
@@ -21,17 +20,8 @@ STATUSES = {
 }
 
 
-OWN_ERRORS = (*(kind.__name__ for kind in BenchmarkerError.__subclasses__()), "UnsupportedError")
-
-
 def status_words(status: str) -> str:
     return STATUSES.get(status, escaped(status))
-
-
-def reason_words(reason: str) -> str:
-    """A reason as its reader wants it: our own errors are sentences, and what we call them is no news to anyone."""
-    kind, _, sentence = reason.partition(": ")
-    return sentence if kind in OWN_ERRORS and sentence else reason
 
 
 def cell_words(key: CellKey | None) -> str:

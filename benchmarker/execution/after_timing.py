@@ -14,18 +14,24 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
 from benchmarker.execution.job import Job
 from benchmarker.hardware.board import find_board
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.energy import measure_energy
-from benchmarker.measure.profile import count_kernels, profile_generation
+from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
+from benchmarker.profiling.trace import Cut
+from benchmarker.schema.energy import Energy
 from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Cell, Energy, Profile, RunRecord
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.benchmark import GenerationStep, ModelBenchmarker
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.words import profiled_words
 
 Found = TypeVar("Found")
 
 
-def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+def kernels_counted(
+    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
     """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
     A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
@@ -34,19 +40,19 @@ def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, 
     if last is None or benchmarker.device.kind == "cpu":
         return {}
     counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
-    if isinstance(counted, str):
-        terminal.line(f"kernels not counted: {counted}")
+    if isinstance(counted, Missing):
+        terminal.line(f"kernels not counted: {counted.reason}")
         return {"no_profile": counted}
     return counted
 
 
-def _counted(record: RunRecord, point: Point, benchmarker: ModelBenchmarker) -> dict[str, Any]:
+def _counted(record: GenerationRecord, point: Point, benchmarker: ModelBenchmarker) -> dict[str, Any]:
     if record.cells[-1].status != "ok":
         # Back from the shape that did not work to the one that did.
         benchmarker.step(point)()
     kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
     facts = benchmarker.runtime.facts()
-    counted = {"runtime": facts.model_copy(update={"kernels_per_token": kernels})}
+    counted = {"engine": facts.model_copy(update={"kernels_per_token": kernels})}
     in_graph = facts.graph_kernels
     if kernels is None or in_graph is None or in_graph >= kernels:
         return counted
@@ -54,12 +60,14 @@ def _counted(record: RunRecord, point: Point, benchmarker: ModelBenchmarker) -> 
     return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
 
 
-def _invalid(cell: Cell, reason: str) -> Cell:
-    return cell.model_copy(update={"status": "invalid", "reason": reason}) if cell.status == "ok" else cell
+def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
+    if cell.status != "ok":
+        return cell
+    return cell.model_copy(update={"status": "invalid", "error_kind": "incomplete_graph", "reason": reason})
 
 
 def profiled(
-    job: Job, record: RunRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
+    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
@@ -69,31 +77,40 @@ def profiled(
     point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
     terminal.line(f"profiling one generation of {point.new_tokens} tokens")
     profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
-    if isinstance(profile, str):
-        terminal.line(f"no profile: {profile}")
+    if isinstance(profile, Missing):
+        terminal.line(f"no profile: {profile.reason}")
         return {"no_profile": profile}
     if not job.part:
-        terminal.table(profile_table(profile), detail=True)
+        terminal.table(profile_table(profile, what=profiled_words(profile)), detail=True)
     # Kernels that could not be counted are no reason why there is no profile.
     return {"profile": profile, "no_profile": None}
 
 
-def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile:
+def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> GenerationProfile:
     step = benchmarker.step(point)
     step()  # warm at this length too: its cache shape may be new
-    return profile_generation(
-        step,
-        device=benchmarker.device,
-        trace_path=path.with_suffix(".trace.json.gz"),
+    profile = profile_step(
+        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
+    )
+    return GenerationProfile(
+        # The fields and not a dump of them: these are checked values already.
+        **dict(profile),
         prompt_tokens=len(benchmarker.prompt(point).ids),
         new_tokens=point.new_tokens,
         batch_size=point.batch_size,
         depth=point.depth,
-        first_token_ns=lambda: step.first_token_ns,
     )
 
 
-def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
+    """Prefill ends and decoding begins with the first token."""
+    first_ns = step.first_token_ns
+    return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
+
+
+def with_energy(
+    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
     last = record.last_good
     if last is None:
@@ -101,10 +118,9 @@ def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, term
     point = job.points()[last]
     terminal.line("counting the energy of the last cell")
     energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
-    if isinstance(energy, str):
-        reason = f"no energy: {energy.removeprefix('no energy: ')}"
-        terminal.line(reason)
-        return {"no_energy": reason}
+    if isinstance(energy, Missing):
+        terminal.line(f"no energy: {energy.reason}")
+        return {"no_energy": energy}
     cells = list(record.cells)
     cells[last] = cells[last].model_copy(update={"energy": energy})
     return {"cells": tuple(cells)}
@@ -118,16 +134,14 @@ def _energy(point: Point, benchmarker: ModelBenchmarker) -> Energy:
     )
 
 
-def _tried(work: Callable[[], Found], device: Device) -> Found | str:
+def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
     """What the work finds, or the reason why it cannot be done here, such as too little memory."""
     try:
         return work()
-    except BenchmarkerError as error:
-        return str(error)
     except Exception as error:
-        if not device.is_out_of_memory(error):
+        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
             raise
-        reason = first_line(error)
+        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
     # Outside the except block, whose traceback keeps the failed generation's tensors alive.
     device.release()
-    return reason
+    return missing

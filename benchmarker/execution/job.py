@@ -15,6 +15,7 @@ from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.schema.base import Plain
 from benchmarker.schema.config_io import parse_option, read_experiment, validated
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import (
     Grid,
     ModelSpec,
@@ -23,7 +24,8 @@ from benchmarker.schema.experiment import (
     QualitySpec,
     VariantSpec,
 )
-from benchmarker.schema.record import Environment, ModelFacts, RunRecord, VariantFacts
+from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 
 Given = dict[str, Any]
 """Command-line values by field name; None means not given."""
@@ -159,9 +161,9 @@ def _check_quality(model: ModelSpec, quality: QualitySpec, *, given: Given) -> N
         )
 
 
-def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
+def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> GenerationRecord:
     """What is known of a run before it has done anything."""
-    return RunRecord(
+    return GenerationRecord(
         benchmarker=__version__,
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
@@ -169,7 +171,7 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         round=job.part.round if job.part else 0,
         sweep=job.part.sweep if job.part else None,
         model=ModelFacts(**job.model.model_dump()),
-        variant=VariantFacts(
+        variant=GenerationVariant(
             name=job.variant.name,
             quant=job.variant.quant,
             runtime=job.variant.runtime,

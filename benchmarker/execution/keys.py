@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 
 from benchmarker import __version__
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import ModelSpec, Point, Procedure, VariantSpec
-from benchmarker.schema.record import SCHEMA_VERSION, Environment
+from benchmarker.schema.record import SCHEMA_VERSION
 
 PROTOCOL_VERSION = 2
 """Goes up when cells are measured in another way, so that numbers from before and after are not mixed."""

@@ -13,6 +13,7 @@ from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
 from benchmarker.quantization.base import Checkpoint
 from benchmarker.report.quality import quality_line
+from benchmarker.schema.record import Missing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +61,7 @@ def _answers(job: Job, model: PreTrainedModel, tokenizer: Any | None, terminal: 
     except BenchmarkerError as error:
         # What was timed is saved: what cannot be had here must not undo that.
         terminal.line(f"no tasks: {error}")
-        return {"no_tasks": str(error)}
+        return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
     for one in found:
         terminal.line(f"{one.task}: {100 * one.accuracy:.1f} % of {len(one.right)} right ({one.metric})")
     return {"tasks": found}
@@ -71,6 +72,6 @@ def _quality(plan: Plan, models: list[PreTrainedModel], device: Device, terminal
         quality = judge(plan, models, device, terminal)
     except BenchmarkerError as error:
         terminal.line(f"no quality: {error}")
-        return {"no_quality": str(error)}
+        return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}
     terminal.line(quality_line(quality))
     return {"quality": quality}

@@ -14,7 +14,7 @@ from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.find import find_checkpoint, shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError, first_line
+from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.names import slug
 from benchmarker.core.units import gib, seconds
 from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
@@ -23,7 +23,7 @@ from benchmarker.execution.keys import result_key
 from benchmarker.execution.quality_step import judged, plan_quality
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import bounds_of
-from benchmarker.hardware.device import find_device
+from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.hardware.environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
@@ -33,10 +33,11 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import summary
 from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Cell, LoadFacts, RunRecord, Sample
+from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, GenerationSample
 
 
 class Run:
@@ -55,7 +56,7 @@ class Run:
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
         self.record = blank_record(job, surroundings, run_id=run_id, started=started)
 
-    def execute(self) -> RunRecord:
+    def execute(self) -> GenerationRecord:
         """Do all of it.
 
         Raises:
@@ -73,7 +74,11 @@ class Run:
             # In a sweep, a variant that could not even load still gets its row.
             if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                self._keep(status="interrupted" if interrupted else "failed", reason=_one_line(error))
+                self._keep(
+                    status="interrupted" if interrupted else "failed",
+                    error_kind=kind_of(error, self.device),
+                    reason=sentence_of(error),
+                )
             if self.record.cells:
                 done = f"{len(self.record.cells)} of {len(self.job.points())} cells"
                 self.terminal.line(f"{done} are in the record: {self.path}")
@@ -110,7 +115,7 @@ class Run:
             cell = self._with_origin(cell, point)
             if cell.status != "ok":
                 self.terminal.line(f"  {cell.status}: {cell.reason}")
-            self._keep(cells=(*self.record.cells, cell), runtime=benchmarker.runtime.facts())
+            self._keep(cells=(*self.record.cells, cell), engine=benchmarker.runtime.facts())
             if self.job.part and cell.status in ("oom_gpu", "oom_host"):
                 # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
                 break
@@ -125,7 +130,7 @@ class Run:
             del benchmarker
             self._keep(**judged(self.job, plan, models, tokenizer, self.device, self.terminal))
 
-    def _with_origin(self, cell: Cell, point: Point) -> Cell:
+    def _with_origin(self, cell: GenerationCell, point: Point) -> GenerationCell:
         """The cell with its key, and which of the texts that were asked for it has."""
         job = self.job
         key = result_key(job.model, job.variant, point, job.procedure, self.record.environment)
@@ -222,7 +227,7 @@ class Run:
     def _run_line(self, batch_size: int) -> Any:
         runs = self.job.procedure.runs
 
-        def line(number: int, sample: Sample) -> None:
+        def line(number: int, sample: GenerationSample) -> None:
             rate = batch_size * sample.new_tokens / sample.latency_s
             memory = f", memory {gib(sample.peak_allocated_bytes)}" if sample.peak_allocated_bytes else ""
             self.terminal.line(
@@ -253,8 +258,3 @@ def _check_writable(folder: Path) -> None:
             f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); "
             "choose another folder with --output"
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    name = type(error).__name__
-    return f"{name}: {first_line(error)}" if str(error).strip() else name

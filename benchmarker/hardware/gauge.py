@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from benchmarker.hardware.drivers import open_amdsmi, open_nvml
-from benchmarker.schema.record import DeviceFacts
+from benchmarker.schema.environment import DeviceFacts
 
 NVIDIA_REASONS = {
     0x4: "power_cap",

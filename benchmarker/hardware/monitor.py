@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from benchmarker.core.errors import ErrorKind
 from benchmarker.hardware.gauge import Gauge, Reading, find_gauge
-from benchmarker.schema.record import Conditions, Environment
+from benchmarker.schema.environment import Conditions, Environment
 
 PERIOD_S = 0.1
 KEPT = 10 * 3600 * 2
@@ -135,19 +136,22 @@ def _held_between(taken: Sequence[Reading]) -> frozenset[str]:
     return frozenset(word for word, held_ns in last.items() if held_ns > first.get(word, held_ns))
 
 
-def why_invalid(seen: Conditions, *, allow_shared: bool = False) -> str | None:
-    """Why a measurement under these conditions says nothing of its variant; None if it does.
+def why_invalid(seen: Conditions, *, allow_shared: bool = False) -> tuple[ErrorKind, str] | None:
+    """Why a measurement under these conditions says nothing of its variant, as kind and sentence; None if it does.
 
     Args:
         allow_shared: Accept that other processes compute on the board.
     """
     if is_shared(seen) and not allow_shared:
-        return f"{seen.processes} processes were on the device; end the others, or accept them with --allow-shared"
+        return (
+            "shared_device",
+            f"{seen.processes} processes were on the device; end the others, or accept them with --allow-shared",
+        )
     held = [reason for reason in seen.throttled_by or () if reason in HELD_BACK]
     if held:
-        return f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
+        return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
     if seen.sm_clock_mhz and seen.sm_clock_full_mhz and seen.sm_clock_mhz < LOW_CLOCK * seen.sm_clock_full_mhz:
-        return f"the clock was {seen.sm_clock_mhz} MHz of {seen.sm_clock_full_mhz}"
+        return "throttled", f"the clock was {seen.sm_clock_mhz} MHz of {seen.sm_clock_full_mhz}"
     return None
 
 

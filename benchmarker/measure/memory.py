@@ -8,6 +8,8 @@ other programs on the same card too.
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import Measured
@@ -35,7 +37,7 @@ class DeviceMemory:
         return growth if growth >= 0 else None
 
 
-def memory_of(measured: Measured, growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
+def memory_of(measured: Measured[Any], growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
     """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
     allocated = [one.peak_allocated_bytes for one in measured.samples if one.peak_allocated_bytes is not None]
     return Memory(

@@ -7,58 +7,62 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.hardware.device import Device
-from benchmarker.schema.record import Sample
+from benchmarker.schema.record import Flag, SampleBase
 from benchmarker.workloads.base import Step
 
 STABLE_WITHIN = 1.02
 
 
+SampleKind = TypeVar("SampleKind", bound=SampleBase)
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(Generic[SampleKind]):
     """The raw repeats of one cell."""
 
-    warmup: tuple[Sample, ...]
-    samples: tuple[Sample, ...]
+    warmup: tuple[SampleKind, ...]
+    samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
     """Unix times before the first of them and after the last."""
     reserved_bytes: int | None
     resident_bytes: int | None
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
 
 
-def warm_up(step: Step, *, at_least: int, limit: int) -> tuple[Sample, ...]:
+def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[SampleKind, ...]:
     """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
 
     Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
     """
-    samples: list[Sample] = []
+    samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
     return tuple(samples)
 
 
-def is_stable(samples: list[Sample] | tuple[Sample, ...]) -> bool:
+def is_stable(samples: Sequence[SampleBase]) -> bool:
     """Whether the last three latencies differ by no more than 2 %."""
     last = [sample.latency_s for sample in samples[-3:]]
     return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
 
 
 def measure(
-    step: Step,
+    step: Step[SampleKind],
     device: Device,
     *,
     warmup: int,
     warmup_limit: int,
     runs: int,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
-    after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-) -> Measured:
+    after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
+) -> Measured[SampleKind]:
     """Time `runs` repeats of the step.
 
     Args:
@@ -68,7 +72,7 @@ def measure(
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
-    samples: list[Sample] = []
+    samples: list[SampleKind] = []
     reserved = resident = 0
     # A collection in a timed repeat would be ours, not the model's.
     gc.collect()
@@ -84,5 +88,5 @@ def measure(
             samples.append(sample)
             after_each(number, sample)
         ended_s = time.time()
-    flags = () if is_stable(warmed) else ("unstable_warmup",)
+    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
     return Measured(warmed, tuple(samples), (began_s, ended_s), reserved or None, resident or None, flags)

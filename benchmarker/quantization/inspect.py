@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.schema.record import LoadFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     import torch

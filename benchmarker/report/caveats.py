@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words, duration_words, plural, reason_words, status_words
+from benchmarker.comparison.words import cell_words, duration_words, plural, status_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.report.limits import impossible
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Flag
+from benchmarker.workloads.generation.record import GenerationRecord
 
-FLAGS = {
+FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
@@ -30,7 +31,7 @@ CLOCKS_WITHIN = 1.03
 """Variants whose clocks differ by more are shown with them."""
 
 
-def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
+def caveats(records: Sequence[GenerationRecord], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader should know before believing the table, most important first."""
     return (
         *impossible(rows),
@@ -62,7 +63,7 @@ def _dummy(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _types(records: Sequence[RunRecord]) -> list[str]:
+def _types(records: Sequence[GenerationRecord]) -> list[str]:
     """Variants may differ in the type of what is not quantized, and that is a difference to know."""
     names = _variants_by(records, lambda record: record.model.dtype)
     if len(names) < 2:
@@ -74,7 +75,7 @@ def _types(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _cards(records: Sequence[RunRecord]) -> list[str]:
+def _cards(records: Sequence[GenerationRecord]) -> list[str]:
     """Two boards of one name are not the same board."""
     return _who_ran_what(
         "boards, which are not quite alike",
@@ -83,7 +84,7 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
     )
 
 
-def _commits(records: Sequence[RunRecord]) -> list[str]:
+def _commits(records: Sequence[GenerationRecord]) -> list[str]:
     """Another version of what measures is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
@@ -100,7 +101,7 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
     return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
-def _sweeps(records: Sequence[RunRecord]) -> list[str]:
+def _sweeps(records: Sequence[GenerationRecord]) -> list[str]:
     """Of other hours, and maybe of another machine of the same name."""
     begun: dict[str, set[str]] = {}
     for record in records:
@@ -112,14 +113,14 @@ def _sweeps(records: Sequence[RunRecord]) -> list[str]:
     return [f"{_names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
 
 
-def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
+def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
     """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
     rounds does not hold what another compilation would have kept."""
     caches: dict[str, list[str]] = {}
     for record in records:
         # Where a layer is compiled for all, it is captured too: that is on a GPU.
-        if record.runtime and record.runtime.compiled == "layer" and record.runtime.setup_cache:
-            caches.setdefault(record.variant.name, []).append(record.runtime.setup_cache)
+        if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
+            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
     once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
     if not once:
         return []
@@ -129,7 +130,9 @@ def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _variants_by(records: Sequence[RunRecord], of: Callable[[RunRecord], str | None]) -> dict[str, list[str]]:
+def _variants_by(
+    records: Sequence[GenerationRecord], of: Callable[[GenerationRecord], str | None]
+) -> dict[str, list[str]]:
     """The variants that have each value, once each; a record that has none is left out."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
@@ -164,7 +167,7 @@ def _failed(rows: Sequence[Row]) -> list[str]:
 
 def _why(status: str, reason: str) -> str:
     words = status_words(status)
-    return f"{words}: {escaped(reason_words(reason), longest=REASON_LENGTH)}" if reason else f"{words}."
+    return f"{words}: {escaped(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
 
 
 def _where(rows: Sequence[Row]) -> str:
@@ -174,7 +177,7 @@ def _where(rows: Sequence[Row]) -> str:
     return f" at {cell_words(cells[0])}" if len(cells) == 1 else f" in {len(cells)} cells"
 
 
-def _unfinished(records: Sequence[RunRecord]) -> list[str]:
+def _unfinished(records: Sequence[GenerationRecord]) -> list[str]:
     words = {
         "running": "has not finished, or its process died: what it saved so far is used",
         "interrupted": "was interrupted: the cells it finished are used",
@@ -188,14 +191,14 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _unjudged(records: Sequence[RunRecord]) -> list[str]:
+def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     found = {("quality", record.variant.name) for record in records if record.quality}
     found |= {("tasks", record.variant.name) for record in records if record.tasks}
     missing = [
-        (what, record.variant.name, reason)
+        (what, record.variant.name, why.reason)
         for record in records
-        for what, reason in (("quality", record.no_quality), ("tasks", record.no_tasks))
-        if reason
+        for what, why in (("quality", record.no_quality), ("tasks", record.no_tasks))
+        if why
     ]
     return [
         f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
@@ -219,7 +222,7 @@ def _clocks(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _drifted(records: Sequence[RunRecord]) -> list[str]:
+def _drifted(records: Sequence[GenerationRecord]) -> list[str]:
     drift = find_drift(records)
     if drift is None:
         return []
@@ -231,15 +234,15 @@ def _drifted(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _flagged(rows: Sequence[Row]) -> list[str]:
-    where: dict[str, list[Row]] = {}
+    where: dict[Flag, list[Row]] = {}
     for row in rows:
         for flag in row.flags:
             where.setdefault(flag, []).append(row)
     return [f"{escaped(flag)}{_meaning(flag)} ({_marked(found)})." for flag, found in where.items()]
 
 
-def _meaning(flag: str) -> str:
-    return f": {FLAGS[flag]}" if flag in FLAGS else ""
+def _meaning(flag: Flag) -> str:
+    return f": {FLAGS[flag]}"
 
 
 def _marked(rows: Sequence[Row]) -> str:
@@ -249,16 +252,18 @@ def _marked(rows: Sequence[Row]) -> str:
     return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
 
 
-def _no_energy(records: Sequence[RunRecord]) -> list[str]:
+def _no_energy(records: Sequence[GenerationRecord]) -> list[str]:
     """Once for each reason: it is most often the machine's, not the variant's."""
-    reasons = _variants_by(records, lambda record: record.no_energy)
-    return [f"{_names(names)}: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()]
+    reasons = _variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
+    return [
+        f"{_names(names)}: no energy: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()
+    ]
 
 
-def _notes(records: Sequence[RunRecord]) -> list[str]:
+def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, note) for record in records if record.load for note in record.load.notes]
     notes += [
-        (record, record.runtime.own_products) for record in records if record.runtime and record.runtime.own_products
+        (record, record.engine.own_products) for record in records if record.engine and record.engine.own_products
     ]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.schema.record import RuntimeFacts, StepFacts
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 class UnsupportedError(BenchmarkerError):
     """This variant cannot run in this runtime here; the message says which operation and why."""
+
+    kind = "unsupported"
 
 
 @dataclass(frozen=True)
@@ -76,5 +78,5 @@ class Runtime(Protocol):
     def step_facts(self) -> StepFacts | None:
         """What is ready for the shape that ran last; None where nothing is kept ready."""
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Proof of what ran, for the record."""

@@ -35,7 +35,7 @@ from benchmarker.runtimes.opaque import make_opaque
 from benchmarker.runtimes.routed import Route, decoder_layers
 from benchmarker.runtimes.static import attending_step, greedy
 from benchmarker.runtimes.tuning import kernels_timed_alone
-from benchmarker.schema.record import RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -178,7 +178,7 @@ class CompiledRuntime(FixedRuntime):
         if self._frames == 0:
             raise UnsupportedError("torch.compile compiled nothing: the step ran in eager mode")
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Graphs compiled over all shapes: the step, or a layer of every kind and the head."""
         return (
             super()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.hardware.device import Device
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.static import CHUNK
-from benchmarker.schema.record import RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,9 +113,9 @@ class EagerRuntime:
 
         return (kernels(4) - kernels(2)) / 2
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Nothing is set up, and every token is read as it is made."""
-        return RuntimeFacts(name="eager", tokens_read="each", kv_cache="dynamic")
+        return EngineFacts(name="eager", tokens_read="each", kv_cache="dynamic")
 
 
 def greedy(new_tokens: int) -> dict[str, Any]:

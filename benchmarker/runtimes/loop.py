@@ -18,7 +18,7 @@ from benchmarker.runtimes.base import Generation
 from benchmarker.runtimes.capture import Capture, Captured
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.static import cache_length, decode_step, fill, prefill
-from benchmarker.schema.record import RuntimeFacts, StepFacts
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,10 +177,10 @@ class FixedRuntime:
         captured = self._shape.captured
         return StepFacts(graph_kernels=captured.kernels if captured else None, attention=way_of(self._shape.cache.keys))
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """See Runtime.facts."""
         last = self.step_facts() or StepFacts()
-        return RuntimeFacts(
+        return EngineFacts(
             name=self.name,
             tokens_read="end",
             kv_cache="static",

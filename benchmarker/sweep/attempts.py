@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from benchmarker.comparison.words import reason_words, status_words
+from benchmarker.comparison.words import status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Cell, RunRecord
+from benchmarker.schema.record import Flag
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import RERUNS, Decision, Fault, decide, fault_of
 from benchmarker.sweep.shape_text import cell_line, shape_words
 from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
@@ -76,11 +77,11 @@ class Attempt:
         return self.log.last_lines(TAIL_LINES)
 
     @property
-    def record(self) -> RunRecord | None:
+    def record(self) -> GenerationRecord | None:
         return self.watch.record
 
     @property
-    def finished(self) -> tuple[Cell, ...]:
+    def finished(self) -> tuple[GenerationCell, ...]:
         return self.record.cells if self.record else ()
 
     def settle(self, decision: Decision, fault: Fault | None) -> None:
@@ -94,46 +95,52 @@ class Attempt:
         failed = [self._failed_cell(position, why) for position, why in decision.failed.items()]
         changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
         if fault:
-            changes |= {"status": "failed", "reason": fault.reason}
+            changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         after = before.model_copy(update=changes)
         if self.record is None or after != before:
             write_record(after, self.path)
         self.watch.record = after
 
-    def _blank(self) -> RunRecord:
+    def _blank(self) -> GenerationRecord:
         job = self.site.job(self.variant)
         blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
         return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
 
-    def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
+    def _failed_cell(self, position: int, fault: Fault) -> GenerationCell | None:
         """None for a text prompt, as long as no child has told its length."""
         point = self.site.points(self.variant)[position]
         tokens = self.ledger.prompt_tokens.get(point.prompt or "") if point.prompt else point.prompt_tokens
         if tokens is None:
             return None
-        return Cell(
+        return GenerationCell(
             prompt_tokens=tokens,
             text=self.site.job(self.variant).grid.text_of(point),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status=fault.status,
+            error_kind=fault.kind,
             reason=fault.reason,
         )
 
-    def _under_conditions(self, cell: Cell) -> Cell:
+    def _under_conditions(self, cell: GenerationCell) -> GenerationCell:
         """The cell with how the board was meanwhile, which may make it invalid."""
         if cell.timed_at is None or self.site.monitor is None or cell.conditions:
             return cell
         seen = self.site.monitor.between(*cell.timed_at)
         if seen is None:
             return cell
-        flags = ["power_limited"] * ("power_cap" in (seen.throttled_by or ())) + ["shared_device"] * is_shared(seen)
-        flags += ["throttling_unknown"] * (seen.throttled_by is None)
+        flags: list[Flag] = []
+        if seen.throttled_by is None:
+            flags.append("throttling_unknown")
+        elif "power_cap" in seen.throttled_by:
+            flags.append("power_limited")
+        if is_shared(seen):
+            flags.append("shared_device")
         changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
-        reason = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
-        if cell.status == "ok" and reason:
-            changes |= {"status": "invalid", "reason": reason}
+        invalid = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
+        if cell.status == "ok" and invalid:
+            changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
 
     def _limit_s(self, phase: Phase) -> float:
@@ -221,7 +228,7 @@ def measure(
 class Outcome:
     """What came of one child, by position in the grid."""
 
-    cells: Mapping[int, Cell]
+    cells: Mapping[int, GenerationCell]
     """What it measured, as its record has it now."""
     again: tuple[int, ...]
     """Of those, the invalid ones that may be measured again."""
@@ -253,7 +260,7 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     attempt.settle(decision, fault)
     if fault and not decision.is_final:
         tries[decision.pending[0]] += 1
-        said = f"{status_words(fault.status)}: {reason_words(fault.reason)}"
+        said = f"{status_words(fault.status)}: {fault.reason}"
         attempt.terminal.line(f"  {said}; once more in a fresh process")
     cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
     again = _to_repeat(cells, reruns)
@@ -267,15 +274,15 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     )
 
 
-def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> tuple[int, ...]:
+def _to_repeat(cells: Mapping[int, GenerationCell], reruns: Counter[int]) -> tuple[int, ...]:
     """Cells that came out invalid and may be measured again."""
     again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
     reruns.update(again)
     return tuple(again)
 
 
-def _fault_in(cell: Cell) -> Fault:
-    return Fault(cell.status, cell.reason or "it gave no reason")
+def _fault_in(cell: GenerationCell) -> Fault:
+    return Fault(cell.error_kind or "other", cell.reason or "it gave no reason")
 
 
 def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
@@ -285,7 +292,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
     if after := outcome.after_cells:
-        entries.append((None, Fault(after.status, f"after its cells: {after.reason}")))
+        entries.append((None, Fault(after.kind, f"after its cells: {after.reason}")))
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
@@ -299,5 +306,5 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     ]
     for failure in failures:
         words = status_words(failure.fault.status)
-        attempt.terminal.line(f"  {failure.what}: {words}: {reason_words(failure.fault.reason)}")
+        attempt.terminal.line(f"  {failure.what}: {words}: {failure.fault.reason}")
     return failures

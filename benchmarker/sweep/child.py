@@ -20,10 +20,10 @@ from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.parent_death import PARENT
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep.child_log import CappedLog
 from benchmarker.sweep.host_memory import out_of_memory_kills
+from benchmarker.workloads.generation.record import GenerationRecord
 
 TICK_S = 0.5
 GRACE_S = 5.0
@@ -56,7 +56,7 @@ class Watch:
 
     def __init__(self, path: Path, cells: int) -> None:
         self.path = path
-        self.record: RunRecord | None = None
+        self.record: GenerationRecord | None = None
         self._cells = cells
         self._seen: tuple[int, int] | None = None
 
@@ -78,7 +78,8 @@ class Watch:
         self._seen = seen
         # One that cannot be read is looked into when the child has ended.
         with contextlib.suppress(ResultsError):
-            self.record = read_record(self.path)
+            record = read_record(self.path)
+            self.record = record if isinstance(record, GenerationRecord) else None
         return True
 
 

@@ -20,8 +20,8 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import Job
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
-from benchmarker.schema.record import Cell, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 SET_ASIDE = ".set-aside"
 UNWATCHED = "nobody saw how the board was while it was measured"
@@ -50,7 +50,7 @@ class SweepFile(Plain):
 class Stock:
     """What a folder holds of a sweep."""
 
-    done: Mapping[CellId, Cell]
+    done: Mapping[CellId, GenerationCell]
     """The cells that need not be measured again."""
     profiled: frozenset[str]
     """Variants with a profile."""
@@ -117,13 +117,13 @@ def take_stock(
     """
     _sweep_up(folder)
     notes: list[str] = []
-    used: list[tuple[Path, RunRecord, dict[int, Cell]]] = []
+    used: list[tuple[Path, GenerationRecord, dict[int, GenerationCell]]] = []
     for path, record in _records(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    done: dict[CellId, Cell] = {}
+    done: dict[CellId, GenerationCell] = {}
     profiled: set[str] = set()
     for path, record, cells in used:
         if record.round in split and record.environment.device.uuid != card:
@@ -153,20 +153,23 @@ def _sweep_up(folder: Path) -> None:
             os.unlink(path)
 
 
-def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
+def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, GenerationRecord]]:
     for path in sorted(folder.glob("*.json")):
         if path.name == SWEEP_FILE:
             continue
         try:
-            yield path, read_record(path)
+            record = read_record(path)
         except ResultsError as error:
             notes.append(f"{error}; the rest is used")
+            continue
+        if isinstance(record, GenerationRecord):
+            yield path, record
 
 
-def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
+def _closed(record: GenerationRecord, *, is_watched: bool) -> GenerationRecord:
     """The record as its sweep would have left it, had that not been killed."""
     cells = tuple(
-        cell.model_copy(update={"status": "invalid", "reason": UNWATCHED})
+        cell.model_copy(update={"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED})
         if is_watched and _is_unwatched(cell)
         else cell
         for cell in record.cells
@@ -175,14 +178,14 @@ def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
     return record.model_copy(update={"cells": cells, "status": status})
 
 
-def _is_unwatched(cell: Cell) -> bool:
+def _is_unwatched(cell: GenerationCell) -> bool:
     """Whether it counts as measured, and nobody saw how the board was meanwhile."""
     return cell.status == "ok" and cell.conditions is None
 
 
 def _usable(
-    record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
-) -> dict[int, Cell]:
+    record: GenerationRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
+) -> dict[int, GenerationCell]:
     """Its cells that are ok, whole, and what would be measured now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
@@ -198,7 +201,7 @@ def _usable(
 
 
 def _rounds_split_by_card(
-    used: Sequence[tuple[Path, RunRecord, Mapping[int, Cell]]],
+    used: Sequence[tuple[Path, GenerationRecord, Mapping[int, GenerationCell]]],
     keys: Mapping[str, Sequence[str]],
     *,
     rounds: int,
@@ -220,7 +223,7 @@ def _rounds_split_by_card(
     }
 
 
-def _why_not(record: RunRecord, *, is_watched: bool) -> str:
+def _why_not(record: GenerationRecord, *, is_watched: bool) -> str:
     if is_watched and any(map(_is_unwatched, record.cells)):
         return UNWATCHED
     if not any(cell.status == "ok" for cell in record.cells):

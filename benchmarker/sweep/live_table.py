@@ -11,8 +11,9 @@ from tabulate import tabulate
 from benchmarker.comparison.words import status_words
 from benchmarker.core.tables import plain_line
 from benchmarker.core.units import significant
-from benchmarker.schema.record import Cell, CellStatus
+from benchmarker.schema.status import CellStatus
 from benchmarker.sweep.shape_text import rate_of
+from benchmarker.workloads.generation.record import GenerationCell
 
 UNKNOWN = "·"
 RUNNING = "…"
@@ -25,7 +26,7 @@ class Standing:
         self._rates: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._faults: dict[tuple[str, int], CellStatus] = {}
 
-    def take(self, variant: str, position: int, cell: Cell) -> None:
+    def take(self, variant: str, position: int, cell: GenerationCell) -> None:
         """One more round of a cell; nothing if it came to nothing."""
         rate = rate_of(cell)
         if rate is not None:

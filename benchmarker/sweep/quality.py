@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.comparison.words import reason_words, status_words
+from benchmarker.comparison.words import status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import Job
@@ -19,12 +19,13 @@ from benchmarker.quantization.base import require
 from benchmarker.schema.collect import collect
 from benchmarker.schema.experiment import QualitySpec
 from benchmarker.schema.quality import Quality, TaskResult, baseline_name
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Missing
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
@@ -71,10 +72,10 @@ def _forms(site: Site) -> list[list[str]]:
     return list(forms.values())
 
 
-def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, RunRecord]]:
+def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, GenerationRecord]]:
     """One of each variant that has any."""
     try:
-        files = collect([folder]).files
+        files = collect([folder]).files_of(GenerationRecord)
     except ResultsError:
         return []
     newest = {
@@ -83,7 +84,7 @@ def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, R
     return [newest[name] for name in variants if name in newest]
 
 
-def _is_judged(record: RunRecord, job: Job) -> bool:
+def _is_judged(record: GenerationRecord, job: Job) -> bool:
     """Whether all that is asked is there, and was measured as it is asked."""
     asked = job.quality
     return (asked.size == "off" or _is_of(record.quality, job)) and (not asked.tasks or _answers(record.tasks, asked))
@@ -103,10 +104,10 @@ def _answers(found: Sequence[TaskResult], asked: QualitySpec) -> bool:
     return bool(found) and all((set(one.asked), one.limit) == (set(asked.tasks), asked.task_limit) for one in found)
 
 
-def _changes(asked: QualitySpec, made: RunRecord | None, fault: Fault | None) -> dict[str, Any]:
+def _changes(asked: QualitySpec, made: GenerationRecord | None, fault: Fault | None) -> dict[str, Any]:
     """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
     found: dict[str, Any] = {}
-    reason = fault.reason if fault else None
+    reason = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
     if made and made.quality:
         found |= {"quality": made.quality, "no_quality": None}
     elif asked.size != "off":
@@ -118,7 +119,7 @@ def _changes(asked: QualitySpec, made: RunRecord | None, fault: Fault | None) ->
     return found
 
 
-def _lost(asked: QualitySpec, made: RunRecord | None) -> str:
+def _lost(asked: QualitySpec, made: GenerationRecord | None) -> str:
     """What a child that failed was to measure and did not: `quality`, `tasks`, or both."""
     lost = [
         what
@@ -131,7 +132,7 @@ def _lost(asked: QualitySpec, made: RunRecord | None) -> str:
     return " and ".join(lost or ["quality"])
 
 
-def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[RunRecord | None, Fault | None]:
+def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[GenerationRecord | None, Fault | None]:
     """One child; its record, and why it ended early if it did."""
     path = site.quality_path(variant)
     log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
@@ -152,10 +153,10 @@ def _run(site: Site, ledger: Ledger, terminal: Terminal, variant: str) -> tuple[
     fault = fault_of(ended, watch.record, problem=None, last_line=tail[-1] if tail else None)
     reason = watch.record and (watch.record.no_quality or watch.record.no_tasks)
     if reason:
-        fault = Fault("error", reason)
+        fault = Fault(reason.error_kind, reason.reason)
     if fault:
         what = f"{variant}, {_lost(site.job(variant).quality, watch.record)}"
-        terminal.line(f"  {what}: {status_words(fault.status)}: {reason_words(fault.reason)}")
+        terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
         ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
     return watch.record, fault
 

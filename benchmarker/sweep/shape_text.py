@@ -7,7 +7,7 @@ import statistics
 from benchmarker.comparison.words import status_words
 from benchmarker.core.units import seconds, significant
 from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Cell
+from benchmarker.workloads.generation.record import GenerationCell
 
 
 def shape_words(point: Point) -> str:
@@ -18,7 +18,7 @@ def shape_words(point: Point) -> str:
     return f"{prompt} x {point.new_tokens}{batch}{depth}"
 
 
-def cell_line(point: Point, cell: Cell) -> str:
+def cell_line(point: Point, cell: GenerationCell) -> str:
     """`26 x 50: 0.1525 s, 327.9 tok/s`, or why there is no number."""
     latency_s, rate = _median_latency_s(cell), rate_of(cell)
     if latency_s is None or rate is None:
@@ -26,13 +26,13 @@ def cell_line(point: Point, cell: Cell) -> str:
     return f"{shape_words(point)}: {seconds(latency_s)}, {significant(rate)} tok/s"
 
 
-def rate_of(cell: Cell) -> float | None:
+def rate_of(cell: GenerationCell) -> float | None:
     """tok/s of the median run; None where nothing counts."""
     latency_s = _median_latency_s(cell)
     return None if latency_s is None else cell.batch_size * cell.new_tokens / latency_s
 
 
-def _median_latency_s(cell: Cell) -> float | None:
+def _median_latency_s(cell: GenerationCell) -> float | None:
     if cell.status != "ok" or not cell.samples:
         return None
     return statistics.median(sample.latency_s for sample in cell.samples)

@@ -15,8 +15,8 @@ from benchmarker.core.names import slug
 from benchmarker.execution.job import Job
 from benchmarker.execution.keys import result_key
 from benchmarker.hardware.monitor import Monitor
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.sweep.folder import SweepFile
 from benchmarker.sweep.live_table import Standing

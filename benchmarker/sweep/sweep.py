@@ -19,8 +19,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.names import slug
 from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import ModelSpec
-from benchmarker.schema.record import Environment
 from benchmarker.sweep.attempts import measure
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file

@@ -5,12 +5,14 @@ A workload makes a step for each point of its grid: the callable that one repeat
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from benchmarker.schema.record import Sample
+from benchmarker.schema.record import SampleBase
+
+SampleKind = TypeVar("SampleKind", bound=SampleBase, covariant=True)
 
 
-class Step(Protocol):
+class Step(Protocol[SampleKind]):
     """One repeat: runs the work, and returns its raw times."""
 
-    def __call__(self) -> Sample: ...
+    def __call__(self) -> SampleKind: ...

@@ -10,27 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import first_line
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.core.errors import ErrorKind, first_line
+from benchmarker.hardware.device import Device, kind_of, torch_device
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.registry import RUNTIMES
 from benchmarker.schema.experiment import Grid, Point, Procedure
-from benchmarker.schema.record import Cell, Sample
+from benchmarker.schema.record import Flag
+from benchmarker.schema.status import status_of
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
+from benchmarker.workloads.generation.record import GenerationCell, GenerationSample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def sample_of(generation: Generation) -> Sample:
+def sample_of(generation: Generation) -> GenerationSample:
     """The raw times of one generation in seconds."""
     tokens = int(generation.tokens.shape[1])
     # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
     decode_s = (generation.last_ns - generation.first_ns) / 1e9
-    return Sample(
+    return GenerationSample(
         latency_s=(generation.end_ns - generation.start_ns) / 1e9,
         ttft_s=(generation.first_ns - generation.start_ns) / 1e9,
         tpot_s=decode_s / (tokens - 1) if tokens > 1 else None,
@@ -49,11 +51,11 @@ class GenerationStep:
         self._generate = generate
         self._new_tokens = new_tokens
         self._tokens: Any = None
-        self.flags: set[str] = set()
+        self.flags: set[Flag] = set()
         self.first_token_ns: int | None = None
         """When the newest repeat had its first token, on `time.perf_counter_ns`."""
 
-    def __call__(self) -> Sample:
+    def __call__(self) -> GenerationSample:
         generation = self._generate()
         self.first_token_ns = generation.first_ns
         made = int(generation.tokens.shape[1])
@@ -111,8 +113,8 @@ class ModelBenchmarker:
         grid: Grid,
         procedure: Procedure | None = None,
         *,
-        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-    ) -> Iterator[Cell]:
+        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
+    ) -> Iterator[GenerationCell]:
         """Measure every cell of the grid, smallest first; yield each as soon as it is done."""
         for point in grid.points():
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
@@ -144,17 +146,18 @@ class ModelBenchmarker:
         point: Point,
         procedure: Procedure,
         *,
-        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-    ) -> Cell:
+        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
+    ) -> GenerationCell:
         """Measure one cell. Running out of memory, or a runtime that cannot do it, is a cell with that status."""
         prompt = self.prompt(point)
-        cell = Cell(
+        kind: ErrorKind
+        cell = GenerationCell(
             prompt_tokens=len(prompt.ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status="ok",
-            prompt_sha256=prompt.sha256,
+            inputs_sha256=prompt.sha256,
             prompt_source=prompt.source,
             demand=self._weights.demand(
                 prompt_tokens=len(prompt.ids),
@@ -166,21 +169,24 @@ class ModelBenchmarker:
         try:
             return self._measure(cell, self.step(point), procedure, after_each)
         except UnsupportedError as error:
-            return cell.model_copy(update={"status": "unsupported", "reason": str(error)})
+            kind, reason = error.kind, str(error)
         except WrongTokenCountError as error:
-            return cell.model_copy(update={"status": "invalid", "reason": str(error)})
+            kind, reason = "wrong_token_count", str(error)
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
-            reason = first_line(error)
+            kind, reason = kind_of(error, self.device), first_line(error)
         # Outside the except block, whose traceback keeps the failed generation's tensors alive.
         self.device.release()
-        status = "oom_host" if self.device.kind == "cpu" else "oom_gpu"
-        return cell.model_copy(update={"status": status, "reason": reason})
+        return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})
 
     def _measure(
-        self, cell: Cell, step: GenerationStep, procedure: Procedure, after_each: Callable[[int, Sample], None]
-    ) -> Cell:
+        self,
+        cell: GenerationCell,
+        step: GenerationStep,
+        procedure: Procedure,
+        after_each: Callable[[int, GenerationSample], None],
+    ) -> GenerationCell:
         measured = measure(
             step,
             self.device,
