@@ -1,20 +1,14 @@
-"""What the commands print about the reference records, word for word: a change of the code must not change it.
-
-Where a change is meant, write the texts again and read their diff before it is committed:
-
-    UPDATE_UNCHANGED=1 python -m pytest -n 0 tests/test_unchanged.py
-"""
+"""What the commands print about the reference records, word for word. See tests/unchanged.py where it should change."""
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.test_cli import typed
+from tests.unchanged import hold, hold_names
 
 ROOT = Path(__file__).parents[1]
 TEXTS = Path(__file__).parent / "data" / "unchanged"
@@ -48,25 +42,11 @@ def printed(words: tuple[str, ...]) -> str:
     return f"{text}exit code {code}\n"
 
 
-def is_update() -> bool:
-    return os.environ.get("UPDATE_UNCHANGED") == "1"
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_printed_about_the_references_is_what_was_printed(name, monkeypatch):
     monkeypatch.chdir(ROOT / "results" / "reference")
-    after = printed(CASES[name])
-    path = TEXTS / name
-    if is_update():
-        path.write_text(after)
-    before = path.read_text()
-    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=1)
-    assert before == after, "\n".join(difference)
+    hold(TEXTS / name, printed(CASES[name]))
 
 
 def test_no_text_is_of_a_folder_that_is_gone():
-    if is_update():
-        for path in TEXTS.iterdir():
-            if path.name not in CASES:
-                path.unlink()
-    assert {path.name for path in TEXTS.iterdir()} == set(CASES)
+    hold_names(TEXTS, CASES)
