@@ -7,15 +7,28 @@ misspelt option that is silently ignored makes a wrong measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ValidationError
 
 from benchmarker.errors import did_you_mean
 
 SHOWN_LENGTH = 60
 """A longer value is not repeated in a message."""
+
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""What can be measured: beyond that a number was edited, and products of such numbers are no longer finite."""
+Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
+"""A number of something, or a size in bytes."""
+Count = Annotated[int, Field(ge=0, le=10**18)]
+"""The same, never below nothing."""
+Positive = Annotated[int, Field(ge=1, le=10**18)]
+"""The same, never nothing."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
+"""A time that something took: never nothing, and less than thirty years."""
+Rate = Annotated[float, Field(ge=1, le=1e30)]
+"""What is done in a second: bytes, or operations."""
 
 
 class Plain(BaseModel):
