@@ -9,26 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarker.comparison import compare as compare
-    from benchmarker.device import find_device as find_device
-    from benchmarker.errors import BenchmarkerError as BenchmarkerError
-    from benchmarker.loading import load_model as load_model
-    from benchmarker.notebook import read_record as read_record
-    from benchmarker.spec import Grid as Grid
-    from benchmarker.spec import Procedure as Procedure
-    from benchmarker.workloads.generation import ModelBenchmarker as ModelBenchmarker
+    from benchmarker.comparison.compare import compare as compare
+    from benchmarker.core.errors import BenchmarkerError as BenchmarkerError
+    from benchmarker.hardware.device import find_device as find_device
+    from benchmarker.quantization.load import load_model as load_model
+    from benchmarker.report.notebook import read_record as read_record
+    from benchmarker.schema.experiment import Grid as Grid
+    from benchmarker.schema.experiment import Procedure as Procedure
+    from benchmarker.workloads.generation.benchmark import ModelBenchmarker as ModelBenchmarker
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BenchmarkerError": "errors",
-    "Grid": "spec",
-    "ModelBenchmarker": "workloads.generation",
-    "Procedure": "spec",
-    "compare": "comparison",
-    "find_device": "device",
-    "load_model": "loading",
-    "read_record": "notebook",
+    "BenchmarkerError": "core.errors",
+    "Grid": "schema.experiment",
+    "ModelBenchmarker": "workloads.generation.benchmark",
+    "Procedure": "schema.experiment",
+    "compare": "comparison.compare",
+    "find_device": "hardware.device",
+    "load_model": "quantization.load",
+    "read_record": "report.notebook",
 }
 __all__ = ["__version__", *_HOMES]
 

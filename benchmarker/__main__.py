@@ -1,5 +1,5 @@
 """`python -m benchmarker` is the `benchmarker` command."""
 
-from benchmarker.cli import main
+from benchmarker.cli.app import main
 
 main()

@@ -18,15 +18,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
-from benchmarker.cli import app
-from benchmarker.comparison import compare, to_markdown
-from benchmarker.loaders.registry import LOADERS
-from benchmarker.plain import Plain
-from benchmarker.record import RunRecord
+from benchmarker.cli.app import app
+from benchmarker.comparison.compare import compare, to_markdown
+from benchmarker.core.tables import Column, table
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.limits import limit_table
 from benchmarker.report.sheets import limit_rows, sheets
-from benchmarker.report.tables import Column, table
-from benchmarker.spec import Experiment
+from benchmarker.schema.base import Plain
+from benchmarker.schema.experiment import Experiment
+from benchmarker.schema.record import RunRecord
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"

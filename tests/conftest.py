@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarker.spec import ModelSpec, VariantSpec
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
 
 SHAPE: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -55,7 +55,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder without weights: config and tokenizer."""
-    from benchmarker.loaders.shapes import shipped_shape
+    from benchmarker.checkpoints.shipped_models import shipped_shape
 
     folder = tmp_path_factory.mktemp("shape")
     tokenizer = shipped_shape("qwen3-tiny")
@@ -69,7 +69,7 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder with weights, to be left as it is."""
-    from benchmarker.loaders.source import find_checkpoint
+    from benchmarker.checkpoints.find import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.explaining.explain import explain
-from benchmarker.explaining.values import Explanation
-from benchmarker.record import Kernel, Profile, RunRecord
-from benchmarker.roofline import Demand, Limits
+from benchmarker.explain.explain import explain
+from benchmarker.explain.values import Explanation
+from benchmarker.schema.record import Kernel, Profile, RunRecord
+from benchmarker.schema.roofline import Demand, Limits
 from tests.records import cell, load, profile, record
 
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Iter&)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from benchmarker.device import Peak
-from benchmarker.record import Sample
+from benchmarker.hardware.device import Peak
+from benchmarker.schema.record import Sample
 
 
 class FakeDevice:

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.checkpoints import prepare_checkpoint
-from benchmarker.device import CpuDevice
-from benchmarker.loaders.base import Checkpoint, Loaded, Silent, Target
-from benchmarker.loaders.facts import load_facts
-from benchmarker.loaders.registry import LOADERS
-from benchmarker.record import LoadFacts
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quantization.base import Checkpoint, Loaded, Silent, Target
+from benchmarker.quantization.inspect import load_facts
+from benchmarker.quantization.prepare import prepare_checkpoint
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.runtimes.base import Runtime
-from benchmarker.spec import ModelSpec, Scalar, VariantSpec
+from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+from benchmarker.schema.record import LoadFacts
 
 EMBEDDING = 2048 * 128
 LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.qualityfacts import Divergence, Quality
-from benchmarker.record import (
+from benchmarker.schema.quality import Divergence, Quality
+from benchmarker.schema.record import (
     Cell,
     DeviceFacts,
     Environment,
@@ -21,7 +21,7 @@ from benchmarker.record import (
     Sample,
     VariantFacts,
 )
-from benchmarker.recordfile import write_record
+from benchmarker.schema.record_io import write_record
 
 PARAMETERS = 4_022_468_096
 PROMPT = "6f3c" * 16

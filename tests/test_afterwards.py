@@ -12,16 +12,16 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker import afterwards
-from benchmarker.afterwards import kernels_counted, profiled, with_energy
-from benchmarker.device import Device
-from benchmarker.job import Job
-from benchmarker.record import RuntimeFacts
+from benchmarker.core.console import Streams, Terminal
+from benchmarker.execution import after_timing as afterwards
+from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
+from benchmarker.execution.job import Job
+from benchmarker.hardware.device import Device
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.graph import GraphRuntime
-from benchmarker.spec import Grid, Procedure
-from benchmarker.terminal import Streams, Terminal
-from benchmarker.workloads.generation import ModelBenchmarker
+from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.schema.record import RuntimeFacts
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker
 from tests.fakes import FakeDevice
 from tests.records import cell, profile, record
 from tests.test_runtimes_graph import Rerun

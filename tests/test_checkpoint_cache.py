@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from benchmarker.loaders.cache import cache_folder, entries, new_entry, quantize_s
+from benchmarker.checkpoints.cache import cache_folder, entries, new_entry, quantize_s
 
 NO_PROCESS = 99999999
 

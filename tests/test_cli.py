@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import benchmarker
-from benchmarker.cli import app
+from benchmarker.cli.app import app
 from tests.records import record, rounds, save
 
 DATA = Path(__file__).parent / "data"

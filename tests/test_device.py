@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarker.device import CpuDevice, CudaDevice, find_device, torch_device
-from benchmarker.errors import DeviceError
+from benchmarker.core.errors import DeviceError
+from benchmarker.hardware.device import CpuDevice, CudaDevice, find_device, torch_device
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_what_counts_as_out_of_memory_on_cpu():
 
 
 def test_a_mark_that_cannot_be_set_back_is_no_peak(monkeypatch, tmp_path):
-    monkeypatch.setattr("benchmarker.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
+    monkeypatch.setattr("benchmarker.hardware.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
     device = CpuDevice()
     device.reset_peak()
     assert device.peak().resident_bytes is None

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarker.cli import app
-from benchmarker.record import RunRecord
-from benchmarker.verify import verify
+from benchmarker.cli.app import app
+from benchmarker.comparison.verify import verify
+from benchmarker.schema.record import RunRecord
 from tests.records import record
 
 ROOT = Path(__file__).parents[1]

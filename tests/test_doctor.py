@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from benchmarker.device import CpuDevice
-from benchmarker.doctor.cards import Card, amd_card, nvidia_card
+from benchmarker.core.console import Terminal
+from benchmarker.core.silence import Streams
+from benchmarker.core.units import GIB
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Machine
+from benchmarker.doctor.text import finding_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
 from benchmarker.doctor.visit import visit
-from benchmarker.doctor.words import finding_words, outcome_words, reading_words
-from benchmarker.loaders.base import Target
-from benchmarker.silence import Streams
-from benchmarker.terminal import Terminal
-from benchmarker.units import GIB
+from benchmarker.hardware.cards import Card, amd_card, nvidia_card
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quantization.base import Target
 from tests.records import cpu_environment, environment
 
 H100 = Card(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.comparison import compare_records
-from benchmarker.record import RunRecord
-from benchmarker.report.drift import find_drift
+from benchmarker.comparison.compare import compare_records
+from benchmarker.comparison.drift import find_drift
 from benchmarker.report.markdown import to_markdown
+from benchmarker.schema.record import RunRecord
 from tests.records import cell, record
 
 MINUTE_S = 60.0

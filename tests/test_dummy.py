@@ -13,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarker.errors import ModelError, SpecError
-from benchmarker.loaders import cache, dummy
-from benchmarker.loaders.base import Checkpoint
-from benchmarker.loaders.gptq import GPTQOptions
-from benchmarker.loaders.gptq_packing import balanced, deviation
-from benchmarker.loaders.plan import empty_model, plan_tensors
-from benchmarker.loaders.shapes import shipped_shape
-from benchmarker.loaders.source import find_checkpoint, load_tokenizer
-from benchmarker.loaders.tensorfile import tensor_bytes
-from benchmarker.spec import ModelSpec, Scalar, VariantSpec
+from benchmarker.checkpoints import cache, dummy
+from benchmarker.checkpoints.dummy_tensors import empty_model, plan_tensors
+from benchmarker.checkpoints.find import find_checkpoint, load_tokenizer
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.checkpoints.tensor_files import tensor_bytes
+from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.quantization.base import Checkpoint
+from benchmarker.quantization.gptq.loader import GPTQOptions
+from benchmarker.quantization.gptq.packing import balanced, deviation
+from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
 
 
 class Steps:
@@ -181,7 +181,7 @@ def test_the_shipped_tiny_model_divides_into_groups_of_128():
     shape = shipped_shape("qwen3-tiny")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
-    from benchmarker.loaders.gptq import LOADER
+    from benchmarker.quantization.gptq.loader import LOADER
 
     planned = plan_tensors(shape, config, packing=LOADER.packing, options=GPTQOptions(), trusted=False)
     assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarker.comparison import compare
-from benchmarker.errors import DeviceError
-from benchmarker.measure.board import AmdBoard, NvidiaBoard
+from benchmarker.comparison.compare import compare
+from benchmarker.core.errors import DeviceError
+from benchmarker.hardware.board import AmdBoard, NvidiaBoard
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
-from benchmarker.record import Energy, EnergyWindow
 from benchmarker.report.markdown import to_markdown
+from benchmarker.schema.record import Energy, EnergyWindow
 from tests.records import cell, failed_cell, record, rounds, save
 
 IDLE_W, BUSY_W = 100.0, 300.0

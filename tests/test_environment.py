@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker import host
-from benchmarker.device import CpuDevice, CudaDevice
-from benchmarker.environment import commit_of, environment, recorded_variables
+from benchmarker.hardware import host
+from benchmarker.hardware.device import CpuDevice, CudaDevice
+from benchmarker.hardware.environment import commit_of, environment, recorded_variables
 
 
 def test_the_surroundings_of_a_cpu_run():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.comparison import compare_records
-from benchmarker.explaining.advice import graph_ceiling
-from benchmarker.explaining.explain import explain
-from benchmarker.explaining.values import Ceiling, NotExplained
-from benchmarker.record import Kernel, RuntimeFacts
-from benchmarker.runtimes.products import PACKED, by_rows
+from benchmarker.comparison.compare import compare_records
+from benchmarker.explain.advice import graph_ceiling
+from benchmarker.explain.explain import explain
+from benchmarker.explain.values import Ceiling, NotExplained
+from benchmarker.schema.old_products import PACKED, by_rows
+from benchmarker.schema.record import Kernel, RuntimeFacts
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, profile, record, sample
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarker.cli import app
-from benchmarker.errors import ResultsError
-from benchmarker.explaining.explain import explain
-from benchmarker.explaining.logs import read_text
-from benchmarker.explaining.tables import TableReport
-from benchmarker.explaining.values import Explanation, NotExplained
-from benchmarker.profiling.kernels import category
+from benchmarker.cli.app import app
+from benchmarker.core.errors import ResultsError
+from benchmarker.explain.explain import explain
+from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.logs.explain_log import read_text
+from benchmarker.logs.explain_table import TableReport
+from benchmarker.profiling.categories import category
 
 DATA = Path(__file__).parent / "data"
 ROCM = DATA / "reference-log.md"

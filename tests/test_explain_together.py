@@ -7,11 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarker.cli import app
-from benchmarker.comparison import compare_records, to_markdown
-from benchmarker.explaining.breakeven import Cost, break_even, cost_of
-from benchmarker.page.html import to_html
-from benchmarker.record import RunRecord, RuntimeFacts
+from benchmarker.cli.app import app
+from benchmarker.comparison.compare import compare_records, to_markdown
+from benchmarker.explain.break_even import Cost, break_even, cost_of
+from benchmarker.report.html.page import to_html
+from benchmarker.schema.record import RunRecord, RuntimeFacts
 from tests.explained import FP16, INT8, INT8_LOAD, run
 from tests.records import load, record, save
 

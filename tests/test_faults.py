@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from benchmarker.spec import Grid
-from benchmarker.sweeping.child import Ended
-from benchmarker.sweeping.faults import Decision, Fault, decide, fault_of
+from benchmarker.schema.experiment import Grid
+from benchmarker.sweep.child import Ended
+from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
 from tests.records import record
 
 POINTS = Grid(prompt_tokens=(512,), new_tokens=(16, 200), batch_size=(1, 2)).points()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.folding import folded
+from benchmarker.core.table_wrapping import folded
 
 WIDE = """\
 | variant | runtime | latency s |  tok/s | peak GiB | bound by |

@@ -15,9 +15,9 @@ from tests.hub_server import COMMIT, Hub, hub_of, serving
 
 FIND = """
 import json, sys
-from benchmarker.errors import BenchmarkerError
-from benchmarker.loaders.source import find_checkpoint
-from benchmarker.spec import ModelSpec, VariantSpec
+from benchmarker.core.errors import BenchmarkerError
+from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
 model = ModelSpec(**json.loads(sys.argv[1]))
 try:
     found = find_checkpoint(model, VariantSpec(name="fp16", quant="fp16"))
@@ -30,9 +30,9 @@ else:
 
 LOOK = """
 import json, sys
-from benchmarker.errors import BenchmarkerError
-from benchmarker.loaders.source import look_for
-from benchmarker.spec import ModelSpec
+from benchmarker.core.errors import BenchmarkerError
+from benchmarker.checkpoints.find import look_for
+from benchmarker.schema.experiment import ModelSpec
 try:
     look_for(ModelSpec(**json.loads(sys.argv[1])))
 except BenchmarkerError as error:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import compare, to_rows
-from benchmarker.errors import BenchmarkerError, ResultsError, SpecError
-from benchmarker.importing.log import import_log, write_imports
-from benchmarker.profiling.table_reader import read_tables
-from benchmarker.record import DeviceFacts, Memory, RunRecord, Sample
-from benchmarker.recordfile import read_record
+from benchmarker.comparison.compare import compare, to_rows
+from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
+from benchmarker.logs.import_log import import_log, write_imports
+from benchmarker.profiling.printed_table import read_tables
+from benchmarker.schema.record import DeviceFacts, Memory, RunRecord, Sample
+from benchmarker.schema.record_io import read_record
 from tests.records import record, save
 
 REFERENCE = Path(__file__).parent / "data" / "reference-log.md"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.device import CudaDevice, find_device
 from benchmarker.doctor.instruments import readings
-from benchmarker.measure.board import find_board
+from benchmarker.hardware.board import find_board
+from benchmarker.hardware.device import CudaDevice, find_device
 from benchmarker.measure.energy import WINDOW_S, WINDOWS, measure_energy
 
 torch = pytest.importorskip("torch")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarker.errors import SpecError
-from benchmarker.job import Job, make_job, whole_numbers
-from benchmarker.run import read_job
+from benchmarker.cli.run import read_job
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.job import Job, make_job, whole_numbers
 
 CONFIG = Path("configs/quickstart.yaml")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.errors import MissingLibraryError, ModelError, SpecError
-from benchmarker.loading import load_model
+from benchmarker.core.errors import MissingLibraryError, ModelError, SpecError
+from benchmarker.quantization.load import load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
 
 

@@ -12,9 +12,9 @@ from urllib.error import URLError
 import pytest
 import torch
 
-from benchmarker.errors import DeviceError, ModelError, SpecError
-from benchmarker.loaders.gptq_kernels import check_what_ran
-from benchmarker.spec import Scalar
+from benchmarker.core.errors import DeviceError, ModelError, SpecError
+from benchmarker.quantization.gptq.backends import check_what_ran
+from benchmarker.schema.experiment import Scalar
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, facts_of, load, logits, prepare
 
 

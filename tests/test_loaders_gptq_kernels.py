@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.errors import BenchmarkerError, SpecError
-from benchmarker.loaders.base import Target
-from benchmarker.loaders.gptq import LOADER, GPTQOptions
-from benchmarker.loaders.gptq_kernels import Gpu, KernelName, check_kernel, check_shapes
-from benchmarker.spec import VariantSpec
-from benchmarker.specfile import validated
+from benchmarker.core.errors import BenchmarkerError, SpecError
+from benchmarker.quantization.base import Target
+from benchmarker.quantization.gptq.backends import Gpu, KernelName, check_kernel, check_shapes
+from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
+from benchmarker.schema.config_io import validated
+from benchmarker.schema.experiment import VariantSpec
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
 T4 = Gpu("NVIDIA T4", (7, 5), nvidia=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import benchmarker
-from benchmarker.comparison import compare, to_markdown
-from benchmarker.record import Cell, Conditions, RuntimeFacts
-from benchmarker.recordfile import read_record
+from benchmarker.comparison.compare import compare, to_markdown
 from benchmarker.report.markdown import summary
+from benchmarker.schema.record import Cell, Conditions, RuntimeFacts
+from benchmarker.schema.record_io import read_record
 from tests.records import (
     cell,
     cpu_environment,

@@ -6,11 +6,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.device import CpuDevice, CudaDevice
-from benchmarker.measure.board import amd_board, nvidia_board
+from benchmarker.hardware.board import amd_board, nvidia_board
+from benchmarker.hardware.device import CpuDevice, CudaDevice
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import Measured
-from benchmarker.record import Memory, Sample
+from benchmarker.schema.record import Memory, Sample
 
 GIB = 2**30
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.errors import MissingLibraryError
-from benchmarker.misfit import fitting_libraries
+from benchmarker.core.dependency_conflict import fitting_libraries
+from benchmarker.core.errors import MissingLibraryError
 
 
 @pytest.fixture
@@ -47,4 +47,4 @@ def test_a_library_that_hides_the_reason_behind_its_own_error(site: Path) -> Non
 
 def test_a_mistake_of_ours_stays_an_import_error() -> None:
     with pytest.raises(ImportError, match="nothing_of_the_kind"), fitting_libraries():
-        from benchmarker.units import nothing_of_the_kind  # noqa: F401
+        from benchmarker.core.units import nothing_of_the_kind  # noqa: F401

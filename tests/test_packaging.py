@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 
 from benchmarker import __version__
-from benchmarker.loaders.registry import LOADERS
-from benchmarker.shipped import find_config, shipped_configs
-from benchmarker.specfile import read_experiment
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.shipped_configs import find_config, shipped_configs
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -59,7 +59,7 @@ def test_the_versions_agree():
 
 def test_the_module_and_the_command_are_one():
     (command,) = PROJECT["project"]["scripts"].values()
-    assert command == "benchmarker.cli:main"
+    assert command == "benchmarker.cli.app:main"
     words = [sys.executable, "-m", "benchmarker", "--version"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"benchmarker {__version__}"

@@ -5,14 +5,14 @@ import time
 import pytest
 import torch
 
-from benchmarker.device import CpuDevice
-from benchmarker.errors import ResultsError
-from benchmarker.profiling.capture import profile_generation
+from benchmarker.core.errors import ResultsError
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.measure.profile import profile_generation
 from benchmarker.profiling.trace import (
     cpu_work,
     read_trace,
 )
-from benchmarker.record import Sample
+from benchmarker.schema.record import Sample
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_an_error_inside_the_step_leaves_the_profiler_usable(generate):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
 def test_a_real_profile_on_a_gpu(tmp_path):
-    from benchmarker.device import CudaDevice
+    from benchmarker.hardware.device import CudaDevice
 
     matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
 
@@ -150,7 +150,7 @@ def test_a_real_profile_on_a_gpu(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
 def test_a_gpus_kernels_are_split_at_the_first_token():
     """Sixteen products before a moment at which the device is drained, four after it."""
-    from benchmarker.device import CudaDevice
+    from benchmarker.hardware.device import CudaDevice
 
     matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
     moments = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.profiling.kernels import CATEGORIES, category, shares
+from benchmarker.profiling.categories import CATEGORIES, category, shares
 
 
 @pytest.mark.parametrize(

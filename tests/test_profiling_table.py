@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarker.profiling.table import hundredths, profile_table, shortened
-from benchmarker.record import Kernel, Profile
+from benchmarker.schema.record import Kernel, Profile
 
 
 def profile_of(*kernels, by="device", busy_s=None, span_s=None, **more):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.trace import (
     CLOCK_MARK,
     Decode,
@@ -15,7 +15,7 @@ from benchmarker.profiling.trace import (
     on_the_traces_clock,
     read_trace,
 )
-from benchmarker.record import Kernel
+from benchmarker.schema.record import Kernel
 
 
 def event(name, start_us, duration_us, *, category="kernel", device=0, stream=7):

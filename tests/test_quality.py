@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarker.errors import SpecError
-from benchmarker.job import make_job
-from benchmarker.loading import load_model
-from benchmarker.measuring import Run
-from benchmarker.record import RunRecord
-from benchmarker.terminal import Terminal
-from benchmarker.verify import verify
+from benchmarker.comparison.verify import verify
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.job import make_job
+from benchmarker.execution.run import Run
+from benchmarker.quantization.load import load_model
+from benchmarker.schema.record import RunRecord
 from tests.test_quality_inputs import plan
 
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarker.device import CpuDevice
-from benchmarker.errors import ModelError, QualityError, SpecError
-from benchmarker.loaders.base import Silent
-from benchmarker.loaders.reading import load_tokenizer
-from benchmarker.loaders.source import find_checkpoint
+from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.core.errors import ModelError, QualityError, SpecError
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.scratch import check_room, scratch_file
 from benchmarker.quality.text import check_text, is_text, read_text
 from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
-from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
+from benchmarker.quantization.base import Silent
+from benchmarker.schema.experiment import ModelSpec, QualitySpec, VariantSpec
 from tests import records
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 2000
@@ -199,7 +199,7 @@ def test_a_disk_that_gives_no_room_is_an_error_and_leaves_nothing_behind(tmp_pat
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "from benchmarker.quality.scratch import scratch_file\n"
-        "from benchmarker.errors import QualityError\n"
+        "from benchmarker.core.errors import QualityError\n"
         "try:\n"
         "    scratch_file(10, 1000).__enter__()\n"
         "except QualityError as error:\n"

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from benchmarker.cli import app
-from benchmarker.comparison import compare_records
-from benchmarker.errors import ResultsError, SpecError
-from benchmarker.recommending.budget import parse_budget
-from benchmarker.recommending.choose import Recommendation, recommend
-from benchmarker.recommending.words import recommendation_to_dict, recommendation_to_markdown
-from benchmarker.record import Memory, RunRecord
+from benchmarker.cli.app import app
+from benchmarker.comparison.budget import parse_budget
+from benchmarker.comparison.compare import compare_records
+from benchmarker.comparison.recommend import Recommendation, recommend
+from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
+from benchmarker.schema.record import Memory, RunRecord
 from tests.records import cell, environment, record, save
 
 GIB = 2**30

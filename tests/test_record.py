@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.errors import ResultsError
-from benchmarker.recordfile import read_record, write_record
+from benchmarker.core.errors import ResultsError
+from benchmarker.schema.record_io import read_record, write_record
 from tests.records import cell, failed_cell, profile, record, sample
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarker.measure.repeat import measure, warm_up
-from benchmarker.record import Sample
+from benchmarker.schema.record import Sample
 from tests.fakes import FakeDevice, Timeline
 
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import Comparison, compare
-from benchmarker.errors import MissingLibraryError, ResultsError, SpecError
-from benchmarker.page.answer import answer
-from benchmarker.page.charts.all import charts_of
-from benchmarker.page.charts.curves import crossings, with_room
-from benchmarker.page.charts.style import LIGHT, series_of, to_svg
-from benchmarker.page.charts.waterfall import waterfall_chart
-from benchmarker.page.front import front
-from benchmarker.page.html import _sort_value, inline, to_html
-from benchmarker.page.writing import write_plots, write_report
-from benchmarker.profiling.kernels import seconds_by_category
-from benchmarker.record import Conditions, Kernel
+from benchmarker.comparison.compare import Comparison, compare
+from benchmarker.comparison.pareto import front
+from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
+from benchmarker.core.units import GIB
+from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.report.answer import answer
+from benchmarker.report.charts.all import charts_of
+from benchmarker.report.charts.curves import crossings, with_room
+from benchmarker.report.charts.style import LIGHT, series_of, to_svg
+from benchmarker.report.charts.waterfall import waterfall_chart
+from benchmarker.report.html.page import _sort_value, inline, to_html
+from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.report.markdown import to_markdown
-from benchmarker.units import GIB
+from benchmarker.schema.record import Conditions, Kernel
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, profile, record, rounds, sample, save
 
@@ -137,7 +137,9 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
 @pytest.mark.parametrize(("module", "package"), [("matplotlib", "matplotlib"), ("markdown_it", "markdown-it-py")])
 def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, module, package):
     comparison = compared(tmp_path, record("fp16"))
-    for name in [one for one in sys.modules if one.startswith(("benchmarker.page.html", "benchmarker.page.charts"))]:
+    for name in [
+        one for one in sys.modules if one.startswith(("benchmarker.report.html.page", "benchmarker.report.charts"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingLibraryError, match=f"the report needs {package}.*: pip install {package}"):

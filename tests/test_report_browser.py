@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import compare
-from benchmarker.page.writing import write_report
+from benchmarker.comparison.compare import compare
+from benchmarker.report.html.write import write_report
 from tests.browser import Page, find_browser, open_browser
 from tests.records import cell, record
 from tests.test_report import HOSTILE, compared, everything

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.comparison import compare, to_markdown, to_rows
-from benchmarker.device import CpuDevice
-from benchmarker.errors import SpecError
-from benchmarker.loaders.demand import Weights
-from benchmarker.measure.limits import (
+from benchmarker.comparison.compare import compare, to_markdown, to_rows
+from benchmarker.comparison.verify import verify
+from benchmarker.core.errors import SpecError
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.measure.peaks import (
     CPU_ARRAY_BYTES,
     LAUNCH_REPEATS,
     LAUNCHES,
@@ -20,10 +20,10 @@ from benchmarker.measure.limits import (
     host_time,
     measure_limits,
 )
-from benchmarker.record import Memory, RunRecord, RuntimeFacts, StepFacts
-from benchmarker.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
-from benchmarker.spec import Point
-from benchmarker.verify import verify
+from benchmarker.schema.experiment import Point
+from benchmarker.schema.record import Memory, RunRecord, RuntimeFacts, StepFacts
+from benchmarker.schema.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.demand import Weights
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, failed_cell, record, save
@@ -256,7 +256,7 @@ def test_one_batch_size_needs_no_such_words(tmp_path: Path) -> None:
 
 
 def test_a_depth_that_does_not_fit_names_the_deepest_that_does() -> None:
-    from benchmarker.workloads.prompts import check_fits
+    from benchmarker.workloads.generation.prompts import check_fits
 
     with pytest.raises(SpecError, match=r"depth 500 \+ prompt of 26 .* use a depth of at most 474"):
         check_fits(Point(26, None, 12, 1, depth=500), 26, positions=512, model="qwen3")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.recordfile import read_record
-from benchmarker.verify import verify
+from benchmarker.comparison.verify import verify
+from benchmarker.schema.record_io import read_record
 from tests.test_cli import typed
 
 SMALL = (

@@ -6,15 +6,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.device import CpuDevice
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.compiled import CompiledRuntime
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.registry import RUNTIMES
 from benchmarker.runtimes.static import cache_length
-from benchmarker.spec import RUNTIMES as RUNTIME_NAMES
-from benchmarker.spec import Grid, Procedure
-from benchmarker.workloads.generation import ModelBenchmarker, sample_of
+from benchmarker.schema.experiment import RUNTIMES as RUNTIME_NAMES
+from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker, sample_of
 
 EOS = 1
 

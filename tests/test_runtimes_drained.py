@@ -17,7 +17,7 @@ from benchmarker.runtimes import eager, loop
 from benchmarker.runtimes.capture import Captured
 from benchmarker.runtimes.eager import EagerRuntime
 from benchmarker.runtimes.graph import GraphRuntime
-from benchmarker.workloads.generation import sample_of
+from benchmarker.workloads.generation.benchmark import sample_of
 from tests.fakes import FakeDevice
 from tests.test_runtimes_graph import Rerun
 

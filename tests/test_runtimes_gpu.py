@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.device import find_device
-from benchmarker.loading import load_model
-from benchmarker.measure.limits import measure_limits
-from benchmarker.profiling.capture import count_kernels
+from benchmarker.hardware.device import find_device
+from benchmarker.measure.peaks import measure_limits
+from benchmarker.measure.profile import count_kernels
+from benchmarker.quantization.load import load_model
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.base import Runtime, UnsupportedError
 from benchmarker.runtimes.capture import GraphCapture
@@ -19,7 +19,7 @@ from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
-from benchmarker.runtimes.products import CODES, GATED, JOINED, by_rows
+from benchmarker.schema.old_products import CODES, GATED, JOINED, by_rows
 from tests.loading import tokens_of, with_uneven_norms
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))

@@ -20,9 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from benchmarker.device import CpuDevice
-from benchmarker.loaders.facts import module_tensors, storage_bytes
-from benchmarker.record import StepFacts
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quantization.inspect import module_tensors, storage_bytes
 from benchmarker.runtimes import attention
 from benchmarker.runtimes.attention import attend
 from benchmarker.runtimes.base import UnsupportedError
@@ -35,8 +34,9 @@ from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_codes, fits_words, prepare_linears
-from benchmarker.runtimes.products import CODES, GATED, JOINED, by_rows
-from benchmarker.spec import Scalar
+from benchmarker.schema.experiment import Scalar
+from benchmarker.schema.old_products import CODES, GATED, JOINED, by_rows
+from benchmarker.schema.record import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarker.device import CpuDevice
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.judge import give_back
 from benchmarker.runtimes.opaque import make_opaque, quantized_linear
 

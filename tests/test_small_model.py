@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarker.loaders.files import read_config
-from benchmarker.loaders.shapes import shipped_shape, shipped_text
-from benchmarker.qualityfacts import Quality
+from benchmarker.checkpoints.files import read_config
+from benchmarker.checkpoints.shipped_models import shipped_shape, shipped_text
+from benchmarker.schema.quality import Quality
 from tests.benchmarks.calibration import Outcome, outcomes
 from tests.test_quality import run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.errors import BenchmarkerError, ModelError
-from benchmarker.loaders.source import find_checkpoint, load_tokenizer, shapes_sha256
-from benchmarker.spec import ModelSpec, VariantSpec
+from benchmarker.checkpoints.find import find_checkpoint, load_tokenizer, shapes_sha256
+from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
 
 
 def find(model: Path | str, quant: str = "fp16", *, dummy: bool = False, revision: str | None = None):

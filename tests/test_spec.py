@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from benchmarker.errors import SpecError
-from benchmarker.keys import result_key
-from benchmarker.spec import Grid, ModelSpec, Point, Procedure, VariantSpec
-from benchmarker.specfile import parse_option, read_experiment
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.keys import result_key
+from benchmarker.schema.config_io import parse_option, read_experiment
+from benchmarker.schema.experiment import Grid, ModelSpec, Point, Procedure, VariantSpec
 from tests.records import environment
 
 MINIMAL = "variants:\n  - {quant: fp16}\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats as reference
 
-from benchmarker import recompute
-from benchmarker.stats import (
+from benchmarker.comparison import recompute
+from benchmarker.core.stats import (
     Ratio,
     detectable_ratio,
     deviation,

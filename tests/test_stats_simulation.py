@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarker.stats import Ratio, paired_ratio, verdicts
+from benchmarker.core.stats import Ratio, paired_ratio, verdicts
 
 SWEEPS, ROUNDS, REPEATS = 2000, 5, 5
 INTERLEAVED = np.array([[0, 1], [3, 2], [4, 5], [7, 6], [8, 9]])

@@ -15,11 +15,11 @@ import typer
 from pydantic import BaseModel
 
 import benchmarker
-from benchmarker.cli import app
-from benchmarker.record import RunRecord
-from benchmarker.recordfile import read_record
-from benchmarker.run import read_job
-from benchmarker.specfile import read_experiment
+from benchmarker.cli.app import app
+from benchmarker.cli.run import read_job
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import read_record
 from tests.test_cli import typed
 from tests.unchanged import hold, hold_names
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarker.errors import ModelError, ResultsError, SpecError
-from benchmarker.record import DeviceFacts
-from benchmarker.recordfile import UNFINISHED, read_record, write_record
-from benchmarker.report.words import duration_words
-from benchmarker.spec import ModelSpec
-from benchmarker.specfile import read_experiment
-from benchmarker.sweeping.arguments import chosen, rounds_of, split_arguments
-from benchmarker.sweeping.lock import LOCK, Owner, locked
-from benchmarker.sweeping.plan import Task, order, without_given_up
+from benchmarker.comparison.words import duration_words
+from benchmarker.core.errors import ModelError, ResultsError, SpecError
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.record import DeviceFacts
+from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
+from benchmarker.sweep.lock import LOCK, Owner, locked
+from benchmarker.sweep.order import Task, order, without_given_up
+from benchmarker.sweep.request import chosen, rounds_of, split_arguments
 from tests.faults.stage import Stage
 
 CONFIG = Path("configs/qwen3-4b.yaml")
@@ -203,7 +203,7 @@ def test_records_of_another_version_of_this_program_are_not_mixed_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, variants=["a"])
-    monkeypatch.setattr("benchmarker.keys.__version__", "0.0.9")
+    monkeypatch.setattr("benchmarker.execution.keys.__version__", "0.0.9")
     stage.sweep()
     monkeypatch.undo()
     stage.sweep(resume=True)

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarker.errors import ResultsError, SpecError
-from benchmarker.sweeping import child
+from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.sweep import child
 from tests.faults.stage import Stage, killed_at_write
 
 OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
@@ -254,7 +254,7 @@ def test_a_full_disk_stops_the_sweep_with_one_line_and_what_is_there_is_compared
     def full(*paths: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("benchmarker.recordfile.os.replace", full)
+    monkeypatch.setattr("benchmarker.schema.record_io.os.replace", full)
     with pytest.raises(ResultsError, match="the disk is full; make room or choose another folder with --output"):
         stage.sweep(resume=True)
     assert len(stage.cells()) == 4

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarker.measure.gauge import NvidiaGauge, Reading
-from benchmarker.measure.monitor import Monitor, conditions, find_monitor, why_invalid
-from benchmarker.record import Conditions
-from benchmarker.recordfile import read_record, write_record
+from benchmarker.hardware.gauge import NvidiaGauge, Reading
+from benchmarker.hardware.monitor import Monitor, conditions, find_monitor, why_invalid
+from benchmarker.schema.record import Conditions
+from benchmarker.schema.record_io import read_record, write_record
 from tests import records
 from tests.faults.stage import Stage
 
@@ -102,7 +102,7 @@ def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
     with monitor.running():
         time.sleep(0.25)
     slept: list[float] = []
-    monkeypatch.setattr("benchmarker.measure.monitor.time.sleep", slept.append)
+    monkeypatch.setattr("benchmarker.hardware.monitor.time.sleep", slept.append)
     gauge.show(reading(temperature=80), reading(temperature=46), reading(temperature=45))
     monitor.cool_down()
     assert slept == [1.0, 1.0]
@@ -111,13 +111,13 @@ def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarker.measure.monitor.KEPT", 1)
+    monkeypatch.setattr("benchmarker.hardware.monitor.KEPT", 1)
     gauge = FakeGauge(reading(temperature=40), reading(temperature=80))
     monitor = Monitor(gauge)
     with monitor.running():
         time.sleep(0.35)
     slept: list[float] = []
-    monkeypatch.setattr("benchmarker.measure.monitor.time.sleep", slept.append)
+    monkeypatch.setattr("benchmarker.hardware.monitor.time.sleep", slept.append)
     gauge.show(reading(temperature=80), reading(temperature=44))
     monitor.cool_down()
     assert slept == [1.0]

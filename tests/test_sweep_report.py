@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarker.sweeping.site import REPORT
+from benchmarker.sweep.state import REPORT
 from tests.faults.stage import Stage
 
 

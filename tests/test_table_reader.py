@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.errors import ResultsError
-from benchmarker.profiling.kernels import category
-from benchmarker.profiling.table_reader import read_tables
-from benchmarker.profiling.table_values import ProfilerTable, TableRow
+from benchmarker.core.errors import ResultsError
+from benchmarker.profiling.categories import category
+from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_values import ProfilerTable, TableRow
 
 DATA = Path(__file__).parent / "data"
 HEADINGS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg")

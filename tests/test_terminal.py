@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.errors import SpecError
-from benchmarker.terminal import Streams, Terminal, clean, one_line_errors, quiet_libraries
+from benchmarker.core.console import Streams, Terminal, clean, one_line_errors, quiet_libraries
+from benchmarker.core.errors import SpecError
 
 ROOT = Path(__file__).parents[1]
 
 NOISY = """
     import ctypes, logging, os, sys, warnings
-    from benchmarker.terminal import Terminal, one_line_errors, quiet_libraries
+    from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 
     def noise():
         print("NOISE print")
@@ -160,7 +160,7 @@ def test_a_bar_with_a_long_name_stays_on_one_line():
 
 
 def test_an_error_of_the_users_is_one_line_and_exit_code_2():
-    body = "from benchmarker.errors import SpecError\nraise SpecError('quant: no loader\\n\"bnb-4bit\"')"
+    body = "from benchmarker.core.errors import SpecError\nraise SpecError('quant: no loader\\n\"bnb-4bit\"')"
     done = run(program(body))
     assert done.stdout == "loading\n"
     assert done.stderr == 'error: quant: no loader "bnb-4bit"\n'

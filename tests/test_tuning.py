@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch._inductor.runtime import benchmarking
 
-from benchmarker.device import CpuDevice
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.runtimes.compiled import keep_kernels_beside_inductors
 from benchmarker.runtimes.tuning import REPEATS, TIMES_THE_CACHE, kernels_timed_alone
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.units import GIB, gib, seconds, significant
+from benchmarker.core.units import GIB, gib, seconds, significant
 
 
 @pytest.mark.parametrize(

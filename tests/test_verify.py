@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker import comparison as comparing
-from benchmarker import stats
-from benchmarker.energyfacts import Energy, EnergyWindow
-from benchmarker.verify import verify
+from benchmarker.comparison import compare as comparing
+from benchmarker.comparison.verify import verify
+from benchmarker.core import stats
+from benchmarker.schema.energy import Energy, EnergyWindow
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
 
@@ -153,5 +153,5 @@ def test_a_mistake_in_our_joules_is_found(tmp_path, monkeypatch):
     counted = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
     save(tmp_path, record("fp16", cell([1.4, 1.5], energy=counted)))
     assert mismatches(tmp_path) == []
-    monkeypatch.setattr("benchmarker.report.energy._tokens", lambda one: 7 * one.new_tokens)
+    monkeypatch.setattr("benchmarker.comparison.energy._tokens", lambda one: 7 * one.new_tokens)
     assert any("energy_per_token_j" in line for line in mismatches(tmp_path))

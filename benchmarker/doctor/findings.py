@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarker.core.units import GIB, gib
 from benchmarker.doctor.machine import Machine
-from benchmarker.units import GIB, gib
 
 MODEL_BYTES = 8_100_000_000
 """What Qwen3-4B takes in 16 bit; each form that is quantized on the spot takes some more."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.device import Device, torch_device
-from benchmarker.measure.board import Board, find_board
-from benchmarker.measure.limits import measure_limits
-from benchmarker.units import GIB
+from benchmarker.core.units import GIB
+from benchmarker.hardware.board import Board, find_board
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.measure.peaks import measure_limits
 
 SLEEP_S = 0.2
 CLOCK_TRIES = 20

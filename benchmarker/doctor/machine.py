@@ -11,13 +11,13 @@ from typing import Literal
 
 import psutil
 
-from benchmarker.device import Device
-from benchmarker.doctor.cards import Card, amd_cards, nvidia_cards
-from benchmarker.environment import environment
-from benchmarker.installed import installed_version
-from benchmarker.loaders.cache import cache_folder
-from benchmarker.loaders.hub import transport_error
-from benchmarker.record import Environment
+from benchmarker.checkpoints.cache import cache_folder
+from benchmarker.checkpoints.hub import transport_error
+from benchmarker.core.packages import installed_version
+from benchmarker.hardware.cards import Card, amd_cards, nvidia_cards
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.environment import environment
+from benchmarker.schema.record import Environment
 
 HUB_LIMIT_S = 5.0
 COMPILERS = ("g++", "c++", "clang++")

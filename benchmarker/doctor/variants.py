@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.core.errors import BenchmarkerError
 from benchmarker.doctor.machine import Machine
-from benchmarker.errors import BenchmarkerError
-from benchmarker.loaders.base import Target
-from benchmarker.loaders.registry import LOADERS
-from benchmarker.loaders.shapes import shipped_shape
-from benchmarker.spec import RUNTIMES
+from benchmarker.quantization.base import Target
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.experiment import RUNTIMES
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""

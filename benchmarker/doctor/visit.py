@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarker.device import find_device
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import DeviceError
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
+from benchmarker.doctor.text import finding_words, machine_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all
-from benchmarker.doctor.words import finding_words, machine_words, outcome_words, reading_words
-from benchmarker.errors import DeviceError
-from benchmarker.loaders.base import DType, Target
-from benchmarker.terminal import Terminal
+from benchmarker.hardware.device import find_device
+from benchmarker.quantization.base import DType, Target
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:

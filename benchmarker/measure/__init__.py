@@ -1,0 +1,1 @@
+"""The measuring core: repeats, memory, energy, the device's peaks, the profiler."""

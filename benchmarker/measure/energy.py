@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarker.errors import DeviceError
-from benchmarker.measure.board import Board
-from benchmarker.record import Energy, EnergyWindow
+from benchmarker.core.errors import DeviceError
+from benchmarker.hardware.board import Board
+from benchmarker.schema.record import Energy, EnergyWindow
 
 WINDOW_S = 10.0
 WINDOWS = 3

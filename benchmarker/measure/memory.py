@@ -8,10 +8,10 @@ other programs on the same card too.
 
 from __future__ import annotations
 
-from benchmarker.device import Device
-from benchmarker.measure.board import find_board
+from benchmarker.hardware.board import find_board
+from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import Measured
-from benchmarker.record import Memory
+from benchmarker.schema.record import Memory
 
 
 class DeviceMemory:

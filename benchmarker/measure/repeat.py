@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from benchmarker.device import Device
-from benchmarker.garbage import no_garbage_collection
-from benchmarker.record import Sample
+from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.hardware.device import Device
+from benchmarker.schema.record import Sample
 from benchmarker.workloads.base import Step
 
 STABLE_WITHIN = 1.02

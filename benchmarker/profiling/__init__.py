@@ -1,0 +1,1 @@
+"""Traces and kernel names, read without torch."""

@@ -6,10 +6,10 @@ import unicodedata
 
 from tabulate import tabulate
 
-from benchmarker.profiling.kernels import category
-from benchmarker.profiling.names import readable
-from benchmarker.record import Kernel, Profile
-from benchmarker.units import seconds
+from benchmarker.core.units import seconds
+from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_names import readable
+from benchmarker.schema.record import Kernel, Profile
 
 NAME_COLUMNS = 64
 

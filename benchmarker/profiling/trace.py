@@ -15,9 +15,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarker.errors import BenchmarkerError, ResultsError
+from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.table import shortened
-from benchmarker.record import Kernel
+from benchmarker.schema.record import Kernel
 
 # The same on CUDA and ROCm.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -12,18 +12,18 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from benchmarker.device import Device
-from benchmarker.errors import QualityError
-from benchmarker.loaders.base import Progress, Target
-from benchmarker.loaders.registry import LOADERS
+from benchmarker.core.errors import QualityError
+from benchmarker.core.units import gib
+from benchmarker.hardware.device import Device
 from benchmarker.quality.kept import Kept, Top, Whole
 from benchmarker.quality.plan import BASELINE, Plan
 from benchmarker.quality.scoring import first_logits, keep, score_against
 from benchmarker.quality.scratch import scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
 from benchmarker.quality.windows import SCORED_FROM, WINDOW_TOKENS
-from benchmarker.qualityfacts import Quality
-from benchmarker.units import gib
+from benchmarker.quantization.base import Progress, Target
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.quality import Quality
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.errors import ModelError, SpecError
-from benchmarker.loaders.base import Checkpoint, DType, Progress
-from benchmarker.loaders.reading import load_tokenizer
-from benchmarker.loaders.source import find_checkpoint
+from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.kept import Top, Whole
 from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
 from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
-from benchmarker.qualityfacts import baseline_name
-from benchmarker.spec import ModelSpec, QualitySpec, VariantSpec
+from benchmarker.quantization.base import Checkpoint, DType, Progress
+from benchmarker.schema.experiment import ModelSpec, QualitySpec, VariantSpec
+from benchmarker.schema.quality import baseline_name
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarker.errors import QualityError
-from benchmarker.units import gib
+from benchmarker.core.errors import QualityError
+from benchmarker.core.units import gib
 
 Bytes = NDArray[np.uint8]
 

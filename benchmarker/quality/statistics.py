@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarker.qualityfacts import Divergence, WindowMeans
+from benchmarker.schema.quality import Divergence, WindowMeans
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.errors import QualityError, SpecError, did_you_mean
-from benchmarker.loaders.base import Progress, require
-from benchmarker.qualityfacts import TaskResult
+from benchmarker.core.errors import QualityError, SpecError, did_you_mean
+from benchmarker.quantization.base import Progress, require
+from benchmarker.schema.quality import TaskResult
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarker.errors import MissingLibraryError, SpecError, did_you_mean
-from benchmarker.loaders.base import install_words
-from benchmarker.loaders.shapes import shipped_text
-from benchmarker.qualityfacts import Quality
+from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean
+from benchmarker.quantization.base import install_words
+from benchmarker.schema.quality import Quality
 
 SHIPPED = "evaluation.txt"
 SPLITS = ("test", "validation", "train")

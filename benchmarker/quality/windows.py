@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarker.errors import ModelError, SpecError
+from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.text import Text
 
 WINDOW_TOKENS = 512

@@ -1,0 +1,1 @@
+"""Tables, pages and charts of a comparison."""

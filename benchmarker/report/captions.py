@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.report.numbers import percent
-from benchmarker.report.rows import Results, Row
-from benchmarker.report.tables import escaped
-from benchmarker.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
+from benchmarker.comparison.rows import Results, Row
+from benchmarker.core.numbers import percent
+from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
+from benchmarker.core.tables import escaped
 
 
 def caption(results: Results) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarker.record import RunRecord
-from benchmarker.report.drift import find_drift
+from benchmarker.comparison.drift import find_drift
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.words import cell_words, duration_words, plural, reason_words, status_words
+from benchmarker.core.numbers import percent
+from benchmarker.core.stats import MIN_ROUNDS
+from benchmarker.core.tables import escaped
 from benchmarker.report.limits import impossible
-from benchmarker.report.numbers import percent
-from benchmarker.report.rows import CellKey, Row
-from benchmarker.report.tables import escaped
-from benchmarker.report.words import cell_words, duration_words, plural, reason_words, status_words
-from benchmarker.stats import MIN_ROUNDS
+from benchmarker.schema.record import RunRecord
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",

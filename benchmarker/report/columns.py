@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from benchmarker.report.numbers import decimal, percent, times, with_spread
+from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.words import status_words
+from benchmarker.core.numbers import decimal, percent, times, with_spread
+from benchmarker.core.tables import Column, escaped
+from benchmarker.core.units import GIB, MISSING, significant
 from benchmarker.report.quality import INDISTINGUISHABLE
-from benchmarker.report.rows import CellKey, Results, Row
-from benchmarker.report.tables import Column, escaped
-from benchmarker.report.words import status_words
-from benchmarker.units import GIB, MISSING, significant
 
 MIB = 2**20
 Columns = list[Column[Row]]

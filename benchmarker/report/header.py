@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarker.record import RunRecord
-from benchmarker.report.tables import escaped
-from benchmarker.report.words import plural
-from benchmarker.units import gib, seconds
+from benchmarker.comparison.words import plural
+from benchmarker.core.tables import escaped
+from benchmarker.core.units import gib, seconds
+from benchmarker.schema.record import RunRecord
 
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
 """Named in the header; the record holds more."""

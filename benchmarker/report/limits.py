@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.words import cell_words
+from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.stats import SAME_WITHIN
+from benchmarker.core.tables import Column, escaped, table
+from benchmarker.core.units import MISSING
 from benchmarker.report.columns import Columns, cell_columns, names
-from benchmarker.report.numbers import decimal, percent
-from benchmarker.report.rows import CellKey, Row
-from benchmarker.report.tables import Column, escaped, table
-from benchmarker.report.words import cell_words
-from benchmarker.roofline import MBU_LIMIT, floor_s
-from benchmarker.stats import SAME_WITHIN
-from benchmarker.units import MISSING
+from benchmarker.schema.roofline import MBU_LIMIT, floor_s
 
 
 def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarker.record import RunRecord
+from benchmarker.comparison.aggregate import keys_of, make_row
+from benchmarker.comparison.rows import CellKey, Context, Results, with_bound
+from benchmarker.core.tables import bullets, escaped, table
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import caveats
 from benchmarker.report.columns import Columns, bound, cell_columns, memory, timing
-from benchmarker.report.gather import keys_of, make_row
 from benchmarker.report.header import header, load_words
 from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
-from benchmarker.report.rows import CellKey, Context, Results, with_bound
 from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
-from benchmarker.report.tables import bullets, escaped, table
 from benchmarker.report.tasks import answers, task_caption
+from benchmarker.schema.record import RunRecord
 
 
 def to_markdown(results: Results) -> str:

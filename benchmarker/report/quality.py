@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from benchmarker.qualityfacts import Quality
-from benchmarker.report.numbers import decimal, percent
-from benchmarker.report.rows import Row
-from benchmarker.report.tables import Column, escaped
-from benchmarker.report.words import listed
-from benchmarker.units import MISSING, significant
+from benchmarker.comparison.rows import Row
+from benchmarker.comparison.words import listed
+from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.tables import Column, escaped
+from benchmarker.core.units import MISSING, significant
+from benchmarker.schema.quality import Quality
 
 INDISTINGUISHABLE = "indistinguishable"
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.words import cell_words
+from benchmarker.core.tables import Column, escaped
 from benchmarker.report.columns import Columns, bound, cell_columns, costs, energy, memory, names, speed_up, timing
 from benchmarker.report.quality import quality_columns
-from benchmarker.report.rows import CellKey, Results, Row
-from benchmarker.report.tables import Column, escaped
 from benchmarker.report.tasks import answers, task_columns
-from benchmarker.report.words import cell_words
 
 
 class Sheet(NamedTuple):

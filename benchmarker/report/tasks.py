@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarker.qualityfacts import TaskResult
-from benchmarker.report.numbers import percent
-from benchmarker.report.rows import Row
-from benchmarker.report.tables import Column, escaped
-from benchmarker.units import MISSING
+from benchmarker.comparison.rows import Row
+from benchmarker.core.numbers import percent
+from benchmarker.core.tables import Column, escaped
+from benchmarker.core.units import MISSING
+from benchmarker.schema.quality import TaskResult
 
 
 class Answers(NamedTuple):

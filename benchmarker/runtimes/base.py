@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from benchmarker.errors import BenchmarkerError
-from benchmarker.record import RuntimeFacts, StepFacts
+from benchmarker.core.errors import BenchmarkerError
+from benchmarker.schema.record import RuntimeFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

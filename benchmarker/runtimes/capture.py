@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarker.device import Device, torch_device
+from benchmarker.hardware.device import Device, torch_device
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.driver import Driver
 

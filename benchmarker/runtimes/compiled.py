@@ -22,8 +22,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from benchmarker.device import Device, torch_device
-from benchmarker.record import RuntimeFacts
+from benchmarker.hardware.device import Device, torch_device
 from benchmarker.runtimes.attention import one_query_attention
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
@@ -36,6 +35,7 @@ from benchmarker.runtimes.opaque import make_opaque
 from benchmarker.runtimes.routed import Route, decoder_layers
 from benchmarker.runtimes.static import attending_step, greedy
 from benchmarker.runtimes.tuning import kernels_timed_alone
+from benchmarker.schema.record import RuntimeFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.device import Device
-from benchmarker.record import RuntimeFacts
+from benchmarker.hardware.device import Device
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.static import CHUNK
+from benchmarker.schema.record import RuntimeFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

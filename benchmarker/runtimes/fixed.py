@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
-from benchmarker.loaders.demand import head_dim, key_heads
 from benchmarker.runtimes.base import UnsupportedError
+from benchmarker.workloads.generation.demand import head_dim, key_heads
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
 

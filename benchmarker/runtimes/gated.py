@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.linears import as_rows, is_one_query, rows_forward
-from benchmarker.runtimes.products import GATED
+from benchmarker.schema.old_products import GATED
 
 CLOSE = 0.02
 """Largest relative difference to the MLP's own forward, in 16 bit."""

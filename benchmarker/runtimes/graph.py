@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarker.device import Device
+from benchmarker.hardware.device import Device
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.capture import Capture, capture_for
 from benchmarker.runtimes.loop import FixedRuntime

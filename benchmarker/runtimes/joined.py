@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.linears import is_4bit, is_one_query, rows_forward
-from benchmarker.runtimes.products import JOINED
+from benchmarker.schema.old_products import JOINED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from benchmarker.runtimes.early import can_start_early
 from benchmarker.runtimes.forwards import with_forward
 from benchmarker.runtimes.opaque import through_operator
-from benchmarker.runtimes.products import CODES, PACKED, by_rows, counted
+from benchmarker.schema.old_products import CODES, PACKED, by_rows, counted
 
 IN_A_WORD = 8
 LARGEST_GROUP = 512

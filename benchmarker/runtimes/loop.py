@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarker.device import Device
-from benchmarker.record import RuntimeFacts, StepFacts
+from benchmarker.hardware.device import Device
 from benchmarker.runtimes.attention import way_of
 from benchmarker.runtimes.base import Generation
 from benchmarker.runtimes.capture import Capture, Captured
 from benchmarker.runtimes.fixed import FixedCache
 from benchmarker.runtimes.static import cache_length, decode_step, fill, prefill
+from benchmarker.schema.record import RuntimeFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from benchmarker.record import Sample
+from benchmarker.schema.record import Sample
 
 
 class Step(Protocol):

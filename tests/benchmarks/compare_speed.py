@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarker.record import Kernel, RunRecord
-from benchmarker.recordfile import write_record
+from benchmarker.schema.record import Kernel, RunRecord
+from benchmarker.schema.record_io import write_record
 from tests.records import cell, profile, record, sample
 
 LIMIT_S = 2.0

@@ -24,13 +24,13 @@ import torch
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
-from benchmarker.device import Device, find_device, torch_device
-from benchmarker.loading import load_model
-from benchmarker.profiling.capture import count_kernels
+from benchmarker.hardware.device import Device, find_device, torch_device
+from benchmarker.measure.profile import count_kernels
+from benchmarker.quantization.load import load_model
 from benchmarker.runtimes import attention, compiled, forwards, linears
 from benchmarker.runtimes.base import UnsupportedError
 from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime, known_settings
-from benchmarker.specfile import parse_option
+from benchmarker.schema.config_io import parse_option
 
 
 @dataclass(frozen=True)

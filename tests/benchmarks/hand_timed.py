@@ -23,12 +23,12 @@ import torch
 from scipy.stats import binom
 from transformers import PreTrainedModel
 
-from benchmarker.device import Device, find_device
-from benchmarker.loading import load_model
+from benchmarker.hardware.device import Device, find_device
+from benchmarker.quantization.load import load_model
 from benchmarker.runtimes.loop import FixedRuntime
 from benchmarker.runtimes.static import prefill
-from benchmarker.spec import Point
-from benchmarker.workloads.generation import ModelBenchmarker
+from benchmarker.schema.experiment import Point
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker
 
 
 def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: Device) -> float:

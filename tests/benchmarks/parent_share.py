@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarker.record import Environment
-from benchmarker.sweeping.surroundings import look_around
+from benchmarker.schema.record import Environment
+from benchmarker.sweep.probe import look_around
 from tests import records
 from tests.faults.stage import Stage
 

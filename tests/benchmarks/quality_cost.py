@@ -23,13 +23,13 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from benchmarker.device import find_device
-from benchmarker.loaders.files import INDEX, SINGLE
-from benchmarker.loaders.shapes import shipped_shape
-from benchmarker.loaders.source import find_checkpoint
-from benchmarker.recordfile import read_record
-from benchmarker.spec import ModelSpec, VariantSpec
-from benchmarker.units import GIB, gib
+from benchmarker.checkpoints.files import INDEX, SINGLE
+from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.core.units import GIB, gib
+from benchmarker.hardware.device import find_device
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.record_io import read_record
 
 NORM = "model.norm.weight"
 NORM_FACTOR = 5.0

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from benchmarker.errors import ResultsError
+from benchmarker.core.errors import ResultsError
 from tests.faults.stage import Stage
 
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import yaml
 
-from benchmarker.collect import collect
-from benchmarker.job import blank_record
-from benchmarker.measure.monitor import Monitor, find_monitor
-from benchmarker.record import Environment, RunRecord
-from benchmarker.silence import Streams
-from benchmarker.spec import ModelSpec
-from benchmarker.sweep import Seams, Settings, run_sweep, sweep_file
-from benchmarker.sweeping.arguments import read_arguments
-from benchmarker.sweeping.site import Site
-from benchmarker.terminal import Terminal
+from benchmarker.core.console import Terminal
+from benchmarker.core.silence import Streams
+from benchmarker.execution.job import blank_record
+from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.schema.collect import collect
+from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.record import Environment, RunRecord
+from benchmarker.sweep.request import read_arguments
+from benchmarker.sweep.state import Site
+from benchmarker.sweep.sweep import Seams, Settings, run_sweep, sweep_file
 from tests import records
 
 CHILD = Path(__file__).with_name("child.py")

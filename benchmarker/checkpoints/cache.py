@@ -1,0 +1,225 @@
+"""Checkpoints that benchmarker made itself: dummy ones and quantized ones, kept on disk because they cost minutes.
+
+Each is a folder under `$BENCHMARKER_CACHE` (else `$XDG_CACHE_HOME/benchmarker`, else `~/.cache/benchmarker`), named
+after a hash of everything that determines its content. It is written under another name and renamed when it is
+complete, so that a folder with the right name is a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from benchmarker.checkpoints.files import check_weights
+from benchmarker.core.errors import ModelError
+from benchmarker.core.units import gib
+from benchmarker.schema.base import Plain
+
+DESCRIPTION = "benchmarker.json"
+KEY_DIGITS = 16
+DRAFT = re.compile(r"\.[^.]+\.(?P<host>.+)\.(?P<process>[0-9]+)\.[0-9a-f]+\.tmp")
+"""Names of the folders that are not complete. A host's name may have dots."""
+
+
+class Description(Plain):
+    """What a cached checkpoint says of itself, in `benchmarker.json` beside its config."""
+
+    kind: Literal["dummy", "gptq"]
+    model: str
+    """As the user gave it."""
+    options: dict[str, str | int | float | bool | None]
+    """What it was made with."""
+    created: str
+    """ISO 8601, UTC."""
+    made_s: float | None = None
+    """How long making it took. None in those from before this was kept."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cached checkpoint."""
+
+    key: str
+    folder: Path
+    description: Description
+    size_bytes: int
+
+
+def cache_folder() -> Path:
+    """Where cached checkpoints are; it may not exist yet."""
+    if chosen := os.environ.get("BENCHMARKER_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "benchmarker"
+
+
+def key_of(parts: dict[str, Any]) -> str:
+    """Name of the checkpoint that these parts determine."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+def find(key: str) -> Path | None:
+    """Folder of a finished checkpoint."""
+    folder = cache_folder() / key
+    return folder if (folder / DESCRIPTION).is_file() else None
+
+
+def whole(key: str) -> Path:
+    """Folder of a finished checkpoint, after a look at its files.
+
+    Raises:
+        ModelError: One of them was damaged since.
+    """
+    folder = cache_folder() / key
+    try:
+        check_weights(folder)
+    except ModelError as error:
+        raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
+    return folder
+
+
+def quantize_s(folder: Path) -> float | None:
+    """How long the checkpoint in this folder took to quantize; None where that was not done here, or not timed."""
+    entry = _entry(folder)
+    return entry.description.made_s if entry and entry.description.kind == "gptq" else None
+
+
+def entries() -> tuple[Entry, ...]:
+    """Every finished checkpoint, the oldest first."""
+    found = [_entry(path.parent) for path in cache_folder().glob(f"[!.]*/{DESCRIPTION}")]
+    return tuple(sorted((entry for entry in found if entry), key=lambda entry: entry.description.created))
+
+
+def _entry(folder: Path) -> Entry | None:
+    try:
+        description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
+    except (OSError, ValidationError):
+        # Not one of ours, or of another version: neither to be listed nor removed.
+        return None
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    return Entry(folder.name, folder, description, size_bytes)
+
+
+def remove(key: str) -> Entry:
+    """Delete a cached checkpoint; the key's first digits are enough where only one has them.
+
+    Raises:
+        ModelError: None or several have that key.
+    """
+    matching = [entry for entry in entries() if key and entry.key.startswith(key)]
+    if len(matching) != 1:
+        number = "no" if not matching else "more than one"
+        raise ModelError(
+            f"{number} cached checkpoint '{key}' in {cache_folder()}; 'benchmarker checkpoint list' shows them"
+        )
+    try:
+        shutil.rmtree(matching[0].folder)
+    except OSError as error:
+        raise ModelError(f"{matching[0].folder}: not removed: {error.strerror}") from error
+    return matching[0]
+
+
+@contextlib.contextmanager
+def new_entry(
+    key: str, *, kind: Literal["dummy", "gptq"], model: str, options: dict[str, Any], needed_bytes: int
+) -> Iterator[Path]:
+    """A folder to write a checkpoint into; it becomes the entry `key` when the block ends well, and is gone otherwise.
+
+    Raises:
+        ModelError: Not enough room on the disk, or no permission.
+    """
+    final = cache_folder() / key
+    started_s = time.perf_counter()
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove_dead_drafts(final.parent)
+        _check_room(final.parent, needed_bytes)
+        with _draft(final) as draft:
+            yield draft
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            made_s = time.perf_counter() - started_s
+            description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
+            (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            _publish(draft, final)
+    except OSError as error:
+        raise ModelError(_why_not_made(final.parent, error, needed_bytes)) from error
+
+
+@contextlib.contextmanager
+def _draft(final: Path) -> Iterator[Path]:
+    """A folder beside the final one, which nobody else writes into; what is left of it at the end is removed."""
+    # Two containers can have one name and count processes alike. Not tempfile's folder, which others could not read.
+    name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    draft = final.with_name(name)
+    draft.mkdir()
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _publish(draft: Path, final: Path) -> None:
+    if final.exists() and not (final / DESCRIPTION).is_file():
+        shutil.rmtree(final)
+    try:
+        draft.rename(final)
+    except OSError as error:
+        # Another process was faster: its checkpoint is the same.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def _remove_dead_drafts(folder: Path) -> None:
+    """Clear away what a killed process of this host left behind; whether one of another lives, nobody can tell here."""
+    for draft in folder.glob(".*.tmp"):
+        made_by = DRAFT.fullmatch(draft.name)
+        if made_by and made_by["host"] == socket.gethostname() and not _is_alive(int(made_by["process"])):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(process)
+
+
+def _check_room(folder: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise ModelError(
+            f"not enough room for the checkpoint: it needs {gib(needed_bytes)}, {folder} has {gib(free_bytes)} free; "
+            "make room, or set BENCHMARKER_CACHE to a folder on another disk"
+        )
+
+
+def _why_not_made(folder: Path, error: OSError, needed_bytes: int) -> str:
+    remedies = {
+        errno.ENOSPC: "the disk is full",
+        errno.EDQUOT: "the disk quota is used up",
+        errno.EFBIG: "the limit on file size (ulimit -f) is too low",
+        errno.EACCES: "no permission to write there",
+        errno.EROFS: "the file system is read-only",
+        errno.ENOTDIR: "part of the path is a file, not a folder",
+        errno.EEXIST: "part of the path is a file, not a folder",
+    }
+    return (
+        f"{folder}: the checkpoint ({gib(needed_bytes)}) was not made: "
+        f"{remedies.get(error.errno or 0, error.strerror or str(error))}; "
+        "set BENCHMARKER_CACHE to a folder with room for it"
+    )

@@ -1,0 +1,178 @@
+"""From what a user calls a model to a checked folder on disk: a local folder, a hub id, or random weights.
+
+Everything that can be known to be wrong is said here, before a byte of weights is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarker.checkpoints.dummy import make_dummy
+from benchmarker.checkpoints.files import check_weights, read_config
+from benchmarker.checkpoints.hub import fetch, look_up
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer
+from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
+from benchmarker.core.errors import ModelError
+from benchmarker.quantization.base import Checkpoint, Progress, Silent, Target
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
+
+__all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
+
+SHAPE_KEYS = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "sliding_window",
+)
+"""Keys of a config.json that decide time and memory; libraries write the others each in their own way."""
+
+
+def find_checkpoint(
+    model: ModelSpec,
+    variant: VariantSpec,
+    *,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> Checkpoint:
+    """The checkpoint that a model and a variant ask for, downloaded or made where need be.
+
+    Args:
+        device: Where the model will go, as torch names it. A dummy's random numbers are made there.
+        check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
+
+    Raises:
+        BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
+    """
+    progress = progress or Silent()
+    dummy = model.load_format == "dummy"
+    loader = LOADERS[variant.quant]
+    loader.check(variant.loader_options, Target(device, model.dtype))
+
+    def check_folder(folder: Path) -> None:
+        config = read_config(folder)
+        check_config(config)
+        if not dummy:
+            _check_quantization(model.id, variant.quant, config)
+
+    folder, revision = _find_folder(model, weights=not dummy, check=check_folder, progress=progress)
+    if not dummy:
+        check_weights(folder)
+    import_libraries(*loader.packages)
+    if dummy:
+        return make_dummy(model, variant, source=folder, revision=revision, progress=progress, device=device)
+    return Checkpoint(
+        folder=folder,
+        model_id=model.id,
+        revision=revision,
+        dummy=False,
+        config=read_config(folder),
+        trust_remote_code=model.trust_remote_code,
+    )
+
+
+def look_for(model: ModelSpec) -> None:
+    """See whether there is such a model, before anything is downloaded or loaded.
+
+    Raises:
+        ModelError: It cannot be found, reached or read.
+    """
+    weights = model.load_format != "dummy"
+    folder = _local_folder(model, weights=weights)
+    if folder is None:
+        look_up(model.id, revision=model.revision, weights=weights)
+        return
+    read_config(folder)
+    if weights:
+        check_weights(folder)
+
+
+def _find_folder(
+    model: ModelSpec, *, weights: bool, check: Callable[[Path], None], progress: Progress
+) -> tuple[Path, str | None]:
+    """The model's folder, and the hub commit that it came from."""
+    folder = _local_folder(model, weights=weights)
+    if folder is not None:
+        check(folder)
+        return folder, None
+    return fetch(
+        model.id,
+        revision=model.revision,
+        weights=weights,
+        code=model.trust_remote_code,
+        check_config=check,
+        progress=progress,
+    )
+
+
+def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
+    """A folder that needs no hub; None for the hub."""
+    local = Path(model.id).expanduser()
+    if local.is_dir():
+        _refuse_revision(model, "a folder")
+        return local
+    if local.is_file():
+        raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
+    shape = shipped_shape(model.id)
+    if shape is not None and only_shipped(model.id):
+        _refuse_revision(model, "a model that ships with benchmarker")
+        if weights and model.id not in models_with_weights():
+            has = ", ".join(models_with_weights())
+            raise ModelError(
+                f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
+                f"(with weights there is {has})"
+            )
+        return shape
+    if shape is not None and not weights and model.revision is None:
+        return shape
+    _check_hub_id(model.id)
+    return None
+
+
+def _refuse_revision(model: ModelSpec, what: str) -> None:
+    # A pin for remote code is all that a revision can mean for a folder.
+    if model.revision is not None and not model.trust_remote_code:
+        raise ModelError(f"{model.id}: {what}, which has no revisions; leave --revision out")
+
+
+def _check_hub_id(model_id: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(model_id)
+    except HFValidationError as error:
+        raise ModelError(f"{model_id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
+
+
+def _check_quantization(model_id: str, quant: str, config: dict[str, Any]) -> None:
+    found = config.get("quantization_config")
+    if not isinstance(found, dict):
+        return
+    method = str(found.get("quant_method", "an unnamed method"))
+    if method in LOADERS[quant].reads:
+        return
+    able = next((name for name, loader in LOADERS.items() if method in loader.reads), None)
+    way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
+    raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")
+
+
+def shapes_sha256(config: dict[str, Any]) -> str:
+    """Hash of a model's shapes: the same for a checkpoint, its quantized forms and its dummies."""
+    shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}
+    return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,116 @@
+"""Reading a checkpoint into a model through transformers, with its failures said in one line.
+
+transformers fills a weight that the checkpoint lacks with random numbers and goes on; a model that was half read
+would be measured without anybody noticing, so that is an error here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.checkpoints.files import has_tokenizer
+from benchmarker.checkpoints.isolated_import import undisturbed
+from benchmarker.core.dependency_conflict import fitting_libraries
+from benchmarker.core.errors import ModelError
+from benchmarker.quantization.base import Checkpoint, Target
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def import_libraries(*packages: str) -> None:
+    """Import what loading needs, so that the time of loading is not that of importing.
+
+    Raises:
+        MissingLibraryError: They do not fit together.
+    """
+    with undisturbed(), fitting_libraries():
+        for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
+            importlib.import_module(name)
+
+
+def read_model(
+    checkpoint: Checkpoint, target: Target, *, quantization: Any | None = None, not_stored: Sequence[str] = ()
+) -> PreTrainedModel:
+    """The model on its device, in evaluation mode.
+
+    Args:
+        quantization: A transformers quantization config; None to take the checkpoint as it is.
+        not_stored: Last names of tensors that the quantization's modules fill for themselves.
+
+    Raises:
+        ModelError: No such architecture, or weights that are not this model's.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    # Given as None, it would wipe out the checkpoint's own.
+    extra = {} if quantization is None else {"quantization_config": quantization}
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=getattr(torch, target.dtype),
+            device_map=target.device,
+            use_safetensors=True,
+            trust_remote_code=checkpoint.trust_remote_code,
+            output_loading_info=True,
+            **extra,
+        )
+    except SafetensorError as error:
+        raise ModelError(f"{checkpoint.folder}: its weights cannot be read: {error}") from error
+    except (ValueError, KeyError, RuntimeError) as error:
+        if not _is_about_the_checkpoint(error):
+            raise
+        if "ignore_mismatched_sizes" in str(error):
+            raise ModelError(
+                f"{checkpoint.model_id}: its tensors have other shapes than its config.json says; --verbose lists them"
+            ) from error
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {reason[:300]}") from error
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(key for key in loaded[1]["missing_keys"] if key.rpartition(".")[2] not in not_stored)
+    if missing:
+        raise ModelError(
+            f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors ({missing[0]} first); "
+            "is its config.json that of another model?"
+        )
+    model.eval()
+    return model
+
+
+def _is_about_the_checkpoint(error: Exception) -> bool:
+    """Whether the message is one of transformers' about the files, not a failure while loading (memory among them)."""
+    text = str(error)
+    return any(
+        sign in text
+        for sign in (
+            "does not recognize this architecture",
+            "Unrecognized configuration class",
+            "Unrecognized model",
+            "ignore_mismatched_sizes",
+            "requires you to execute the",
+        )
+    )
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
+    """The checkpoint's own tokenizer; None where it has none.
+
+    Raises:
+        ModelError: It has one that cannot be read.
+    """
+    if not has_tokenizer(checkpoint.folder):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            checkpoint.folder, trust_remote_code=checkpoint.trust_remote_code
+        )
+    except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{checkpoint.model_id}: its tokenizer cannot be read: {reason}") from error
+    return tokenizer

@@ -1,0 +1,55 @@
+"""The `benchmarker` command: a table of its verbs. torch is imported inside a verb, if it needs it at all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from benchmarker import __version__
+from benchmarker.cli.checkpoint import checkpoints
+from benchmarker.cli.compare import compare
+from benchmarker.cli.doctor import doctor
+from benchmarker.cli.explain import explain
+from benchmarker.cli.import_log import import_logs
+from benchmarker.cli.report import report
+from benchmarker.cli.run import run_command
+from benchmarker.cli.sweep import sweep
+from benchmarker.cli.verify import verify
+from benchmarker.core.console import print_what_can_be_printed
+
+app = typer.Typer(
+    help="Which quantization should I run on my GPU, and why is it fast or slow?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run_command)
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
+app.command()(compare)
+app.command()(explain)
+app.command()(report)
+app.command()(verify)
+app.command("import")(import_logs)
+app.command()(doctor)
+app.add_typer(checkpoints, name="checkpoint")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"benchmarker {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Entry of the `benchmarker` command."""
+    print_what_can_be_printed()
+    app(prog_name="benchmarker")

@@ -1,0 +1,88 @@
+"""`benchmarker explain`: why a variant is fast or slow, from records, or from profiler tables in a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.core.errors import SpecError, did_you_mean
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.compare import Comparison
+    from benchmarker.logs.explain_log import LogReading
+
+FORMATS = ("markdown", "json")
+
+
+def explain(
+    paths: Annotated[list[Path], typer.Argument(help="Records, folders of them, or logs with profiler tables.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="Variant to explain the others against.  \\[default: the sweep's, or fp16]")
+    ] = None,
+    compare_tables: Annotated[
+        bool, typer.Option("--compare", help="Set the profiler tables of a log side by side.")
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, or json: an object a table and variant.")
+    ] = "markdown",
+    force: Annotated[
+        bool, typer.Option("--force", help="Take records that differ in device, model or versions.")
+    ] = False,
+) -> None:
+    """Say why each variant is fast or slow: what a token waits for, part by part, and what to do about it.
+
+    Example: benchmarker explain results/nvidia-h100-80gb-hbm3
+
+    Example: benchmarker explain old-run.log --compare
+    """
+    with one_line_errors():
+        if form not in FORMATS:
+            raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
+        from benchmarker.comparison.compare import compare, compare_records
+        from benchmarker.logs.explain_log import is_text, read_text
+
+        texts = [path for path in paths if is_text(path)]
+        if compare_tables and not texts:
+            raise SpecError("--compare: sets a log's tables side by side, and there is no log; records need no option")
+        readings = [read_text(path) for path in texts]
+        explained = [
+            compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+        ]
+        if others := [path for path in paths if path not in texts]:
+            explained.append(compare(others, baseline=baseline, force=force))
+        if form == "json":
+            _print_json(readings, explained)
+            return
+        from benchmarker.report.explained import explained_to_markdown
+
+        terminal = Terminal()
+        for reading in readings:
+            for part in _tables(reading, is_side_by_side=compare_tables):
+                terminal.table(part)
+        for comparison in explained:
+            terminal.table(explained_to_markdown(comparison))
+
+
+def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
+    from benchmarker.explain.to_json import explanations_to_rows, table_to_row
+
+    rows = [table_to_row(report) for reading in readings for report in reading.reports]
+    rows += [row for one in explained for row in explanations_to_rows(one.explained, one.contrasts)]
+    typer.echo(json.dumps(rows, indent=1, allow_nan=False))
+
+
+def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
+    """Every table by itself; the runs whose latencies stand above them are explained like any record."""
+    from benchmarker.logs.table_markdown import table_to_markdown, tables_side_by_side
+
+    parts = [table_to_markdown(report) for report in reading.reports]
+    if is_side_by_side and len(reading.reports) > 1:
+        parts.append(tables_side_by_side(reading.reports))
+    if reading.why_no_records:
+        parts.append(f"Its latencies are not used: {reading.why_no_records}.")
+    return parts

@@ -1,0 +1,61 @@
+"""`benchmarker sweep`: every variant of a config, in rounds of fresh processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarker.core.console import Terminal, one_line_errors
+
+
+def sweep(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="YAML file with the variants.")],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Fresh processes of each variant.  \\[default: the config's, or 5]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round: a first look, without verdicts.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Ten rounds: for numbers that others will read.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a sweep that was stopped: the folder named, or the last one.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the records.  \\[default: results/<device>/<model>/<time>]")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the whole sweep.")] = None,
+    load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
+    cell_timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times what it took before]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the order of the variants.  \\[default: a new one]")] = None,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Keep, and flag, what was measured beside others on the device.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop there.")] = False,
+) -> None:
+    """Run the variants of a config in rounds, each time in a fresh process, then compare them.
+
+    After the config: names of variants (all of them if none is given), and options that are passed on to every run.
+
+    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
+    """
+    from benchmarker.sweep.request import rounds_of
+    from benchmarker.sweep.sweep import Settings, run_sweep
+
+    with one_line_errors():
+        settings = Settings(
+            rounds=rounds_of(rounds, quick=quick, publish=publish),
+            output=output,
+            resume=resume,
+            timeout_s=timeout,
+            load_timeout_s=load_timeout,
+            cell_timeout_s=cell_timeout,
+            seed=seed,
+            dry_run=dry_run,
+            allow_shared=allow_shared,
+        )
+        failed = run_sweep(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
+    if failed:
+        raise typer.Exit(1)

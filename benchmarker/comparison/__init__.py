@@ -1,0 +1,1 @@
+"""From records to comparable rows: aggregation, verdicts, budgets, verification."""

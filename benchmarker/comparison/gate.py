@@ -1,0 +1,122 @@
+"""Has a change made anything slower? Two saved sweeps, cell by cell: another commit, another driver, another library.
+
+    check(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
+
+The sweeps share no rounds, so that their processes are compared unpaired. A cell fails where the change is both real
+(the 95 % interval excludes 1, after Holm's correction over all cells) and larger than the limit, and where it could
+be measured before and cannot be now, or not in enough rounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from benchmarker.comparison.comparable import (
+    FORM,
+    Circumstance,
+    between_prompts,
+    between_records,
+    circumstances,
+    form_of,
+    refusal,
+)
+from benchmarker.comparison.rows import Results, Row
+from benchmarker.core.errors import ResultsError
+from benchmarker.core.stats import MIN_ROUNDS, unpaired_ratio, verdicts
+from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown, gate_to_rows
+from benchmarker.schema.record import RunRecord
+
+__all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "gate_to_rows", "parse_limit"]
+
+MUST_BE_EQUAL = ("device", "device kind", "model", "model shapes (config_sha256)", "load_format")
+"""Anything else may be the very change that is looked at, and is named beside the table."""
+
+
+def parse_limit(text: str) -> Limit:
+    """`slower:5%` as a limit.
+
+    Raises:
+        ResultsError: Anything else.
+    """
+    found = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
+    if not found or not 0 < float(found[1]) <= 1000:
+        raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
+    return Limit(text, float(found[1]) / 100)
+
+
+def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
+    """Compare two sweeps.
+
+    Args:
+        force: Go on where device or model differ.
+
+    Raises:
+        ResultsError: A limit that cannot be read, sweeps of different things, or nothing in them that can be tested.
+    """
+    allowed = parse_limit(limit)
+    changed = _what_changed(before.records, after.records, force=force)
+    changes = _changes(before.rows, after.rows, allowed)
+    if not any(change.is_failed or change.verdict not in (None, "not tested") for change in changes):
+        raise ResultsError(
+            f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
+            f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
+        )
+    unread = tuple(f"left out: {problem}" for problem in (*before.problems, *after.problems))
+    return Gate(allowed, changes, (*changed, *unread))
+
+
+def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
+    differences = between_records([*before, *after])
+    forbidden = [one for one in differences if one.field in MUST_BE_EQUAL] + between_prompts([*before, *after])
+    if forbidden and not force:
+        raise ResultsError(refusal(forbidden))
+    fields = {**circumstances(), "commit": lambda one: one.environment.commit}
+    sides = {field: (_values(before, of), _values(after, of)) for field, of in fields.items()}
+    was, now = _forms(before), _forms(after)
+    for name in sorted(was.keys() & now.keys()):
+        for field, old, new in zip(FORM, was[name], now[name], strict=True):
+            sides[f"{field} of {name}"] = old, new
+    return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
+
+
+def _forms(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+    return {record.variant.name: form_of(record) for record in records}
+
+
+def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
+    return " or ".join(sorted({of(record) or "unknown" for record in records}))
+
+
+def _is_lost(old: Row, new: Row | None) -> bool:
+    """Whether too many rounds failed now for a test that was possible before."""
+    if new is None or not new.rounds < MIN_ROUNDS <= old.rounds:
+        return False
+    return any(not one.is_repeated and one.status != "invalid" for one in new.failures)
+
+
+def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
+    found = {(row.variant, row.cell): row for row in after}
+    pairs = [(row, found.get((row.variant, row.cell))) for row in before if row.status == "ok"]
+    ratios = {
+        index: unpaired_ratio(list(old.latency_by_round.values()), list(new.latency_by_round.values()))
+        for index, (old, new) in enumerate(pairs)
+        if new and new.latency
+    }
+    read = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
+    too_slow = {
+        index: verdict == "slower"
+        for index, verdict in zip(ratios, verdicts(list(ratios.values()), band=limit.fraction), strict=True)
+    }
+    return tuple(
+        Change(
+            variant=old.variant,
+            cell=old.cell,
+            before=old,
+            after=new,
+            ratio=ratios.get(index),
+            verdict=read.get(index),
+            is_failed=too_slow.get(index, new is not None and new.status != "ok") or _is_lost(old, new),
+        )
+        for index, (old, new) in enumerate(pairs)
+    )

@@ -1,0 +1,51 @@
+"""The text of a log that someone saved: whatever a terminal, a pager or a shell's redirection made of it.
+
+Lines are told apart as an editor tells them apart, so that a line number in an error is the one that is seen there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+
+from benchmarker.core.errors import ResultsError
+
+# `>` in Windows PowerShell writes UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_ESCAPE_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
+
+
+def read_log(path: Path) -> str:
+    """The whole text of a log.
+
+    Raises:
+        ResultsError: It cannot be read, is empty, or is no text in UTF-8 (or in UTF-16 with a mark that says so).
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not raw.strip():
+        raise ResultsError(f"{path}: the file is empty; give the log of a run")
+    encoding = next((name for mark, name in _MARKS if raw.startswith(mark)), "utf-8")
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ResultsError(
+            f"{path}: line {line}: not {encoding.upper()} text; convert it, as with `iconv -f GB18030 -t UTF-8`"
+        ) from error
+    if "\0" in text:
+        raise ResultsError(f"{path}: not a text file; give the log of a run, as UTF-8 text")
+    return text
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as a terminal would show them: no escape codes, and of a redrawn line (a progress bar) the last."""
+    lines = _ESCAPE_CODES.sub("", text).split("\n")
+    return [line.rstrip("\r").rpartition("\r")[2] for line in lines]

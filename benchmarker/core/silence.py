@@ -1,0 +1,139 @@
+"""Keeping the libraries' own noise off the screen: progress bars, banners, warnings, output from C++.
+
+Much of it does not pass through Python, so the process's output descriptors are pointed at a file, and the program
+itself prints to copies of the original ones. What was said there last is added to an unexpected error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import TextIO
+
+from benchmarker.core.errors import BenchmarkerError
+
+TAIL_BYTES = 64 * 1024
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where the program itself prints."""
+
+    out: TextIO
+    error: TextIO
+    log: Path | None = None
+    """What the libraries print meanwhile; None where they are not silenced."""
+
+    def tail(self, lines: int = 20) -> str:
+        """The last of what the libraries printed; empty where they are not silenced."""
+        if self.log is None:
+            return ""
+        _flush()
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        # A progress bar rewrites its line after a carriage return: its last state is what counts.
+        shown = (_ESCAPE.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in text.split("\n"))
+        return "\n".join([line for line in shown if line][-lines:])
+
+
+@contextmanager
+def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
+    """Silence everything but the returned streams, unless verbose.
+
+    An error that is not the user's leaves with a note: the libraries' last lines.
+    """
+    if verbose:
+        yield Streams(sys.stdout, sys.stderr)
+        return
+    handle, name = tempfile.mkstemp(prefix="benchmarker-", suffix=".log")
+    with ExitStack() as stack:
+        # A process that dies of a signal leaves the file behind, with the only words on why.
+        stack.callback(Path(name).unlink, missing_ok=True)
+        stack.callback(os.close, handle)
+        streams = Streams(
+            stack.enter_context(_copy(sys.stdout, 1)), stack.enter_context(_copy(sys.stderr, 2)), Path(name)
+        )
+        stack.enter_context(_crashes_reported_to(streams.error))
+        stack.enter_context(_redirected(handle))
+        try:
+            yield streams
+        except (BenchmarkerError, SystemExit):
+            raise
+        except Exception as error:
+            if tail := streams.tail():
+                error.add_note(f"The libraries' last output:\n{tail}")
+            raise
+
+
+@contextmanager
+def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
+    """A stream to where this one goes now; the stream itself where it is not one of the process's own."""
+    if _descriptor(stream) != descriptor:
+        yield stream
+        return
+    stream.flush()
+    with os.fdopen(os.dup(descriptor), "w", encoding=stream.encoding, errors="replace", buffering=1) as copy:
+        yield copy
+
+
+@contextmanager
+def _redirected(log: int) -> Iterator[None]:
+    """Point standard output and error at the log, for Python, C and child processes."""
+    with ExitStack() as stack:
+        text = stack.enter_context(os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1))
+        # In a notebook or a test these are not the descriptors' own streams, and would bypass them.
+        if _descriptor(sys.stdout) != 1:
+            stack.enter_context(redirect_stdout(text))
+        if _descriptor(sys.stderr) != 2:
+            stack.enter_context(redirect_stderr(text))
+        _flush()
+        for descriptor in (1, 2):
+            saved = os.dup(descriptor)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
+            os.dup2(log, descriptor)
+        stack.callback(_flush)
+        yield
+
+
+@contextmanager
+def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
+    """Let a crash inside a library print its stack where the user sees it."""
+    if _descriptor(stream) is None:
+        yield
+        return
+    before = faulthandler.is_enabled()
+    faulthandler.enable(stream)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        if before and _descriptor(sys.stderr) is not None:
+            faulthandler.enable(sys.stderr)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """The stream's file descriptor; None for one that has none."""
+    try:
+        return stream.fileno()
+    except (UnsupportedOperation, AttributeError):
+        return None
+
+
+def _flush() -> None:
+    """Write out what Python and C still hold, so that it goes where it was meant to."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # C keeps its own buffer when its output is no terminal, and would empty it onto the restored descriptors.
+    ctypes.CDLL(None).fflush(None)

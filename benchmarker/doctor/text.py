@@ -1,0 +1,86 @@
+"""The doctor's report: markdown that can be read in a terminal and pasted into an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker import __version__
+from benchmarker.core.numbers import decimal
+from benchmarker.core.tables import Column, bullets, plain_line, table
+from benchmarker.core.units import MISSING, gib
+from benchmarker.doctor.findings import Finding
+from benchmarker.doctor.instruments import Reading
+from benchmarker.doctor.machine import Machine
+from benchmarker.doctor.variants import Outcome
+
+MARKS = {"no": "✗", "note": "!", "ok": "✓"}
+
+
+def machine_words(machine: Machine) -> str:
+    """What it is."""
+    around = machine.environment
+    device = around.device
+    parts = [
+        gib(device.memory_bytes) if device.memory_bytes else "",
+        f"capability {device.capability}" if device.capability else "",
+        f"driver {device.driver}" if device.driver else "",
+    ]
+    said = ", ".join(filter(None, parts))
+    packages = ", ".join(f"{name} {version}" for name, version in around.packages.items())
+    runtime = f" {machine.torch_runtime}" if machine.torch_runtime else ""
+    built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPUs"}[machine.torch_for]
+    lines = [
+        f"benchmarker {__version__}, Python {around.python}, {around.system}",
+        f"device: {plain_line(device.name)}" + (f" ({said})" if said else ""),
+        f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads are ours, {gib(around.memory_bytes)}",
+        f"torch: built for {built}{runtime}",
+        f"packages: {plain_line(packages, longest=400)}",
+        *(f"{name}={plain_line(value)}" for name, value in around.variables.items()),
+    ]
+    return bullets(lines)
+
+
+def finding_words(found: Sequence[Finding]) -> str:
+    """One line each, and what to do under it."""
+    lines = []
+    for one in found:
+        lines.append(f"- {MARKS[one.level]} {plain_line(one.what, longest=300)}")
+        if one.do:
+            lines.append(f"  - do: {plain_line(one.do, longest=300)}")
+    return "\n".join(lines)
+
+
+def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> str:
+    """A row a variant, a column a runtime; the reasons below, each once with all that share it."""
+    runtimes = list(dict.fromkeys(one.runtime for one in outcomes))
+    by_place = {(one.quant, one.runtime): one for one in outcomes}
+    yes = "runs" if tried else "nothing against it"
+
+    def text_of(runtime: str) -> Column[str]:
+        return Column(runtime, lambda quant: yes if by_place[quant, runtime].reason is None else "no", "left")
+
+    columns = [Column[str]("variant", str, "left"), *map(text_of, runtimes)]
+    quants = list(dict.fromkeys(one.quant for one in outcomes))
+    reasons: dict[str, list[str]] = {}
+    for one in outcomes:
+        if one.reason:
+            reasons.setdefault(one.reason, []).append(f"{one.quant} {one.runtime}")
+    lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
+    return "\n\n".join(filter(None, [table(columns, quants), "\n".join(lines)]))
+
+
+def reading_words(readings: Sequence[Reading]) -> str:
+    """Each instrument with what it showed of what was known."""
+    verdicts = {True: "right", False: "**off**", None: "cannot tell"}
+    columns = [
+        Column[Reading]("instrument", lambda one: one.instrument, "left"),
+        Column[Reading]("known", lambda one: _value(one.expected, one.unit)),
+        Column[Reading]("shown", lambda one: _value(one.shown, one.unit)),
+        Column[Reading]("", lambda one: verdicts[one.is_right], "left"),
+        Column[Reading]("of", lambda one: plain_line(one.remark), "left"),
+    ]
+    return table(columns, readings)
+
+
+def _value(number: float | None, unit: str) -> str:
+    return MISSING if number is None else f"{decimal(number)} {unit}"

@@ -1,0 +1,1 @@
+"""One run: a job is made, carried out and recorded."""

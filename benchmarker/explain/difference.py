@@ -1,0 +1,111 @@
+"""Two variants, part by part: where the time of the slower one goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.stats import SAME_WITHIN
+from benchmarker.core.tables import escaped
+from benchmarker.explain.numbers import signed_ms
+from benchmarker.explain.values import Explanation, NotExplained, PartName, Waterfall
+
+SHOWN = 0.02
+"""Parts that differ by less of the slower token are left to the table."""
+UNSURE = ("same", "inconclusive", "not tested")
+"""Verdicts of a comparison that do not bear out a difference."""
+
+_TOGETHER: tuple[tuple[str, tuple[PartName, ...]], ...] = (
+    ("matrix products", ("reading the weights", "matrix products beyond that", "matrix products")),
+    ("dequantizing", ("dequantizing",)),
+    ("attention", ("attention",)),
+    ("KV cache", ("KV cache",)),
+    ("norms, rotary, elementwise", ("norms, rotary, elementwise",)),
+    ("copies and casts", ("copies and casts",)),
+    ("sampling", ("sampling",)),
+    ("communication", ("communication",)),
+    ("other kernels", ("other",)),
+    ("kernels not in the tables", ("not in the table",)),
+    ("gaps (launches, host)", ("gaps (launches, host)",)),
+    ("kernels at once", ("kernels at once",)),
+    ("unexplained", ("unexplained",)),
+)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A variant against another, in seconds a token."""
+
+    variant: str
+    baseline: str
+    ratio: float
+    """A token of the variant over one of the baseline."""
+    parts: tuple[tuple[str, float], ...]
+    """What the variant spends more, largest difference first; they add up to the difference of the totals."""
+    is_converting: bool = False
+    """Whether the variant's copies convert each weight before it is multiplied."""
+    verdict: str | None = None
+    """What the comparison of the whole generations may say."""
+
+    def sentence(self) -> str:
+        """`int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
+        slower_by = max(self.ratio, 1 / self.ratio)
+        speed = (
+            f"takes as long a token as {escaped(self.baseline)} (within {100 * SAME_WITHIN:.0f} %)"
+            if slower_by <= 1 + SAME_WITHIN
+            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {escaped(self.baseline)}"
+        )
+        if self.verdict in UNSURE:
+            speed += f" ({self.verdict})"
+        largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
+        shown = [part for part in self.parts if abs(part[1]) > SHOWN * largest][:4]
+        words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in shown]
+        if words:
+            words[0] = words[0].replace(" ms ", " ms/token ", 1)
+        return f"{escaped(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
+
+    def _named(self, name: str) -> str:
+        if name == "copies and casts" and self.is_converting:
+            return f"{name} (converting each weight before it is multiplied)"
+        return name
+
+
+def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = None) -> Contrast | None:
+    """The variant against the baseline; None where their tokens are not the same thing."""
+    if baseline.phase.is_decode != variant.phase.is_decode or baseline.cell != variant.cell:
+        return None
+    before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
+    changes = [(name, after[name] - before[name]) for name in before]
+    return Contrast(
+        variant=variant.variant,
+        baseline=baseline.variant,
+        ratio=variant.waterfall.total_s / baseline.waterfall.total_s,
+        parts=tuple(sorted((one for one in changes if one[1]), key=lambda one: -abs(one[1]))),
+        is_converting=variant.conversion is not None,
+        verdict=verdict,
+    )
+
+
+def contrasts_of(
+    found: Sequence[Explanation | NotExplained], baseline: str, verdicts: Mapping[tuple[str, CellKey], str | None]
+) -> tuple[Contrast, ...]:
+    """Every explained variant against the baseline, where that is explained too.
+
+    Args:
+        verdicts: Of the comparison, by variant and cell.
+    """
+    base = next((one for one in found if isinstance(one, Explanation) and one.variant == baseline), None)
+    if base is None:
+        return ()
+    pairs = (
+        contrast(base, one, verdicts.get((one.variant, one.cell)))
+        for one in found
+        if isinstance(one, Explanation) and one is not base
+    )
+    return tuple(one for one in pairs if one)
+
+
+def _parts(fall: Waterfall) -> dict[str, float]:
+    """By what two variants have in common: the ideal time of the products is not known for all."""
+    return {name: fall.of(*names) for name, names in _TOGETHER}

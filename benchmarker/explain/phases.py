@@ -1,0 +1,169 @@
+"""From a profile, whole or as a printed table, to time a token by purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+from benchmarker.explain.values import Conversion, Phase
+from benchmarker.profiling.categories import Category, category, seconds_by_category
+from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.schema.record import Kernel, Profile
+
+CONVERSION_SHARE = 0.15
+"""Copies that take less are not what a token waits for, whatever they are for."""
+FINEST_S = 1e-9
+"""Tables are printed in nanoseconds at the finest: what is less was left over by adding up."""
+SAME_NUMBER = 0.10
+"""Calls that differ by less are one for one, but for the output layer and the prompt's own kernels."""
+
+
+def decode_phase(profile: Profile) -> Phase:
+    """Decoding; the whole generation where the profile does not tell prefill and decode apart."""
+    split = profile.decode_busy_s
+    if split is None or profile.new_tokens < 2:
+        return _phase(
+            profile.by,
+            profile.kernels,
+            tokens=profile.new_tokens,
+            busy_s=profile.busy_s,
+            profiled_s=profile.latency_s / profile.new_tokens,
+        )
+    kernels = [
+        Kernel(
+            name=kernel.name,
+            calls=kernel.decode_calls,
+            total_s=kernel.decode_s if kernel.decode_alone_s is None else kernel.decode_alone_s,
+        )
+        for kernel in profile.kernels
+        if kernel.decode_calls and kernel.decode_s is not None
+    ]
+    tokens = profile.new_tokens - 1
+    phase = _phase(
+        profile.by,
+        kernels,
+        tokens=tokens,
+        busy_s=split,
+        profiled_s=profile.decode_span_s / tokens if profile.decode_span_s is not None else None,
+    )
+    launches = profile.decode_launches
+    return replace(phase, is_decode=True, launches=launches / tokens if launches is not None else None)
+
+
+def prefill_phase(profile: Profile) -> Phase | None:
+    """The prompt's own work; None where it is not told apart."""
+    if profile.decode_busy_s is None:
+        return None
+    kernels = [
+        Kernel(
+            name=kernel.name,
+            calls=kernel.calls - (kernel.decode_calls or 0),
+            total_s=kernel.total_s - (kernel.decode_s or 0.0),
+        )
+        for kernel in profile.kernels
+        if kernel.calls > (kernel.decode_calls or 0)
+    ]
+    return _phase(profile.by, kernels, tokens=1, busy_s=profile.busy_s - profile.decode_busy_s, profiled_s=None)
+
+
+def table_phase(table: ProfilerTable, tokens: int) -> Phase:
+    """What a printed table lists, and how much it leaves out.
+
+    Args:
+        tokens: That the profiled generation made; 1 where that is not known, which leaves the shares right.
+    """
+    rows = sorted(table.listed, key=table.own_s, reverse=True)
+    kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in rows)
+    categories = _by_category(kernels, tokens)
+    views_s = categories.pop("bookkeeping", 0.0) if table.by == "cpu" else 0.0
+    left_s = table.total_s - table.listed_s
+    return Phase(
+        by=table.by,
+        is_decode=False,
+        tokens=tokens,
+        # With all kernels on one stream their sum is the busy time; with more it can only be less.
+        busy_s=table.total_s / tokens - views_s,
+        categories=categories,
+        kernels=kernels,
+        profiled_s=(span / tokens) if (span := table_span_s(table)) else None,
+        not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
+    )
+
+
+def table_span_s(table: ProfilerTable) -> float | None:
+    """From the first kernel to the last, as an annotation over everything shows it; None without such a row."""
+    once = [row.self_device_s or 0.0 for row in table.spans if row.calls == 1]
+    span = max(once, default=0.0)
+    return span if table.device_s and span >= table.total_s else None
+
+
+def conversion_of(phase: Phase) -> Conversion | None:
+    """The copy that is made of each weight before it is multiplied, if there is one.
+
+    A cast of activations takes a microsecond or two; a kernel for copies that runs as often as there are matrix
+    products and takes this much of the time copies what those multiply.
+    """
+    products = sum(kernel.calls for kernel in phase.kernels if _is_product(kernel.name))
+    return _conversion(
+        [kernel for kernel in phase.kernels if category(kernel.name) == "copy/cast"],
+        products,
+        phase.kernel_s * phase.tokens,
+    )
+
+
+def table_conversion(table: ProfilerTable) -> Conversion | None:
+    """The same from a printed table, whose kernel names may be cut before what tells a copy."""
+    if table.by == "cpu":
+        return conversion_of(table_phase(table, tokens=1))
+    products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
+    copies = [
+        Kernel(name=row.name, calls=row.calls, total_s=row.self_device_s or 0.0)
+        for row in table.kernels
+        if category(row.name) == "copy/cast" or _is_of_a_copy(row, table)
+    ]
+    return _conversion(copies, products, table.total_s)
+
+
+def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Conversion | None:
+    for kernel in copies:
+        is_one_for_one = products > 0 and abs(kernel.calls - products) <= SAME_NUMBER * products
+        if is_one_for_one and kernel.total_s >= CONVERSION_SHARE * kernel_s:
+            return Conversion(kernel, kernel.total_s / kernel_s)
+    return None
+
+
+def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
+    """Whether only a copying operator has as much device time of its own as this kernel took."""
+    own_s = kernel.self_device_s or 0.0
+    not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
+    able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
+    return not_listed_s < own_s and len(able) == 1 and category(able[0].name) == "copy/cast"
+
+
+def _is_product(name: str) -> bool:
+    # A product split along its inner dimension ends in a second kernel that adds up.
+    return category(name) == "matmul" and "reduce" not in name.lower()
+
+
+def _phase(
+    by: Literal["device", "cpu"], kernels: Iterable[Kernel], *, tokens: int, busy_s: float, profiled_s: float | None
+) -> Phase:
+    longest_first = tuple(sorted(kernels, key=lambda kernel: (-kernel.total_s, kernel.name)))
+    categories = _by_category(longest_first, tokens)
+    return Phase(
+        by=by,
+        is_decode=False,
+        tokens=tokens,
+        # Making views is what the host does between the operators, not what an operator is for.
+        busy_s=busy_s / tokens - categories.pop("bookkeeping", 0.0),
+        categories=categories,
+        kernels=longest_first,
+        profiled_s=profiled_s,
+    )
+
+
+def _by_category(kernels: Iterable[Kernel], tokens: int) -> dict[Category, float]:
+    """Seconds a token."""
+    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
+    return {purpose: total_s / tokens for purpose, total_s in spent.items()}

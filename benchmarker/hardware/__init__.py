@@ -1,0 +1,1 @@
+"""The device, its driver and the machine around it."""

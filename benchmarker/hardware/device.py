@@ -1,0 +1,173 @@
+"""The device under test: draining it, and the marks its memory leaves.
+
+torch.cuda is HIP on ROCm, so one class serves both. On CPU there is nothing to drain, and the memory that counts is
+the process's resident set: Linux keeps its high-water mark (VmHWM), which writing 5 to clear_refs sets back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from benchmarker.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Peak:
+    """High-water marks since the last reset, in bytes; None where the device has no such mark."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    resident_bytes: int | None = None
+
+
+class Device(Protocol):
+    """What measuring needs of a device."""
+
+    @property
+    def torch_name(self) -> str:
+        """As torch.device takes it: `cuda:0`, `cpu`."""
+
+    @property
+    def kind(self) -> Literal["cuda", "rocm", "cpu"]: ...
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+    def reset_peak(self) -> None:
+        """Set the high-water marks back to what is in use now."""
+
+    def peak(self) -> Peak: ...
+
+    def release(self) -> None:
+        """Give unused cached memory back to the driver."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool: ...
+
+
+class CudaDevice:
+    """An NVIDIA GPU, or an AMD one through HIP."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    @property
+    def torch_name(self) -> str:
+        return f"cuda:{self.index}"
+
+    @property
+    def kind(self) -> Literal["cuda", "rocm"]:
+        import torch
+
+        return "rocm" if torch.version.hip else "cuda"
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.index)
+
+    def reset_peak(self) -> None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self.index)
+
+    def peak(self) -> Peak:
+        import torch
+
+        return Peak(
+            allocated_bytes=torch.cuda.max_memory_allocated(self.index),
+            reserved_bytes=torch.cuda.max_memory_reserved(self.index),
+        )
+
+    def release(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        import torch
+
+        # Kernels outside torch report it as a plain RuntimeError.
+        return isinstance(error, torch.cuda.OutOfMemoryError) or (
+            isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+        )
+
+
+CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+class CpuDevice:
+    """The host's processors."""
+
+    torch_name = "cpu"
+    kind: Literal["cpu"] = "cpu"
+
+    def __init__(self) -> None:
+        self._is_reset = True
+
+    def synchronize(self) -> None: ...
+
+    def reset_peak(self) -> None:
+        # Absent off Linux and in some sandboxes: the mark then holds what came before, and is not this peak.
+        self._is_reset = False
+        with contextlib.suppress(OSError):
+            CLEAR_REFS.write_text("5")
+            self._is_reset = True
+
+    def peak(self) -> Peak:
+        if not self._is_reset:
+            return Peak()
+        with contextlib.suppress(OSError):
+            found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+            if found:
+                return Peak(resident_bytes=int(found.group(1)) * 1024)
+        return Peak()
+
+    def release(self) -> None: ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        )
+
+
+def find_device(name: str = "auto") -> Device:
+    """The device that a user names: `auto`, `cpu`, `cuda` or `cuda:1` (also on ROCm).
+
+    Raises:
+        DeviceError: There is no such device here.
+    """
+    import torch
+
+    if name == "auto":
+        return CudaDevice(torch.cuda.current_device()) if torch.cuda.is_available() else CpuDevice()
+    if name == "cpu":
+        return CpuDevice()
+    found = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if not found:
+        raise DeviceError(f"--device {name}: write auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPUs only"
+        raise DeviceError(
+            f"--device {name}: torch sees no GPU here (torch {torch.__version__} is built for {built_for}); "
+            "use --device cpu, or install a torch built for the GPU's driver"
+        )
+    index = int(found.group(1)) if found.group(1) else torch.cuda.current_device()
+    if index >= torch.cuda.device_count():
+        raise DeviceError(
+            f"--device {name}: there is no GPU {index}; torch sees {torch.cuda.device_count()}, numbered from 0"
+        )
+    return CudaDevice(index)
+
+
+def torch_device(device: Device) -> torch.device:
+    """The same as a torch object."""
+    import torch
+
+    return torch.device(device.torch_name)

@@ -1,0 +1,126 @@
+"""Everything around a measurement that can change it: device, processor, versions, settings, our own commit.
+
+Environment variables are taken by an allow-list of what changes speed or memory. A record is made to be shared, so
+nothing that could hold a token, a password or the user's paths is on it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from benchmarker.core.packages import COMPUTING, installed_version
+from benchmarker.hardware.board import find_board
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.host import cores, cpu_name, memory_bytes
+from benchmarker.schema.record import DeviceFacts, Environment
+
+PACKAGES = (*COMPUTING, "numpy", "safetensors", "huggingface_hub", "tokenizers")
+
+VARIABLES = re.compile(
+    r"""
+    (CUDA|HIP|ROCR)_VISIBLE_DEVICES | CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|DEVICE_MAX_CONNECTIONS)
+    | NVIDIA_TF32_OVERRIDE | CUBLAS(LT)?_WORKSPACE_(CONFIG|SIZE)
+    | HSA_OVERRIDE_GFX_VERSION | HSA_ENABLE_SDMA | HIP_LAUNCH_BLOCKING | AMD_SERIALIZE_KERNEL | GPU_MAX_HW_QUEUES
+    | PYTORCH_((CUDA|HIP)_)?ALLOC_CONF | PYTORCH_(NO_CUDA_MEMORY_CACHING|TUNABLEOP_ENABLED|TUNABLEOP_TUNING)
+    | TORCH_(BLAS_PREFER_HIPBLASLT|BLAS_PREFER_CUBLASLT|ROCM_AOTRITON_ENABLE_EXPERIMENTAL|ALLOW_TF32_CUBLAS_OVERRIDE)
+    | TORCH_COMPILE_(DEBUG|DISABLE) | TORCHDYNAMO_DISABLE | TORCHINDUCTOR_\w+
+    | (OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS | OMP_(PROC_BIND|PLACES|SCHEDULE) | KMP_(AFFINITY|BLOCKTIME)
+    | GOMP_CPU_AFFINITY | MKL_DYNAMIC | (ONEDNN|DNNL)_(MAX_CPU_ISA|DEFAULT_FPMATH_MODE) | ATEN_CPU_CAPABILITY
+    | HF_HUB_OFFLINE | TRANSFORMERS_OFFLINE | TOKENIZERS_PARALLELISM | PYTORCH_NVML_BASED_CUDA_CHECK
+    """,
+    re.VERBOSE,
+)
+
+# Inside a family taken whole, these change no speed: they say where files are, or who someone is.
+_NOT_RECORDED = re.compile(r"(^|_)TOKEN(_|$)|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR$|PATH$|_FILE$|URL|HOST|USER")
+
+
+def environment(device: Device) -> Environment:
+    """What is around us now. Takes no time worth mentioning and creates no context on the device."""
+    import torch
+
+    return Environment(
+        device=_device_facts(device),
+        cpu=cpu_name(),
+        cores=cores(),
+        threads=torch.get_num_threads(),
+        memory_bytes=memory_bytes(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        # torch's wheel has a plain version; torch itself knows what it is built for, as in 2.11.0+cu130.
+        packages=_packages() | {"torch": torch.__version__},
+        variables=recorded_variables(os.environ),
+        commit=commit_of(Path(__file__).parent),
+    )
+
+
+def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those on the allow-list that are set, in order of name."""
+    return {
+        name: value[:200]
+        for name, value in sorted(variables.items())
+        if VARIABLES.fullmatch(name) and not _NOT_RECORDED.search(name)
+    }
+
+
+def commit_of(package: Path) -> str | None:
+    """git commit of the checkout that the package runs from, with `+changes` where the package was changed since.
+
+    None when it was installed rather than checked out, or git cannot say.
+    """
+    checkout = package.parent
+    # Without this, an installation inside somebody's repository would be given that repository's commit.
+    if not (checkout / ".git").exists():
+        return None
+    commit = _git(checkout, "rev-parse", "HEAD")
+    changes = _git(checkout, "status", "--porcelain", "--", package.name)
+    if not commit or changes is None:
+        return None
+    return f"{commit}+changes" if changes else commit
+
+
+def _git(checkout: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _packages() -> dict[str, str]:
+    return {name: found for name in PACKAGES if (found := installed_version(name))}
+
+
+def _device_facts(device: Device) -> DeviceFacts:
+    if device.kind == "cpu":
+        return DeviceFacts(kind="cpu", name=cpu_name(), memory_bytes=psutil.virtual_memory().total)
+    import torch
+
+    place = torch_device(device)
+    properties = torch.cuda.get_device_properties(place)
+    board = find_board(device)
+    amd = device.kind == "rocm"
+    return DeviceFacts(
+        kind=device.kind,
+        name=properties.name,
+        index=place.index,
+        uuid=(board.uuid if board else None) or (None if amd else f"GPU-{properties.uuid}"),
+        memory_bytes=properties.total_memory,
+        # As `gfx90a:sramecc+:xnack-` where the architecture has switches.
+        capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
+        driver=board.driver if board else None,
+        runtime=torch.version.hip if amd else torch.version.cuda,
+    )

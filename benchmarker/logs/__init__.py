@@ -1,0 +1,1 @@
+"""Reading other programs' logs and printed profiler tables."""

@@ -1,0 +1,76 @@
+"""What a printed profiler table says by itself, with no record and no trace beside it.
+
+It has kernel time by row and its total. It has no gaps between kernels, does not tell prefill and decode apart, and all
+of it was measured with the profiler on; so a busy share from it is of the *profiled* span, and is no verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarker.explain.phases import table_conversion, table_phase, table_span_s
+from benchmarker.explain.values import Bound, Conversion, Phase
+from benchmarker.explain.verdict import bound_of
+from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+
+LARGE_BYTES = 10 * 2**30
+"""Operators that allocated less in all are not worth a line."""
+SHOWN_ALLOCATIONS = 2
+ENOUGH = 0.5
+"""With less than this of the time listed, the rest could be anything."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table's answer."""
+
+    table: ProfilerTable
+    phase: Phase
+    """Of the whole profiled generation, as one token."""
+    span_s: float | None
+    """From the first kernel to the last, as an annotation shows it."""
+    bound: Bound | None
+    """Of the kernels alone; None where too little of them is listed, or how much is not known."""
+    conversion: Conversion | None
+    repeated: float | None
+    """All rows' own device time over the total: what adding the column up would give."""
+    allocations: tuple[TableRow, ...]
+    """Operators with the most memory allocated, each with all that it called."""
+
+    @property
+    def busy_at_most(self) -> float | None:
+        """Share of the profiled span; kernels on two streams at once would make it less."""
+        return self.phase.busy_s / self.span_s if self.span_s else None
+
+
+def report_on(table: ProfilerTable) -> TableReport | None:
+    """What the table says; None where it lists no time on a device, nor has columns of the processor alone."""
+    phase = table_phase(table, tokens=1)
+    if not phase.categories:
+        return None
+    conversion = table_conversion(table)
+    own_s = sum(row.self_device_s or 0.0 for row in table.rows)
+    return TableReport(
+        table=table,
+        phase=phase,
+        span_s=table_span_s(table),
+        bound=bound_of(phase, conversion) if _is_enough(table) else None,
+        conversion=conversion,
+        repeated=own_s / table.device_s if table.device_s else None,
+        allocations=_allocations(table),
+    )
+
+
+def _is_enough(table: ProfilerTable) -> bool:
+    """Whether the rows that the table lists speak for all."""
+    return table.known_total_s is not None and (table.not_listed_share or 0.0) <= 1 - ENOUGH
+
+
+def _allocations(table: ProfilerTable) -> tuple[TableRow, ...]:
+    large = [row for row in table.rows if row.kind == "operator" and (row.device_memory_bytes or 0) >= LARGE_BYTES]
+    # A caller repeats what it called: of those with equal sums the one that was called least is nearest to the cause.
+    nearest: dict[int | None, TableRow] = {}
+    for row in sorted(large, key=lambda row: (-(row.self_device_memory_bytes or 0), row.calls)):
+        nearest.setdefault(row.device_memory_bytes, row)
+    largest = sorted(nearest.values(), key=lambda row: -(row.device_memory_bytes or 0))
+    return tuple(largest[:SHOWN_ALLOCATIONS])

@@ -1,0 +1,165 @@
+"""`benchmarker import`: an old log, of another machine perhaps, becomes records that stand beside new ones.
+
+What only the user can know is asked for, in one line, and never guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.log_text import lines_of, read_log
+from benchmarker.core.names import slug
+from benchmarker.logs.runs import LoggedRun, find_runs
+from benchmarker.logs.to_record import DeviceKind, Log, kind_of, to_record
+from benchmarker.logs.variant import Evidence
+from benchmarker.profiling.printed_table import read_tables
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import write_record
+
+KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
+
+
+def import_log(
+    path: Path,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    quants: Sequence[str] = (),
+    day: str | None = None,
+) -> tuple[RunRecord, ...]:
+    """Read the runs of one log.
+
+    Args:
+        path: Text in the reference format, with anything around its runs.
+        model: Hub id of the model; else the name that the log has.
+        device: Name of the device; the reference format has none.
+        kind: `cuda`, `rocm` or `cpu`; else what the log tells.
+        quants: The variant of each run, in the order of the log; needed where the log does not say.
+        day: When it was run, as 2025-10-14; else the last such date above a run.
+
+    Returns:
+        One record a run, in the order of the log. Several runs of one variant are rounds 0, 1 and so on.
+
+    Raises:
+        ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
+        SpecError: An option is wrong, or is needed.
+    """
+    known_kind = _checked(kind, quants, day)
+    text = read_log(path)
+    lines = lines_of(text)
+    try:
+        runs = find_runs(lines)
+        tables = read_tables(text)
+    except ResultsError as error:
+        raise ResultsError(f"{path}: {error}") from error
+    runs = _with_variants(path, runs, quants)
+    for run in runs:
+        if model is None and run.model is None:
+            raise SpecError(f"{path}: line {run.line}: the log does not name this run's model; give it with --model")
+    log = Log(
+        source=path.name,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        lines=tuple(lines),
+        tables=tables,
+        kind=known_kind or kind_of(f"{device or ''}\n{text}"),
+        device=device,
+        day=day,
+        model=model,
+        command=_command(path, {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}),
+    )
+    return _records(runs, log)
+
+
+def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
+    """Write each record to a file of its own.
+
+    The same log gives the same names, so that nothing is there twice, and by name they are in the log's order.
+
+    Raises:
+        ResultsError: The folder cannot be written to.
+    """
+    paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
+    for record, path in zip(records, paths, strict=True):
+        write_record(record, path)
+    return paths
+
+
+def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
+    seen: Counter[str | None] = Counter()
+    records = []
+    for run, following in zip(runs, [*runs[1:], None], strict=True):
+        last_line = following.line if following else len(log.lines)
+        records.append(to_record(run, log, last_line=last_line, earlier=seen[run.name]))
+        seen[run.name] += 1
+    return tuple(records)
+
+
+def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> DeviceKind | None:
+    """The device's kind as one that exists.
+
+    Raises:
+        SpecError: An option has a value that makes no sense.
+    """
+    for quant in quants:
+        if quant not in LOADERS:
+            raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, LOADERS)}")
+    if day is not None and not _is_day(day):
+        raise SpecError(f"--day {day}: write it as 2025-10-14")
+    known = next((one for one in KINDS if one == kind), None)
+    if kind is not None and known is None:
+        raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, KINDS)}")
+    return known
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
+    """The runs with the variants that the user gave.
+
+    Raises:
+        ResultsError: There is no run.
+        SpecError: The variant of one is not known, or not one was given for each.
+    """
+    if not any(run.cells for run in runs):
+        raise ResultsError(
+            f"{path}: no run found; a log has lines such as "
+            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`"
+        )
+    if quants:
+        if len(quants) != len(runs):
+            raise SpecError(f"{path}: --quant names {len(quants)} and the log has {_counted(runs)}; name one for each")
+        given = [Evidence(quant, f"given: --quant {','.join(quants)}") for quant in quants]
+        return tuple(
+            replace(run, evidence=evidence, name=evidence.name) for run, evidence in zip(runs, given, strict=True)
+        )
+    unknown = next((run for run in runs if run.evidence is None), None)
+    if unknown:
+        raise SpecError(
+            f"{path}: line {unknown.line}: the log does not say which variant this run is; it has {_counted(runs)}: "
+            f"name one for each, in their order, as in --quant {','.join(list(LOADERS)[: len(runs)])}"
+        )
+    return tuple(runs)
+
+
+def _counted(runs: Sequence[LoggedRun]) -> str:
+    where = ", ".join(str(run.line) for run in runs)
+    return f"1 run (line {where})" if len(runs) == 1 else f"{len(runs)} runs (lines {where})"
+
+
+def _command(path: Path, options: dict[str, str | None]) -> str:
+    given = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return shlex.join(["benchmarker", "import", str(path), *given])

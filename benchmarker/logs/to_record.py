@@ -1,0 +1,172 @@
+"""A run that was read from a log, as a record.
+
+A log holds less than a record: no time to first token, no versions, no prompt. What it does not say is None, and every
+cell is flagged `imported`, so that no table hides where its numbers are from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarker import __version__
+from benchmarker.logs.runs import LoggedCell, LoggedRun
+from benchmarker.profiling.printed_values import ProfilerTable
+from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.schema.record import (
+    Cell,
+    DeviceFacts,
+    Environment,
+    Imported,
+    Memory,
+    ModelFacts,
+    RunRecord,
+    Sample,
+    VariantFacts,
+)
+
+DeviceKind = Literal["cuda", "rocm", "cpu"]
+
+# torch.cuda is HIP on ROCm, so that `Device: cuda` tells nothing.
+_KINDS: dict[DeviceKind, re.Pattern[str]] = {
+    "rocm": re.compile(r"roctracer|rocprofiler|\brocm|\bHIP\b|\bCijk_|\bAMD (Radeon|Instinct)|\bgfx\d", re.IGNORECASE),
+    "cuda": re.compile(r"\bNVIDIA\b|\bCUPTI\b|\bnvjet_|\bampere_\w*gemm|\bGeForce\b", re.IGNORECASE),
+    "cpu": re.compile(r"\bDevice: cpu\b"),
+}
+_UNNAMED: dict[DeviceKind | None, str] = {
+    "rocm": "unnamed AMD GPU",
+    "cuda": "unnamed NVIDIA GPU",
+    "cpu": "unnamed CPU",
+    None: "unnamed device",
+}
+_DAY = re.compile(r"(?<!\d)20\d\d-[01]\d-[0-3]\d(?!\d)")
+_THREADS = re.compile(r"Set num_threads to (\d+)")
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log, and what is the same for all of its runs."""
+
+    source: str
+    """Name of the file."""
+    sha256: str
+    lines: tuple[str, ...]
+    tables: tuple[ProfilerTable, ...]
+    kind: DeviceKind | None
+    """Of the device; None where the log does not say."""
+    device: str | None
+    """Name of the device, where the user gave it."""
+    day: str | None
+    """Given by the user, as the next."""
+    model: str | None
+    command: str
+    """That imports it again."""
+
+
+def kind_of(text: str) -> DeviceKind | None:
+    """The kind of device that a log is from, or None where it does not say, or names two."""
+    found = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
+    return found[0] if len(found) == 1 else None
+
+
+def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunRecord:
+    """One run's record.
+
+    Args:
+        run: Of which the variant and the model are known.
+        last_line: Where the next run begins, or the log ends: the tables up to there are this run's.
+        earlier: Runs of the same variant above it in the log, which makes it that round.
+    """
+    model = log.model or run.model
+    assert run.evidence is not None
+    assert run.name is not None
+    assert model is not None
+    status, reason = _outcome(run)
+    above = log.lines[: run.line]
+    return RunRecord(
+        benchmarker=__version__,
+        run_id=f"import-{log.sha256[:12]}-{run.line:05}",
+        started_at=log.day or _last(_DAY, above) or "undated",
+        status=status,
+        reason=reason,
+        round=earlier,
+        model=ModelFacts(id=model),
+        variant=VariantFacts(name=run.name, quant=run.evidence.quant, runtime=_runtime(run.name)),
+        environment=_environment(log.device or run.device or _UNNAMED[log.kind], log.kind, above),
+        procedure={"runs": max(cell.runs for cell in run.cells)} if run.cells else {},
+        cells=tuple(_cell(cell, on_cpu=log.kind == "cpu") for cell in run.cells),
+        imported=Imported(
+            source=log.source,
+            line=run.line,
+            evidence=run.evidence.said,
+            profiler_tables=tuple(table.text for table in log.tables if run.line < table.line <= last_line),
+        ),
+        reproduce=log.command,
+    )
+
+
+def _outcome(run: LoggedRun) -> tuple[Literal["complete", "interrupted", "failed"], str | None]:
+    if not run.cells:
+        return "failed", "the log has no measurement of it"
+    short = next((cell for cell in run.cells if len(cell.samples) < cell.runs or not cell.samples), None)
+    if short is None:
+        return "complete", None
+    where = f"prompt {short.prompt_tokens}, {short.new_tokens} new tokens"
+    return "interrupted", f"the log has {len(short.samples)} of {short.runs or 'the'} timed runs at {where}"
+
+
+def _cell(cell: LoggedCell, *, on_cpu: bool) -> Cell:
+    sizes = [sample.memory_bytes for sample in cell.samples if sample.memory_bytes is not None]
+    peak = max(sizes, default=None)
+    short = next((sample.tokens for sample in cell.samples if sample.tokens != cell.new_tokens * cell.batch_size), None)
+    reason = "the log has no timed run of it" if not cell.samples else None
+    if short is not None:
+        reason = f"{short} tokens were made where {cell.new_tokens * cell.batch_size} were asked for"
+    return Cell(
+        prompt_tokens=cell.prompt_tokens,
+        new_tokens=cell.new_tokens,
+        batch_size=cell.batch_size,
+        status="ok" if reason is None else "error" if not cell.samples else "invalid",
+        reason=reason,
+        samples=tuple(
+            Sample(
+                latency_s=sample.latency_s,
+                new_tokens=sample.tokens // cell.batch_size,
+                peak_allocated_bytes=None if on_cpu else sample.memory_bytes,
+            )
+            for sample in cell.samples
+        ),
+        memory=Memory(peak_resident_bytes=peak) if on_cpu else Memory(peak_allocated_bytes=peak),
+        flags=("imported",),
+    )
+
+
+def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> Environment:
+    threads = _last(_THREADS, above)
+    return Environment(
+        device=DeviceFacts(kind=kind, name=device),
+        cpu=None,
+        cores=None,
+        threads=int(threads) if threads else None,
+        memory_bytes=None,
+        system=None,
+        python=None,
+        packages={},
+        variables={},
+    )
+
+
+def _runtime(name: str) -> str:
+    """The one that a variant's name has in it; the reference script had no other than `model.generate`."""
+    return next((word for word in name.split() if word in RUNTIMES), "eager")
+
+
+def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
+    """What the pattern finds last, or the group in it."""
+    for line in reversed(lines):
+        found = pattern.search(line)
+        if found:
+            return found[found.lastindex or 0]
+    return None

@@ -1,0 +1,160 @@
+"""The device's limits, measured: memory bandwidth, matmul rate, and what a launch costs the host.
+
+The arrays are far larger than any cache, so that reading them is reading memory (BabelStream's rule: a larger array
+must not change the result, and the one figure to quote is the best). Values are random: a matmul of zeros draws less
+power and runs at higher clocks. Everything is given back before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.schema.roofline import Limits
+
+if TYPE_CHECKING:
+    import torch
+
+GPU_ARRAY_BYTES = 2**31
+CPU_ARRAY_BYTES = 2**28, 2**30
+"""At least and at most. A virtual machine may report the whole host's cache, of which it has a small share."""
+CACHES_IN_ARRAY = 4
+"""An array is this many times the last cache, so that the part that stays in it does not matter."""
+SHARE_OF_FREE_MEMORY = 4
+"""The array takes at most one part in so many."""
+LAUNCHES = 500
+"""In a row: fewer than the thousand or so that a driver queues, after which the host waits for the device."""
+LAUNCH_REPEATS = 10
+
+
+def measure_limits(device: Device, dtype: str) -> Limits:
+    """Measure the device, in about a second.
+
+    Args:
+        dtype: As torch names it; of the matmul.
+    """
+    on_gpu = device.kind != "cpu"
+    cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
+    array_bytes = GPU_ARRAY_BYTES if on_gpu else cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
+    read_s, copy_s = _stream(device, array_bytes)
+    size = 8192 if on_gpu else 768
+    limits = Limits(
+        read_bytes_per_s=array_bytes / read_s,
+        copy_bytes_per_s=array_bytes / copy_s,
+        array_bytes=array_bytes,
+        matmul_flops_per_s=2 * size**3 / _matmul(device, dtype, size),
+        matmul_dtype=dtype,
+        matmul_size=size,
+        cache_bytes=cache_bytes,
+        **(_launches(device) if on_gpu else {}),
+    )
+    device.release()
+    return limits
+
+
+def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
+    """Several times the cache, as far as there is room."""
+    least, most = CPU_ARRAY_BYTES
+    wanted = min(most, max(least, CACHES_IN_ARRAY * (cache_bytes or 0)))
+    return min(wanted, free // SHARE_OF_FREE_MEMORY) // 8 * 8
+
+
+def host_cache_bytes() -> int | None:
+    """The processor's last-level cache, all sockets together, as Linux tells it."""
+    found: dict[tuple[int, str], int] = {}
+    for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level = int((index / "level").read_text())
+            shared = (index / "shared_cpu_list").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if size.endswith("K"):
+            found[level, shared] = int(size[:-1]) * 1024
+    last = max((level for level, _ in found), default=0)
+    return sum(size for (level, _), size in found.items() if level == last) or None
+
+
+def _gpu_cache_bytes(device: Device) -> int | None:
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch_device(device))
+    return getattr(properties, "L2_cache_size", None) or None
+
+
+def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
+    """Best times to read an array, and to copy one half of it over the other: as many bytes, read and written."""
+    import torch
+
+    array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
+    # One value is enough here: memory does not mind which.
+    array.fill_(1.25)
+    half = len(array) // 2
+    read_s = best_time(device, lambda: array.sum())
+    copy_s = best_time(device, lambda: array[:half].copy_(array[half:]))
+    return read_s, copy_s
+
+
+def _matmul(device: Device, dtype: str, size: int) -> float:
+    import torch
+
+    kind: torch.dtype = getattr(torch, dtype)
+    left, right = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
+    return best_time(device, lambda: left @ right)
+
+
+def _launches(device: Device) -> dict[str, float]:
+    """Costs of a launch on a GPU: bare, as an operator of torch's, and inside a replayed graph."""
+    import torch
+
+    where = torch_device(device)
+    number = torch.zeros(1, device=where)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(where):
+        torch.cuda._sleep(0)  # the first launch loads the kernel
+        device.synchronize()
+        with torch.cuda.graph(graph):
+            _repeat(lambda: torch.cuda._sleep(0))
+        return {
+            "launch_s": host_time(device, lambda: torch.cuda._sleep(0)),
+            "operator_s": host_time(device, lambda: number.add_(1)),
+            "graph_kernel_s": best_time(device, graph.replay) / LAUNCHES,
+        }
+
+
+def _repeat(launch: Callable[[], object]) -> None:
+    for _ in range(LAUNCHES):
+        launch()
+
+
+def host_time(device: Device, launch: Callable[[], object]) -> float:
+    """Seconds until a launch returns to the host, in the best of some rows of them. What the device does then is not in
+    it."""
+    times = []
+    for _ in range(LAUNCH_REPEATS):
+        device.synchronize()
+        started = time.perf_counter()
+        _repeat(launch)
+        times.append(time.perf_counter() - started)
+    device.synchronize()
+    return min(times) / LAUNCHES
+
+
+def best_time(device: Device, work: Callable[[], object]) -> float:
+    """Seconds that one call takes at best; on a GPU over ten calls in a row, so that waiting for them hardly counts."""
+    calls = 1 if device.kind == "cpu" else 10
+    work()
+    device.synchronize()
+    times = []
+    for _ in range(3 if device.kind == "cpu" else 5):
+        started = time.perf_counter()
+        for _ in range(calls):
+            work()
+        device.synchronize()
+        times.append((time.perf_counter() - started) / calls)
+    return min(times)

@@ -1,0 +1,156 @@
+"""One generation under torch.profiler: where the time goes, never how long it takes.
+
+The profiler slows the host by half or more and the kernels hardly at all, so its latency is in no statistic. Shapes
+are not recorded: that holds on to tensors, and changes the memory peak that is read here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarker.core.errors import ResultsError
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.profiling.trace import CLOCK_MARK, cpu_work, device_work, on_the_traces_clock, read_trace
+from benchmarker.schema.record import Profile, Sample
+from benchmarker.schema.record_io import UNFINISHED
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+MARKS = 5
+"""The first annotation of a trace takes several times as long as later ones, and any can be interrupted."""
+
+
+def profile_generation(
+    step: Callable[[], Sample],
+    *,
+    device: Device,
+    trace_path: Path | None,
+    prompt_tokens: int,
+    new_tokens: int,
+    batch_size: int,
+    depth: int = 0,
+    first_token_ns: Callable[[], int | None] = lambda: None,
+) -> Profile:
+    """Run a warm step once more, with the profiler on.
+
+    Args:
+        step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
+        trace_path: Where to keep the gzipped Chrome trace; None to keep none.
+        first_token_ns: When the step that just ran had its first token, on `time.perf_counter_ns`: prefill ends and
+            decoding begins there. None where that is not known.
+
+    Raises:
+        BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
+    """
+    _start_once(device)
+    device.synchronize()
+    device.reset_peak()
+    with _profiler(device) as profiler:
+        marks_ns = _marks()
+        sample = step()
+        device.synchronize()
+    split_ns = first_token_ns()
+    peak = device.peak()
+    with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        events = read_trace(exported)
+        on_cpu = device.kind == "cpu"
+        decode_from_ns = None if split_ns is None else on_the_traces_clock(events, split_ns, marks_ns=marks_ns)
+        work = (
+            cpu_work(events, decode_from_ns=decode_from_ns)
+            if on_cpu
+            else device_work(events, device_index=torch_device(device).index, decode_from_ns=decode_from_ns)
+        )
+        if trace_path is not None:
+            _keep(exported, trace_path)
+    return Profile(
+        by="cpu" if on_cpu else "device",
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        batch_size=batch_size,
+        depth=depth,
+        latency_s=sample.latency_s,
+        kernel_s=work.kernel_s,
+        busy_s=work.busy_s,
+        span_s=work.span_s,
+        kernels=work.kernels,
+        decode_busy_s=work.decode.busy_s if work.decode else None,
+        decode_span_s=work.decode.span_s if work.decode else None,
+        decode_launches=work.decode.launches if work.decode and not on_cpu else None,
+        peak_allocated_bytes=peak.allocated_bytes,
+        trace=trace_path.name if trace_path else None,
+    )
+
+
+def count_kernels(work: Callable[[], object], device: Device) -> int:
+    """Run something with the profiler on, and count the kernels, copies and fills on the device.
+
+    Raises:
+        BenchmarkerError: The profiler saw nothing.
+    """
+    device.synchronize()
+    with _profiler(device) as profiler:
+        work()
+        device.synchronize()
+    with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        found = device_work(read_trace(exported), device_index=torch_device(device).index)
+    return sum(kernel.calls for kernel in found.kernels)
+
+
+def _profiler(device: Device) -> profile:
+    from torch.profiler import ProfilerActivity, profile
+
+    # torch calls ROCm's tracer CUDA, too.
+    on_device = [] if device.kind == "cpu" else [ProfilerActivity.CUDA]
+    return profile(activities=[ProfilerActivity.CPU, *on_device])
+
+
+def _start_once(device: Device) -> None:
+    """Let the tracer load and set itself up: done inside the profiled step, it would be a gap of up to seconds."""
+    import torch
+
+    with _profiler(device):
+        _marks()
+        torch.ones(1, device=torch_device(device)).add_(1)
+        device.synchronize()
+
+
+def _marks() -> list[int]:
+    """Leave some CLOCK_MARK in the trace, and return what `time.perf_counter_ns` read inside each."""
+    from torch.profiler import record_function
+
+    readings_ns = []
+    for _ in range(MARKS):
+        with record_function(CLOCK_MARK):
+            readings_ns.append(time.perf_counter_ns())
+    return readings_ns
+
+
+def _keep(trace: Path, destination: Path) -> None:
+    """Save the trace, gzipped, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written there.
+    """
+    partial = destination.with_name(f".{destination.name}{UNFINISHED}")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        # Level 5: a trace is tens of megabytes of repetition, and 9 takes several times as long for little.
+        with trace.open("rb") as source, gzip.open(partial, "wb", compresslevel=5) as target:
+            shutil.copyfileobj(source, target)
+        partial.replace(destination)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise ResultsError(f"{destination}: trace not saved: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""GPTQ through optimum and gptqmodel: options, quantizing, packing and kernels."""

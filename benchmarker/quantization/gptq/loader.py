@@ -1,0 +1,144 @@
+"""Weights in 2, 3, 4 or 8 bit by GPTQ, through optimum and gptqmodel, the successor of auto-gptq.
+
+GPTQ rounds a layer's weights column by column, and lets the columns that are left make up for each error, as seen by a
+calibration text. There are three ways in: a checkpoint that is GPTQ already (its own config wins); a plain one, which
+is quantized here once and cached; a dummy one. All three are then read from disk by the same code, so that the first
+run and later ones measure the same thing. The output layer is not quantized.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from benchmarker.checkpoints.isolated_import import undisturbed
+from benchmarker.checkpoints.read_model import import_libraries, read_model
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.hardware.device import find_device
+from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
+from benchmarker.quantization.gptq.backends import (
+    NOT_STORED,
+    KernelName,
+    check_kernel,
+    check_what_ran,
+    find_gpu,
+    unready_kernel,
+)
+from benchmarker.quantization.gptq.packing import PACKING
+from benchmarker.quantization.gptq.quantize import calibration_text, quantized
+
+FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
+
+
+class GPTQOptions(Options):
+    """GPTQ. All but `kernel` decide the checkpoint, and one that is GPTQ already has decided them itself."""
+
+    bits: Literal[2, 3, 4, 8] = 4
+    """Bits of a weight."""
+    group_size: int = 128
+    """Input channels that share a scale; -1 for a whole row."""
+    sym: bool = True
+    """Whether zero is the middle code; otherwise each group has its own zero point."""
+    desc_act: bool = False
+    """Whether columns are quantized in order of their activations: a little more accurate, and slower to run."""
+    damp_percent: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the Hessian's mean diagonal that is added to it, for stability."""
+    kernel: KernelName = "auto"
+    """What multiplies: auto is gptqmodel's choice. torch runs anywhere, torch_aten on CPUs, triton on GPUs,
+    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0); both are compiled when first used. On
+    Hopper auto is Machete, which downloads CUTLASS for that. gptqmodel torch.compiles the unpacking of its torch kernel
+    by itself, also in an eager run."""
+    calibration: str | None = None
+    """Text file to calibrate on; None for the text that ships with benchmarker."""
+    calibration_samples: Annotated[int, Field(gt=0)] = 64
+    """Pieces cut from that text."""
+    calibration_tokens: Annotated[int, Field(gt=0)] = 512
+    """Tokens of each piece."""
+
+    @field_validator("group_size")
+    @classmethod
+    def _known_group_size(cls, group_size: int) -> int:
+        known = (-1, 16, 32, 64, 128, 256, 512, 1024)
+        if group_size not in known:
+            raise ValueError(f"{group_size} is not one of {', '.join(map(str, known))}")
+        return group_size
+
+
+def check(options: GPTQOptions, target: Target) -> None:
+    """Refuse what cannot work whatever the checkpoint.
+
+    Raises:
+        BenchmarkerError: A library is missing, the calibration text cannot be read, or the kernel, the type and the
+            device do not go together.
+    """
+    require("gptq", "optimum", "gptqmodel")
+    if target.dtype == "float32":
+        raise SpecError("gptq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
+    check_kernel(options.kernel, options.model_dump(), find_gpu(target.device))
+    calibration_text(options.calibration)
+
+
+def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
+    """The checkpoint as GPTQ: itself, or one quantized here, from the cache where that was done before."""
+    if checkpoint.quantization is not None:
+        return checkpoint
+    return quantized(checkpoint, options, target, progress)
+
+
+def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Read a GPTQ checkpoint; what `prepare` returned.
+
+    Raises:
+        DeviceError: The kernel cannot be made ready here.
+    """
+    own = checkpoint.quantization or {}
+    stored = {key: own.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()}
+    check_kernel(options.kernel, stored, find_gpu(target.device))
+    import_libraries("gptqmodel")
+    from transformers import GPTQConfig
+
+    # transformers takes the backend from this one and everything else from the checkpoint.
+    backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
+    quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
+    try:
+        with undisturbed():
+            model = read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
+    except Exception as error:
+        linear = unready_kernel(error)
+        out_of_memory = isinstance(error, MemoryError) or find_device(target.device).is_out_of_memory(error)
+        if linear is None or out_of_memory:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DeviceError(
+            f"gptq: gptqmodel could not make {linear} ready, which it builds or downloads when first used ({reason}). "
+            "Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
+        ) from error
+    linear_class = check_what_ran(options.kernel, model)
+    return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(own, options)))
+
+
+def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
+    """What became of the options that say how to quantize."""
+    meta = own.get("meta")
+    if isinstance(meta, dict) and "benchmarker" in meta:
+        return (str(meta["benchmarker"]),)
+    given = options.model_dump(include=options.model_fields_set - {"kernel"})
+    unused = [f"{key}={value}" for key, value in given.items() if key not in own or own[key] != value]
+    if not unused:
+        return ()
+    kept = ", ".join(f"{key}={own[key]}" for key in FORMAT_KEYS if key in own)
+    return (f"the checkpoint is GPTQ already; its own config ({kept}) won over {', '.join(unused)}",)
+
+
+LOADER: Loader = Loader(
+    name="gptq",
+    summary="GPTQ 4 bit (gptqmodel)",
+    options=GPTQOptions,
+    packages=("optimum", "gptqmodel"),
+    load=load,
+    check=check,
+    prepare=prepare,
+    reads=("gptq",),
+    packing=PACKING,
+)

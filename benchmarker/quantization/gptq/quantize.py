@@ -1,0 +1,227 @@
+"""Quantizing a plain checkpoint with GPTQ, once: the result is kept in the cache and read from there ever after."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.checkpoints import cache
+from benchmarker.checkpoints.dummy_tensors import empty_model, packable_linears
+from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
+from benchmarker.checkpoints.isolated_import import undisturbed
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model
+from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.quantization.base import Checkpoint, Progress, Target
+from benchmarker.quantization.gptq.backends import check_shapes
+from benchmarker.quantization.gptq.packing import is_group_aware, quantization_config
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from benchmarker.quantization.gptq.loader import GPTQOptions
+
+LIBRARIES = ("torch", "transformers", "optimum", "gptqmodel")
+CALIBRATION_KEYS = (
+    "bits",
+    "group_size",
+    "sym",
+    "desc_act",
+    "damp_percent",
+    "calibration_samples",
+    "calibration_tokens",
+)
+"""Options that decide the weights."""
+COPIED = ("generation_config.json", *TOKENIZER_FILES)
+
+
+def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
+    """The checkpoint in GPTQ, from the cache where it was made before.
+
+    Raises:
+        ModelError: It has no tokenizer, the calibration text is too short, or there is no room on the disk.
+    """
+    text = calibration_text(options.calibration)
+    key = _key(checkpoint, options, target, text)
+    if cache.find(key) is None:
+        _make(key, checkpoint, options, target, text, progress)
+    folder = cache.whole(key)
+    return replace(checkpoint, folder=folder, config=read_config(folder))
+
+
+def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:
+    commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
+    return cache.key_of(
+        {
+            "kind": "gptq",
+            "model": commit or content_sha256(checkpoint.folder),
+            "options": options.model_dump(include=set(CALIBRATION_KEYS)),
+            "calibration": _sha256(text),
+            "dtype": target.dtype,
+            "device": target.device.partition(":")[0],
+            "libraries": {name: version(name) for name in LIBRARIES},
+        }
+    )
+
+
+def _make(
+    key: str, checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str, progress: Progress
+) -> None:
+    linears = packable_linears(empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code))
+    shapes = {name: (linear.in_features, linear.out_features) for name, linear in linears.items()}
+    check_shapes(shapes, options.model_dump())
+    pieces = _pieces(checkpoint, options, text)
+    progress.note(f"quantizing with GPTQ: {len(pieces)} pieces of {options.calibration_tokens} tokens to calibrate on")
+    described = options.model_dump(include=set(CALIBRATION_KEYS)) | {"dtype": target.dtype}
+    # Never more than the plain weights, whose size is at hand.
+    needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+    with cache.new_entry(
+        key, kind="gptq", model=checkpoint.model_id, options=described, needed_bytes=needed_bytes
+    ) as draft:
+        size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
+        note = f"quantized here: {size}, text sha256 {_sha256(text)[:16]}"
+        _quantize(checkpoint, options, target, pieces, note, draft, progress)
+        for name in COPIED:
+            if (checkpoint.folder / name).is_file() and not (draft / name).exists():
+                shutil.copyfile(checkpoint.folder / name, draft / name)
+
+
+def _quantize(
+    checkpoint: Checkpoint,
+    options: GPTQOptions,
+    target: Target,
+    pieces: list[dict[str, torch.Tensor]],
+    note: str,
+    folder: Path,
+    progress: Progress,
+) -> None:
+    """Write the quantized model into the folder, and give its memory back."""
+    import_libraries("gptqmodel")
+    import torch
+    from optimum.gptq import GPTQQuantizer
+
+    quantizer = GPTQQuantizer(
+        bits=options.bits,
+        dataset=pieces,
+        group_size=options.group_size,
+        damp_percent=options.damp_percent,
+        desc_act=options.desc_act,
+        act_group_aware=is_group_aware(options),
+        sym=options.sym,
+        # Packs into the format's own layout; other kernels rearrange the weights for themselves.
+        backend="torch",
+    )
+    model = read_model(checkpoint, target)
+    # Says where the blocks are, or optimum moves them to the first GPU whichever was chosen.
+    vars(model)["hf_device_map"] = {"": target.device}
+    with undisturbed(), _blocks_reported(progress):
+        quantizer.quantize_model(model)
+        # Tensors, which no JSON takes.
+        quantizer.dataset = None
+        del model.config.quantization_config
+        del vars(model)["hf_device_map"]
+        quantizer.save(model, str(folder))
+    (folder / "quantize_config.json").unlink()
+    config = _config(checkpoint, options, target, note)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    del model, quantizer
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _blocks_reported(progress: Progress) -> Iterator[None]:
+    """Turn optimum's log lines into steps."""
+    logger = logging.getLogger("optimum.gptq.quantizer")
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found = re.search(r"Start quantizing block .* (\d+)/(\d+)", record.getMessage())
+            if found:
+                progress.step("quantizing blocks", int(found.group(1)), int(found.group(2)))
+
+    listener, level = Listener(), logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+
+
+def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
+    """The model's own config.json, which also says what the tensors are now.
+
+    optimum packs as version 2 of the format, and converts to version 1 while saving where zero points are symmetric.
+    The config that it saves names the version from before, and holds the calibration tokens.
+    """
+    quantization = quantization_config(options) | {
+        "format": "gptq" if options.sym else "gptq_v2",
+        "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},
+    }
+    plain = {key: value for key, value in checkpoint.config.items() if key != "torch_dtype"}
+    return plain | {"dtype": target.dtype, "quantization_config": quantization}
+
+
+def calibration_text(path: str | None) -> str:
+    """The text to calibrate on; None for the shipped one.
+
+    Raises:
+        SpecError: The user's file cannot be read as text.
+    """
+    if path is None:
+        return shipped_text("calibration.txt")
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"--calibration {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
+
+
+def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
+    """As many whole pieces of the text as were asked for, or as it has."""
+    tokenizer = load_tokenizer(checkpoint)
+    if tokenizer is None:
+        raise ModelError(
+            f"{checkpoint.model_id}: no tokenizer in its folder, and GPTQ is calibrated on a text; "
+            "add the tokenizer's files, or use --load-format dummy"
+        )
+    length = options.calibration_tokens
+    ids = _token_ids(tokenizer, text)
+    starts = range(0, len(ids) - length + 1, length)[: options.calibration_samples]
+    if not starts:
+        raise SpecError(
+            f"gptq: the calibration text has {len(ids)} tokens, fewer than options.calibration_tokens={length}; "
+            "give a longer text, or set a smaller number"
+        )
+    return [_piece(ids[start : start + length]) for start in starts]
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
+def _piece(ids: list[int]) -> dict[str, Any]:
+    import torch
+
+    tokens = torch.tensor([ids])
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

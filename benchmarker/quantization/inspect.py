@@ -1,0 +1,145 @@
+"""What a loaded model holds: bytes by unique storage, and which parameters are stored in fewer than 16 bits.
+
+A quantized weight hides its size. torchao's is a tensor that poses as a 16-bit one and keeps int8 values and scales
+inside; bitsandbytes' keeps its scales in an attribute beside it; GPTQ's is a set of integer buffers. Asking each
+tensor for its size gives the fp16 figure or misses the scales, so every real tensor underneath is found and each
+storage counted once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.schema.record import LoadFacts
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+Linear = Any
+"""A module with in_features and out_features; every library has a class of its own."""
+
+
+def load_facts(
+    model: PreTrainedModel,
+    *,
+    load_s: float,
+    peak_bytes: int | None,
+    quantize_s: float | None = None,
+    notes: tuple[str, ...] = (),
+) -> LoadFacts:
+    """Look a loaded model over."""
+    linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
+    head: Linear | None = model.get_output_embeddings()
+    embedding: Any = model.get_input_embeddings()
+    weight_bytes = storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
+    parameters = parameter_count(model)
+    return LoadFacts(
+        load_s=load_s,
+        quantize_s=quantize_s,
+        peak_bytes=peak_bytes,
+        weight_bytes=weight_bytes,
+        parameters=parameters,
+        bits_per_weight=8 * weight_bytes / parameters,
+        quantized_fraction=sum(weights_of(linear) for linear in linears if _is_narrow(linear)) / parameters,
+        linear_classes=_counted(type(linear).__name__ for linear in linears),
+        weight_classes=_counted(_weight_class(linear) for linear in linears),
+        lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
+        lm_head_tied=head is not None and shares_storage(head.weight, embedding.weight),
+        notes=notes,
+    )
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Parameters as the architecture has them: a packed one counts as what it was packed from, a shared one once."""
+    packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
+    packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
+    plain = sum(tensor.numel() for tensor in model.parameters() if id(tensor) not in packed_ids)
+    packed = sum(
+        weights_of(module) + (module.out_features if getattr(module, "bias", None) is not None else 0)
+        for module in packed_linears
+    )
+    return int(plain + packed)
+
+
+def is_linear(module: nn.Module) -> bool:
+    return hasattr(module, "in_features") and hasattr(module, "out_features")
+
+
+def weights_of(linear: Linear) -> int:
+    return int(linear.in_features) * int(linear.out_features)
+
+
+def _is_packed(linear: Linear) -> bool:
+    """Whether its tensors have fewer elements than its weights."""
+    weight = getattr(linear, "weight", None)
+    return hasattr(linear, "qzeros") or weight is None or weight.numel() != weights_of(linear)
+
+
+def _is_narrow(linear: Linear) -> bool:
+    """Whether a weight takes fewer than 16 bits."""
+    if _is_packed(linear):
+        return True
+    largest = max(flat(linear.weight), key=lambda part: part.numel())
+    return largest.element_size() < 2
+
+
+def _weight_class(linear: Linear) -> str:
+    weight = getattr(linear, "qweight", None) if hasattr(linear, "qzeros") else getattr(linear, "weight", None)
+    if weight is None:
+        return "none"
+    kind = type(weight.data).__name__ if type(weight).__name__ == "Parameter" else type(weight).__name__
+    return f"{kind} {_stored_dtype(weight)}"
+
+
+def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Everything that a module itself holds: parameters, buffers, and bitsandbytes' scales."""
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+    state = getattr(getattr(module, "weight", None), "quant_state", None)
+    while state is not None:
+        for name in ("absmax", "code", "offset"):
+            tensor = getattr(state, name, None)
+            if tensor is not None:
+                yield tensor
+        state = getattr(state, "state2", None)
+
+
+def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors that a tensor is made of."""
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield tensor
+        return
+    names, _ = flatten()
+    for name in names:
+        yield from flat(getattr(tensor, name))
+
+
+def storage_bytes(tensors: Iterator[torch.Tensor]) -> int:
+    sizes: dict[tuple[str, int], int] = {}
+    for tensor in tensors:
+        for part in flat(tensor):
+            storage = part.untyped_storage()
+            sizes[str(part.device), storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
+    def places(tensor: torch.Tensor) -> set[int]:
+        return {part.untyped_storage().data_ptr() for part in flat(tensor)}
+
+    return places(first) == places(second)
+
+
+def _stored_dtype(weight: torch.Tensor) -> str:
+    """Type of the largest plain tensor inside."""
+    largest = max(flat(weight), key=lambda part: part.numel())
+    return str(largest.dtype).removeprefix("torch.")
+
+
+def _counted(names: Iterator[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))

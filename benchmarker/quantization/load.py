@@ -1,0 +1,70 @@
+"""Loading a model in any of its forms, in one call: the loader factory as a function.
+
+model = load_model("Qwen/Qwen3-4B", "int8", device="cuda:0")
+model.generate(...)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarker.hardware.device import Device, find_device
+from benchmarker.quantization.base import Checkpoint, DType, Loaded, Progress, Silent, Target
+from benchmarker.quantization.prepare import prepare_checkpoint
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.config_io import validated
+from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_model(
+    model: str = "Qwen/Qwen3-4B",
+    quant: str = "fp16",
+    *,
+    device: str = "auto",
+    dtype: DType = "float16",
+    revision: str | None = None,
+    load_format: Literal["auto", "dummy"] = "auto",
+    options: dict[str, Scalar] | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """A model ready to generate.
+
+    Args:
+        model: A hub id, a folder, or a model that ships with benchmarker: `qwen3-small`, or with `load_format="dummy"`
+            the shape `qwen3-tiny`.
+        quant: `fp16`, `int8`, `gptq` or `bnb4`.
+        device: `auto`, `cpu`, `cuda` or `cuda:1`.
+        dtype: Of what is not quantized.
+        options: The loader's own, such as `{"group_size": 64}`.
+
+    Raises:
+        BenchmarkerError: One line that says what was wrong and what to do.
+    """
+    asked: dict[str, Any] = {
+        "id": model,
+        "revision": revision,
+        "load_format": load_format,
+        "dtype": dtype,
+        "trust_remote_code": trust_remote_code,
+    }
+    spec = validated(ModelSpec, asked, where="load_model")
+    variant = validated(VariantSpec, {"quant": quant, "options": options or {}}, where="load_model")
+    loaded, _ = open_model(spec, variant, find_device(device))
+    return loaded.model
+
+
+def open_model(
+    model: ModelSpec, variant: VariantSpec, device: Device, progress: Progress | None = None
+) -> tuple[Loaded, Checkpoint]:
+    """Find, make and load.
+
+    Raises:
+        BenchmarkerError: As for `load_model`.
+    """
+    progress = progress or Silent()
+    checkpoint = prepare_checkpoint(model, variant, device, progress)
+    target = Target(device.torch_name, model.dtype)
+    return LOADERS[variant.quant].load(checkpoint, variant.loader_options, target, progress), checkpoint

@@ -1,0 +1,65 @@
+"""Weights in int8 through torchao: each row (or each group in a row) has one scale, activations stay in 16 bit.
+
+Half of fp16's bytes are read for each token. torchao keeps the class `Linear` and replaces the weight's: the record's
+`weight_classes` tells. What is not in a block (embedding, norms, and the output layer) stays in 16 bit.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.core.errors import SpecError
+from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
+
+
+class Int8Options(Options):
+    """int8, symmetric."""
+
+    group_size: Annotated[int, Field(gt=0)] | None = None
+    """Input channels that share a scale; None for one scale per output channel (a whole row)."""
+
+
+def check(options: Int8Options, target: Target) -> None:  # noqa: ARG001
+    """Any device and type will do.
+
+    Raises:
+        MissingLibraryError: torchao is not installed.
+    """
+    require("int8", "torchao")
+
+
+def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Read the weights and quantize each as it arrives on the device."""
+    from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
+    from transformers import TorchAoConfig
+
+    _check_groups(checkpoint, options)
+    granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
+    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
+    tied = bool(model.config.get_text_config().tie_word_embeddings)
+    head = f"lm_head is not quantized: it stays in {target.dtype}" + (", tied to the embedding" if tied else "")
+    return Loaded(model, notes=(head,))
+
+
+def _check_groups(checkpoint: Checkpoint, options: Int8Options) -> None:
+    hidden = checkpoint.config.get("hidden_size")
+    if options.group_size and isinstance(hidden, int) and hidden % options.group_size:
+        raise SpecError(
+            f"int8: options.group_size={options.group_size} does not divide the model's hidden size of {hidden}; "
+            "choose one that does, or leave it out for one scale per row"
+        )
+
+
+LOADER: Loader = Loader(
+    name="int8",
+    summary="torchao int8, weight only",
+    options=Int8Options,
+    packages=("torchao",),
+    load=load,
+    check=check,
+)

@@ -1,1 +1,0 @@
-"""Name the one variant that fits a budget, or say why none can be named."""

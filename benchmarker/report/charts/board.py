@@ -1,0 +1,78 @@
+"""The board over the sweep: clocks, temperature and power while each cell was timed, where a driver told them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.schema.record import Cell, Conditions, RunRecord
+
+Quantity = tuple[str, Callable[[Conditions], float | None]]
+QUANTITIES: tuple[Quantity, ...] = (
+    ("clock, MHz", lambda seen: seen.sm_clock_mhz),
+    ("hottest, °C", lambda seen: seen.temperature_c),
+    ("mean power, W", lambda seen: seen.power_w),
+)
+
+
+def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
+    """A strip for each quantity that any cell knows, over the time since the first cell.
+
+    Args:
+        members: Each variant's records.
+    """
+    cells = [
+        (name, cell)
+        for name, records in members.items()
+        for record in records
+        for cell in record.cells
+        if cell.conditions and cell.timed_at
+    ]
+    shown = [
+        (words, of)
+        for words, of in QUANTITIES
+        if any(of(one.conditions) is not None for _, one in cells if one.conditions)
+    ]
+    if not shown:
+        return None
+    start_s = min(cell.timed_at[0] for _, cell in cells if cell.timed_at)
+    variants = list(dict.fromkeys(name for name, _ in cells))
+
+    def draw(ink: Ink) -> Figure:
+        drawn, all_axes = figure(0.6 + 1.05 * len(shown) + 0.17 * ((len(variants) + 1) // 2), rows=len(shown))
+        for axes, (words, of) in zip(all_axes, shown, strict=True):
+            for name in variants:
+                all_points = [_point(cell, of, start_s) for owner, cell in cells if owner == name]
+                points = [point for point in all_points if point]
+                axes.plot(
+                    [minutes for minutes, _ in points],
+                    [value for _, value in points],
+                    linestyle="none",
+                    color=looks[name].colour(ink),
+                    marker=looks[name].marker,
+                    markersize=4,
+                    label=label(name),
+                )
+            axes.set_title(words, pad=2, fontsize=8)
+            axes.margins(y=0.15)
+        all_axes[-1].set_xlabel("minutes since the first cell")
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower left", ncols=2, handletextpad=0.1, columnspacing=1)
+        return drawn
+
+    return Chart(
+        "board",
+        "Clock, temperature and power over the measurement",
+        "One mark a cell and process, read through the driver while it was timed. Variants at different clocks are two "
+        "measurements of the board as well.",
+        draw,
+    )
+
+
+def _point(cell: Cell, of: Callable[[Conditions], float | None], start_s: float) -> tuple[float, float] | None:
+    assert cell.conditions
+    assert cell.timed_at
+    value = of(cell.conditions)
+    return None if value is None else ((sum(cell.timed_at) / 2 - start_s) / 60, value)

@@ -1,0 +1,84 @@
+"""The raw timed runs, in the order in which they were made: a drift or a step shows here before it hides in a mean."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from benchmarker.comparison.aggregate import cell_of
+from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.words import cell_words
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.schema.record import RunRecord
+
+LEAST_SPAN = 2.5
+"""Per cent to each side that are always shown, so that noise of a tenth does not look like a storm."""
+
+
+def rounds_chart(
+    members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
+) -> Chart | None:
+    """Deviation of every run from its variant's median, one strip a variant.
+
+    Args:
+        members: Each variant's records.
+        cell: The headline's.
+    """
+    if cell is None:
+        return None
+    runs = {name: _latencies(records, cell) for name, records in members.items()}
+    runs = {name: by_round for name, by_round in runs.items() if by_round}
+    if not runs:
+        return None
+    off = {name: _off_median(by_round) for name, by_round in runs.items()}
+    span = max(LEAST_SPAN, 1.3 * max(abs(one) for strips in off.values() for strip in strips for one in strip))
+    most_rounds = max(map(len, runs.values()))
+
+    def draw(ink: Ink) -> Figure:
+        drawn, all_axes = figure(0.45 + 0.62 * len(off), rows=len(off))
+        for axes, (name, strips) in zip(all_axes, off.items(), strict=True):
+            position = 0.0
+            for strip in strips:
+                places = [position + index for index in range(len(strip))]
+                axes.plot(
+                    places,
+                    strip,
+                    color=looks[name].colour(ink),
+                    marker=looks[name].marker,
+                    markersize=3.2,
+                    linewidth=0.8,
+                )
+                position += len(strip) + 1.5
+            axes.axhline(0, color=ink.faint, linewidth=1, zorder=0)
+            axes.set_ylim(-span, span)
+            axes.set_title(label(name), pad=2, fontsize=8)
+            axes.grid(visible=False, axis="x")
+            axes.tick_params(axis="x", length=0, labelbottom=False)
+            axes.tick_params(axis="y", labelsize=7)
+        drawn.supylabel("% off the variant's median", fontsize=8)
+        many = "one line a process, by round" if most_rounds > 1 else "one process"
+        all_axes[-1].set_xlabel(f"timed runs in order ({many})")
+        return drawn
+
+    return Chart(
+        "rounds",
+        f"Every timed run at {cell_words(cell)}",
+        "Latency of each run against the variant's median: up is slower. A slope is drift; a line that lies apart from "
+        "the others of its strip is a process that differs from its repeats.",
+        draw,
+    )
+
+
+def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
+    """Of each process that measured the cell, in the order of the rounds."""
+    ordered = sorted(records, key=lambda one: (one.moment, one.started_at))
+    found = [one for record in ordered if (one := cell_of(record, cell)) and one.status == "ok" and one.samples]
+    return [[sample.latency_s for sample in one.samples] for one in found]
+
+
+def _off_median(by_round: Sequence[Sequence[float]]) -> list[list[float]]:
+    """In per cent."""
+    middle = statistics.median(latency for strip in by_round for latency in strip)
+    return [[100 * (latency / middle - 1) for latency in strip] for strip in by_round]

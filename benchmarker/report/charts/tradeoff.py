@@ -1,0 +1,154 @@
+"""What speed costs in memory, and in quality where that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarker.comparison.pareto import front
+from benchmarker.comparison.rows import Row
+from benchmarker.comparison.words import cell_words
+from benchmarker.core.numbers import percent
+from benchmarker.core.stats import SAME_WITHIN
+from benchmarker.core.units import GIB
+from benchmarker.report.charts.speed import bounds, marks, spread_note
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+
+MIB = 2**20
+LETTER_PT = 5.0
+"""Width of an average letter of a name."""
+AXES_SHARE = 0.87
+"""Of the figure, in each direction; the rest is for labels."""
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
+
+
+def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
+    """Speed over peak memory.
+
+    Args:
+        rows: Of the headline's cell.
+    """
+    able = [row for row in rows if row.rate and row.peak_memory_bytes is not None]
+    if len(able) < 2:
+        return None
+    is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
+    unit, size = ("MiB", MIB) if is_small else ("GiB", GIB)
+    return Chart(
+        "speed-memory",
+        f"Speed against memory at {_where(able)}",
+        f"{_front_note(rows, able)} {spread_note([row.rate for row in able if row.rate])}",
+        _draw(able, looks, lambda row: (row.peak_memory_bytes or 0) / size, f"peak memory, {unit}, lower is better"),
+    )
+
+
+def quality_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
+    """Speed over divergence from the baseline, where quality was measured.
+
+    Args:
+        rows: Of the headline's cell.
+    """
+    able = [row for row in rows if row.rate and (row.is_baseline or row.kl_divergence is not None)]
+    if all(row.kl_divergence is None for row in able):
+        return None
+    horizontal = "KL divergence from the baseline, nats, lower is better"
+    return Chart(
+        "speed-quality",
+        f"Speed against quality at {_where(able)}",
+        "Quality is how far a variant's predictions are from the baseline's, which is at 0 itself. "
+        f"{_front_note(rows, able)}",
+        _draw(able, looks, lambda row: row.kl_divergence or 0.0, horizontal),
+    )
+
+
+def _draw(
+    rows: Sequence[Row], looks: dict[str, Series], of: Callable[[Row], float], horizontal: str
+) -> Callable[[Ink], Figure]:
+    best = {row.variant for row in front(rows)}
+
+    def draw(ink: Ink) -> Figure:
+        drawn, (axes,) = figure(2.9)
+        for row in sorted(rows, key=lambda one: one.variant in best):
+            assert row.rate
+            place = of(row)
+            axes.plot([place] * 2, bounds(row.rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
+            marks(
+                axes,
+                [(place, row.rate.value)],
+                looks[row.variant],
+                ink,
+                name=row.variant,
+                hollow=row.variant not in best,
+            )
+        axes.set_xlim(0, 1.08 * max(map(of, rows)) or 1)
+        axes.set_ylim(0, 1.1 * max(bounds(row.rate)[1] for row in rows if row.rate))
+        lines = [(of(row), *bounds(row.rate)) for row in rows if row.rate]
+        _label(drawn, axes, [(row.variant, of(row), row.rate.value) for row in rows if row.rate], lines)
+        axes.set_xlabel(horizontal)
+        axes.set_ylabel("tokens per second, higher is better")
+        return drawn
+
+    return draw
+
+
+def _label(
+    drawn: Figure,
+    axes: Axes,
+    points: Sequence[tuple[str, float, float]],
+    lines: Sequence[tuple[float, float, float]],
+) -> None:
+    """Each name beside its mark, where it covers no other mark, line or name, if there is such a place."""
+    width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
+    (_, right), (_, top) = axes.get_xlim(), axes.get_ylim()
+    marks_pt = [(x / right * width_pt, y / top * height_pt) for _, x, y in points]
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks_pt]
+    across, up_pt = width_pt / right, height_pt / top
+    taken += [(x * across - 1, low * up_pt, x * across + 1, high * up_pt) for x, low, high in lines]
+    for (name, x, y), (x_pt, y_pt) in zip(points, marks_pt, strict=True):
+        text = label(name)
+        length_pt = LETTER_PT * len(text)
+        sides = (1, -1) if x_pt + 7 + length_pt < width_pt else (-1, 1)
+        places = [(side, up) for up in (0, 9, -9, 18, -18) for side in sides]
+        boxes = [_box(x_pt, y_pt, length_pt, place) for place in places]
+        best = min(range(len(places)), key=lambda at: (sum(_overlap(boxes[at], other) for other in taken), at))
+        taken.append(boxes[best])
+        side, up = places[best]
+        axes.annotate(
+            text,
+            (x, y),
+            xytext=(7 * side, up),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+            va="center",
+            fontsize=8,
+        )
+
+
+def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> Box:
+    """Where a name would be, with its mark at (x, y)."""
+    side, up = place
+    near, far = sorted((x_pt + 6 * side, x_pt + side * (7 + length_pt)))
+    return near, y_pt + up - 5, far, y_pt + up + 5
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """Area that both cover."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, width) * max(0.0, height)
+
+
+def _front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+    missing = [row.variant for row in rows if row.variant not in {one.variant for one in shown}]
+    left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
+    return (
+        "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "
+        f"something, to within {percent(SAME_WITHIN)} of speed and memory. Hollow marks are beaten by another."
+        f"{left_out}"
+    )
+
+
+def _where(rows: Sequence[Row]) -> str:
+    return cell_words(rows[0].cell)

@@ -1,0 +1,187 @@
+"""The report: one HTML file that asks nothing of the network and holds all that the tables do, with pictures.
+
+Every number comes through the same columns and rows as `benchmarker compare` prints. Names come from files that
+somebody else may have written: markdown's own escapes keep them inert in the text, jinja2 escapes what is plain, and a
+content policy forbids every script but the page's own, and every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from benchmarker import __version__
+from benchmarker.comparison.compare import Comparison
+from benchmarker.comparison.rows import Row
+from benchmarker.comparison.words import plural
+from benchmarker.core.tables import Column, RowT, plain_line
+from benchmarker.profiling.table import profile_table
+from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption
+from benchmarker.report.caveats import caveats
+from benchmarker.report.charts.kernels import profile_of
+from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
+from benchmarker.report.header import header
+from benchmarker.report.html.environment import surroundings
+from benchmarker.report.limits import batch_words, limit_caption, limit_table
+from benchmarker.report.quality import quality_caption, text_line
+from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
+from benchmarker.report.tasks import answers, task_caption
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One cell of a table."""
+
+    html: Markup
+    sort: float | None
+    """What its column is sorted by; None where there is no number."""
+    align: str
+
+
+@dataclass(frozen=True)
+class Sortable:
+    """One table that can be sorted."""
+
+    title: str
+    headings: tuple[tuple[str, str], ...]
+    """Text and alignment."""
+    rows: tuple[tuple[Field, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One chart, drawn."""
+
+    name: str
+    title: str
+    note: str
+    svg: Markup
+
+
+def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
+    """The whole page.
+
+    Args:
+        charts: From `page.charts.all.charts_of`.
+    """
+    pages = Environment(
+        loader=PackageLoader("benchmarker.report.html", "parts"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    script = _part("page.js")
+    chosen, beside_limits = headline_rows(results.rows), limit_rows(results.rows)
+    return pages.get_template("page.html").render(
+        title=_title(results),
+        policy=_policy(script),
+        style=Markup(_style()),
+        script=Markup(script),
+        show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
+        badge="Random weights: time and memory are real, text and quality are not" if _is_dummy(results) else "",
+        answer=[inline(sentence) for sentence in answer(chosen)],
+        facts=[inline(line) for line in (*forced(results), *header(results.records))],
+        sheets=[_sortable(sheet) for sheet in sheets(results)],
+        caption=inline(" ".join([caption(results), quality_caption(chosen), task_caption(answers(chosen))]).strip()),
+        limits=_block(limit_table(beside_limits)),
+        limits_caption=inline(limit_caption(beside_limits)),
+        batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
+        reasons=[inline(reason) for reason in results.reasons],
+        caveats=[inline(line) for line in _caveats(results, chosen)],
+        pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
+        profiles=_profiles(results),
+        environment=surroundings(results.records),
+        commands=_commands(results),
+        footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
+        "The values are those of benchmarker compare.",
+    )
+
+
+def inline(markdown: str) -> Markup:
+    """A sentence of ours as HTML; what is escaped in it stays text, and HTML in it is shown, not obeyed."""
+    return Markup(_markdown().renderInline(markdown))
+
+
+def _block(markdown: str) -> Markup:
+    """Paragraphs and tables of ours as HTML."""
+    return Markup(_markdown().render(markdown))
+
+
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+
+
+def _part(name: str) -> str:
+    return (Path(__file__).parent / "parts" / name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    return _part("page.css").replace("{{ light }}", _variables(LIGHT)).replace("{{ dark }}", _variables(DARK))
+
+
+def _variables(ink: Ink) -> str:
+    colours = (ink.text, ink.faint, ink.paper, *ink.series)
+    return "; ".join(f"--{name}: {colour}" for name, colour in zip(NAMES, colours, strict=True))
+
+
+def _policy(script: str) -> str:
+    """Nothing is loaded from anywhere, and no script runs but this one."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+
+
+def _title(results: Comparison) -> str:
+    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)
+    devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
+    return f"{', '.join(models)} on {', '.join(devices)}"
+
+
+def _is_dummy(results: Comparison) -> bool:
+    return any(row.dummy_weights for row in results.rows)
+
+
+def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
+    return [*caveats(results.records, results.rows), *text_line(chosen, results.baseline), *left_out(results)]
+
+
+def _sortable(sheet: Sheet) -> Sortable:
+    return Sortable(
+        title=sheet.title or "Variants",
+        headings=tuple((column.heading, column.align) for column in sheet.columns),
+        rows=tuple(tuple(_field(column, column.text(row)) for column in sheet.columns) for row in sheet.rows),
+    )
+
+
+def _field(column: Column[RowT], text: str) -> Field:
+    sort = _sort_value(text, column.heading) if column.align == "right" else None
+    return Field(inline(text), sort, column.align)
+
+
+def _sort_value(text: str, heading: str) -> float | None:
+    """The number that a text begins with; the baseline's own speed-up is 1, its change 0."""
+    if text == "baseline":
+        return 0.0 if heading == "change" else 1.0
+    found = _NUMBER.match(text)
+    return float(found.group()) if found else None
+
+
+def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
+    found = ((name, profile_of(records)) for name, records in results.members.items())
+    return [(plain_line(name), _block(profile_table(profile))) for name, profile in found if profile]
+
+
+def _commands(results: Comparison) -> list[tuple[str, str]]:
+    return [
+        (plain_line(name), plain_line(records[0].reproduce, longest=1000)) for name, records in results.members.items()
+    ]

@@ -1,0 +1,65 @@
+"""Put a report on disk: the page as one file, and its charts as pictures beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarker.comparison.compare import Comparison
+from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
+from benchmarker.schema.record_io import write_atomically
+
+ENDINGS = (".html", ".htm")
+
+
+def write_report(results: Comparison, path: Path) -> None:
+    """Write the page, in one step.
+
+    Raises:
+        SpecError: The name does not end as a page's does; it may be a record's.
+        MissingLibraryError: What draws is not installed.
+        ResultsError: It cannot be written there.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise SpecError(f"--output {path}: a report is an HTML file; give it a name that ends in .html")
+    if path.is_dir():
+        raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
+    try:
+        from benchmarker.report.charts.all import charts_of
+        from benchmarker.report.html.page import to_html
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    write_atomically(path, to_html(results, charts_of(results)))
+
+
+def write_plots(results: Comparison, folder: Path) -> list[Path]:
+    """Write each chart as a PNG file, and return the files.
+
+    Raises:
+        MissingLibraryError: What draws is not installed.
+        ResultsError: They cannot be written there.
+    """
+    try:
+        from benchmarker.report.charts.all import charts_of
+        from benchmarker.report.charts.style import to_png
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    charts = charts_of(results)
+    remark = " (random weights)" if any(row.dummy_weights for row in results.rows) else ""
+    paths = [folder / f"{chart.name}.png" for chart in charts]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for chart, path in zip(charts, paths, strict=True):
+            to_png(chart, path, remark=remark)
+    except OSError as error:
+        raise ResultsError(
+            f"{folder}: the charts cannot be written there ({os.strerror(error.errno or 0)}); "
+            "choose another folder with --plots"
+        ) from error
+    return paths
+
+
+def _missing(error: ModuleNotFoundError) -> MissingLibraryError:
+    assert error.name
+    package = {"markdown_it": "markdown-it-py"}.get(error.name, error.name)
+    return MissingLibraryError(f"the report needs {package}, which is not installed: pip install {package}")

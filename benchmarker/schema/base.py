@@ -1,0 +1,77 @@
+"""Plain frozen values: the base of everything that is read from or written to a file.
+
+Strict: a number in quotes is not a number, and a key that nobody knows is an error with the near miss, because a
+misspelt option that is silently ignored makes a wrong measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import ValidationError
+
+from benchmarker.core.errors import did_you_mean
+
+SHOWN_LENGTH = 60
+"""A longer value is not repeated in a message."""
+
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""What can be measured: beyond that a number was edited, and products of such numbers are no longer finite."""
+Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
+"""A number of something, or a size in bytes."""
+Count = Annotated[int, Field(ge=0, le=10**18)]
+"""The same, never below nothing."""
+Positive = Annotated[int, Field(ge=1, le=10**18)]
+"""The same, never nothing."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
+"""A time that something took: never nothing, and less than thirty years."""
+Rate = Annotated[float, Field(ge=1, le=1e30)]
+"""What is done in a second: bytes, or operations."""
+
+
+class Plain(BaseModel):
+    """A frozen value that refuses unknown keys and converts nothing."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+def first_problem(error: ValidationError, kind: type[Plain]) -> str:
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
+
+    Args:
+        kind: What was being validated.
+    """
+    problem = error.errors()[0]
+    place = list(problem["loc"])
+    text = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        key = str(place.pop())
+        text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
+    elif problem["type"] not in ("value_error", "missing"):
+        given = problem["input"]
+        shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
+        text = f"{text[0].lower()}{text[1:]}{shown}"
+    path = ""
+    for part in place:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return f"{path}: {text}" if path else text
+
+
+def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
+    """The keys that the value at this place may have."""
+    found: type[BaseModel] | None = kind
+    for part in place:
+        if found is not None and isinstance(part, str) and part in found.model_fields:
+            found = next(_models_in(found.model_fields[part].annotation), None)
+    return list(found.model_fields) if found is not None else []
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

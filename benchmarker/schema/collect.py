@@ -1,0 +1,128 @@
+"""Find and read records: files, or folders with everything below them.
+
+A broken file costs one line, not the comparison: the rest is used, and the report says what was left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmarker.core.errors import ResultsError
+from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
+from benchmarker.schema.record_io import read_record
+
+SWEEP_FILE = "sweep.json"
+"""Beside a sweep's records: what it was asked."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was found below some paths."""
+
+    files: tuple[tuple[Path, RunRecord], ...]
+    """Every record once, in the order of their names."""
+    problems: tuple[str, ...]
+    """One line for each file that should be a record and is not."""
+    baseline: str | None = None
+    """The variant that all sweeps among them were compared with. None where they differ, or say nothing."""
+
+    @property
+    def records(self) -> tuple[RunRecord, ...]:
+        return tuple(record for _, record in self.files)
+
+
+def collect(paths: Sequence[str | Path]) -> Collected:
+    """Read all records in these files and folders.
+
+    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder, such as a trace,
+    is passed over; a file that is named outright must be a record.
+
+    Raises:
+        ResultsError: A path is not there, or nothing in them could be used.
+    """
+    found: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
+    problems: list[str] = []
+    # Reading makes none, and walking through all the records again and again took 3/4 of the time.
+    with no_garbage_collection():
+        for path, is_named in _candidates(paths):
+            try:
+                record = _read(path, is_named=is_named)
+            except ResultsError as error:
+                problems.append(str(error))
+                continue
+            if record:
+                found.setdefault((record.run_id, record.started_at, record.variant.name, record.round), (path, record))
+    if not found:
+        raise ResultsError(_nothing_found(paths, problems))
+    folders = dict.fromkeys(path.parent for path, _ in found.values())
+    baselines = {_baseline(folder) for folder in folders}
+    return Collected(tuple(found.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
+
+
+def _baseline(folder: Path) -> str | None:
+    """What the sweep in that folder compares with; a damaged file is the sweep's own trouble, not a reader's."""
+    try:
+        baseline = json.loads((folder / SWEEP_FILE).read_bytes()).get("baseline")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return baseline if isinstance(baseline, str) else None
+
+
+def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
+    """Each file once, and whether it was named outright."""
+    seen: set[Path] = set()
+    for given in map(Path, paths):
+        if not given.exists():
+            raise ResultsError(f"{given}: no such file or folder; give a record or a folder of records")
+        for path in [given] if given.is_file() else _json_files(given):
+            where = path.resolve()
+            if where not in seen:
+                seen.add(where)
+                yield path, path is given
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
+
+
+def _read(path: Path, *, is_named: bool) -> RunRecord | None:
+    """The record, or None for JSON that never claimed to be one."""
+    try:
+        text = path.read_bytes()
+        record = RunRecord.model_validate_json(text)
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError:
+        if not is_named and not _claims_to_be_a_record(text):
+            return None
+        # Slower, and says what is wrong.
+        return read_record(path)
+    return record if record.schema_version == SCHEMA_VERSION else read_record(path)
+
+
+def _claims_to_be_a_record(text: bytes) -> bool:
+    """Whether `schema_version` is one of its keys, or would have been if it were not cut short."""
+    if b'"schema_version"' not in text:
+        return False
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return True
+    return isinstance(content, dict) and "schema_version" in content
+
+
+def _nothing_found(paths: Sequence[str | Path], problems: Sequence[str]) -> str:
+    where = ", ".join(map(str, paths)) or "no path"
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return f"{where}: no record can be used; {problems[0]}{more}"
+    return f"{where}: no records there; `benchmarker run` writes them"

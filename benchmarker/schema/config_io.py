@@ -1,0 +1,99 @@
+"""What is asked for, as people write it: a YAML file, or `key=value` on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.base import Plain, first_problem
+from benchmarker.schema.experiment import Experiment, Scalar
+from benchmarker.schema.shipped_configs import find_config, shipped_configs
+
+PlainT = TypeVar("PlainT", bound=Plain)
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which a duplicate key is an error, `1e6` is a number, and a date is text."""
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 wants a dot in a float, so PyYAML reads 1e6 as text.
+_EXPONENT = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+
+
+def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, str):
+            if key in seen:
+                raise SpecError(f"line {key_node.start_mark.line + 1}: the key '{key}' is given twice")
+            seen.add(key)
+    return loader.construct_mapping(node, deep=deep)
+
+
+_Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read and check a config file, or one that ships with the program.
+
+    Raises:
+        SpecError: With the file, the key's path and the near miss.
+    """
+    try:
+        data = yaml.load(find_config(path).read_text(encoding="utf-8"), Loader=_Yaml)
+    except FileNotFoundError as error:
+        shipped = ", ".join(shipped_configs())
+        raise SpecError(f"{path}: there is no such file; configs that ship with benchmarker: {shipped}") from error
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: a config is a mapping with the keys model, grid, procedure and variants")
+    return validated(Experiment, data, where=str(path))
+
+
+def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT:
+    """Check plain data as JSON, which is strict on numbers but takes a list for a tuple.
+
+    Raises:
+        SpecError: The first thing wrong, after `where`.
+    """
+    try:
+        return kind.model_validate_json(json.dumps(data, allow_nan=True))
+    except ValidationError as error:
+        raise SpecError(f"{where}: {first_problem(error, kind)}") from error
+    except TypeError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def parse_option(text: str) -> tuple[str, Scalar]:
+    """`group_size=64` as a key and a YAML scalar.
+
+    Raises:
+        SpecError: No equals sign, or a value that is not a scalar.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--option {text}: write it as key=value")
+    try:
+        parsed = yaml.load(value, Loader=_Yaml) if value else ""
+    except yaml.YAMLError as error:
+        raise SpecError(f"--option {text}: not a plain value") from error
+    if not isinstance(parsed, str | int | float | bool | None):
+        raise SpecError(f"--option {text}: the value must be a single number, word or true/false")
+    return key.strip(), parsed

@@ -1,0 +1,134 @@
+"""What quantization cost in quality, as a record holds it.
+
+All in nats (natural logarithms) per token. Standard errors are over the windows, not over the tokens: tokens of one
+window share their subject, so that treating them as independent would understate the error.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.schema.base import Number, Plain, Whole
+
+
+class Divergence(Plain):
+    """How far one model's predictions are from the baseline's, over all scored tokens."""
+
+    ln_ratio: Number
+    """ln(perplexity / baseline's perplexity), token by token on the same text: 0 where nothing was lost."""
+    ln_ratio_error: Number | None
+    """Its standard error. Of the paired difference, which is many times smaller than either perplexity's own. None for
+    a single window, as all standard errors here."""
+    kl_mean: Number
+    """Kullback-Leibler divergence: what is lost by predicting with this model where the baseline is right."""
+    kl_mean_error: Number | None
+    kl_median: Number
+    kl_90: Number
+    """90th percentile over the tokens."""
+    kl_99: Number
+    kl_max: Number
+    same_top: Number
+    """Share of the tokens at which both models think the same next token likeliest."""
+    same_top_error: Number | None
+    probability_rms: Number
+    """Root mean square of the change of the probability that the text's own token was given."""
+
+
+class TaskResult(Plain):
+    """Answers to the questions of one task of lm-evaluation-harness."""
+
+    task: str
+    version: str
+    """Of the task, as the harness states it."""
+    harness: str
+    """Version of the harness."""
+    metric: str
+    """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood.
+    With the filter that cut the answer out of a longer text, where one did: `exact_match (strict-match)`."""
+    few_shots: Whole
+    """Examples before each question."""
+    asked: tuple[str, ...] = ()
+    """All that --tasks asked for, as it was written: one name may stand for several tasks. Empty in older records."""
+    limit: Whole | None = None
+    """Questions of each task that were asked for; None for all."""
+    right: tuple[bool, ...]
+    """Whether each question was answered rightly, in the order of the data set."""
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+
+class WindowMeans(Plain):
+    """One window of the text: what every mean and every standard error can be computed from again."""
+
+    nats: Number
+    """Mean surprise at the text's own tokens: -ln of the probability that they were given."""
+    baseline_nats: Number
+    kl: Number
+    same_top: Number
+    squared_change: Number
+    """Mean square of the change of the own token's probability."""
+
+
+class Quality(Plain):
+    """Perplexity, and the divergence from the unquantized model."""
+
+    size: Literal["quick", "full"]
+    text: str
+    """Name of the text: the shipped one's, the file's, or the data set's."""
+    text_sha256: str
+    text_asked: str | None = None
+    """As --eval-text gave it: a data set may be named without its split. None for the shipped one, and in older
+    records."""
+    text_tokens: Whole
+    window_tokens: Whole
+    scored_from: Whole
+    """First position in a window whose next token is scored: what stands before it is context only."""
+    begins_with: Whole | None
+    """Token put at the beginning of every window (BOS); None where the tokenizer puts none."""
+    positions: Whole
+    """Tokens scored, over all windows."""
+    top_k: Whole | None
+    """Tokens that each distribution was kept with; the others were lumped together, so that divergences are lower
+    bounds. None where all of them were kept."""
+    perplexity: Number
+    perplexity_error: Number | None
+    """Standard error, for the text: another text of the same kind would differ by that much."""
+    baseline: str
+    """The model that this one is held against."""
+    is_baseline: bool
+    """Whether it is that model itself: then `against` is `noise`."""
+    baseline_perplexity: Number
+    against: Divergence
+    noise: Divergence
+    """Of the baseline from itself, run twice: a divergence that is not larger is not the quantization's."""
+    windows: tuple[WindowMeans, ...]
+    seconds: Number
+    """For all of it, loading the baseline included."""
+    file_bytes: Whole
+    """Size of the temporary file that the distributions were kept in."""
+    extra_bytes: Whole | None
+    """Most bytes of live tensors beyond the model's own while it was scored. None on CPU."""
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether the divergence is larger than the baseline's from itself."""
+        return self.against.kl_mean > self.noise.kl_mean
+
+    @property
+    def measured_on(self) -> tuple[str | int | None, ...]:
+        """The same for two models that were asked the same: only then do their perplexities compare."""
+        return (
+            self.text_sha256,
+            self.text_tokens,
+            self.positions,
+            self.window_tokens,
+            self.scored_from,
+            self.begins_with,
+        )
+
+
+def baseline_name(model_id: str, dtype: str) -> str:
+    """What a record calls the unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
+    return f"fp16 of {model_id} in {dtype}"

@@ -1,0 +1,303 @@
+"""One variant in one round, in as many processes as it takes: what fails is recorded, what is left is measured."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from benchmarker.comparison.words import reason_words, status_words
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError
+from benchmarker.execution.job import blank_record
+from benchmarker.hardware.monitor import is_shared, why_invalid
+from benchmarker.schema.experiment import Point
+from benchmarker.schema.record import Cell, RunRecord
+from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
+from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
+from benchmarker.sweep.retries import RERUNS, Decision, Fault, decide, fault_of
+from benchmarker.sweep.shape_text import cell_line, shape_words
+from benchmarker.sweep.state import Failure, Ledger, Site
+
+BROKEN = ".broken"
+ENERGY_S = 300.0
+"""Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
+HIDDEN = ("  run ", "prompt of ", "error: ")
+"""Beginnings of a child's lines that a sweep says more shortly."""
+
+
+class Attempt:
+    """One child, from its command to its record."""
+
+    def __init__(
+        self, site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+    ) -> None:
+        self.site, self.ledger, self.terminal = site, ledger, terminal
+        self.variant, self.round, self.cells = variant, round_number, tuple(cells)
+        self.path = site.record_path(variant, round_number)
+        self.watch = Watch(self.path, len(self.cells))
+        self.log = CappedLog(self.path.with_suffix(".log"))
+        self._told = 0
+        self._started = datetime.now(UTC)
+        self._since = time.monotonic()
+
+    def run(self) -> tuple[Ended, str | None]:
+        """Run the child; how it ended, and why its record cannot be read, if it cannot.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what the child finished is saved.
+            SweepTimeoutError: The sweep's time is up; likewise.
+        """
+        wants_profile = self.variant not in self.ledger.profiled
+        self.ledger.profiled.add(self.variant)
+        command = self.site.command(self.variant, self.round, self.cells, self.path, profile=wants_profile)
+        try:
+            ended = run_child(
+                command,
+                watch=self.watch,
+                log=self.log,
+                limit_s=self._limit_s,
+                deadline_s=self.site.deadline_s,
+                step=self._show,
+            )
+        except (KeyboardInterrupt, SweepTimeoutError):
+            self._close_interrupted()
+            raise
+        if self.log.problem:
+            self.terminal.line(f"  {self.log.problem}")
+        return ended, self._set_aside_if_broken()
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines that the child printed."""
+        return self.log.last_lines(TAIL_LINES)
+
+    @property
+    def record(self) -> RunRecord | None:
+        return self.watch.record
+
+    @property
+    def finished(self) -> tuple[Cell, ...]:
+        return self.record.cells if self.record else ()
+
+    def settle(self, decision: Decision, fault: Fault | None) -> None:
+        """Complete the record with what the child could not write.
+
+        Raises:
+            ResultsError: It cannot be saved.
+        """
+        before = self.record or self._blank()
+        cells = tuple(self._under_conditions(cell) for cell in before.cells)
+        failed = [self._failed_cell(position, why) for position, why in decision.failed.items()]
+        changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
+        if fault:
+            changes |= {"status": "failed", "reason": fault.reason}
+        after = before.model_copy(update=changes)
+        if self.record is None or after != before:
+            write_record(after, self.path)
+        self.watch.record = after
+
+    def _blank(self) -> RunRecord:
+        job = self.site.job(self.variant)
+        blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
+        return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
+
+    def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
+        """None for a text prompt, as long as no child has told its length."""
+        point = self.site.points(self.variant)[position]
+        tokens = self.ledger.prompt_tokens.get(point.prompt or "") if point.prompt else point.prompt_tokens
+        if tokens is None:
+            return None
+        return Cell(
+            prompt_tokens=tokens,
+            text=self.site.job(self.variant).grid.text_of(point),
+            new_tokens=point.new_tokens,
+            batch_size=point.batch_size,
+            depth=point.depth,
+            status=fault.status,
+            reason=fault.reason,
+        )
+
+    def _under_conditions(self, cell: Cell) -> Cell:
+        """The cell with how the board was meanwhile, which may make it invalid."""
+        if cell.timed_at is None or self.site.monitor is None or cell.conditions:
+            return cell
+        seen = self.site.monitor.between(*cell.timed_at)
+        if seen is None:
+            return cell
+        flags = ["power_limited"] * ("power_cap" in (seen.throttled_by or ())) + ["shared_device"] * is_shared(seen)
+        flags += ["throttling_unknown"] * (seen.throttled_by is None)
+        changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
+        reason = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
+        if cell.status == "ok" and reason:
+            changes |= {"status": "invalid", "reason": reason}
+        return cell.model_copy(update=changes)
+
+    def _limit_s(self, phase: Phase) -> float:
+        if phase == "load":
+            return self.site.settings.load_timeout_s
+        # What follows the cells is a profile, of no more than another cell's length but with much to write.
+        position = self.cells[min(len(self.finished), len(self.cells) - 1)]
+        limit_s = self.ledger.cell_limit_s(self.site.settings, self.variant, position)
+        return limit_s + ENERGY_S if phase == "end" and self.site.job(self.variant).procedure.energy else limit_s
+
+    def _show(self, lines: Sequence[str]) -> None:
+        """Print what is new, and learn how long cells take."""
+        for line in lines:
+            if not line.startswith((*HIDDEN, f"{self.variant}: ")):
+                self.terminal.line(f"  {line}")
+        monitor = self.site.monitor
+        if monitor and monitor.problem and not self.ledger.is_unwatched:
+            self.terminal.line(f"  {monitor.problem}")
+            self.ledger.is_unwatched = True
+        if self._told == 0 and self.watch.phase == "load":
+            self._since = time.monotonic()
+        if self.record:
+            texts = self.site.job(self.variant).grid.prompts
+            self.ledger.prompt_tokens |= dict(zip(texts, self.record.text_tokens, strict=False))
+        points = self.site.points(self.variant)
+        for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
+            self.terminal.line(f"  {cell_line(points[position], cell)}")
+            now = time.monotonic()
+            known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
+            self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
+            self._since, self._told = now, self._told + 1
+
+    def _set_aside_if_broken(self) -> str | None:
+        """Why the record on disk cannot be read; it is put aside, and a new one takes its place."""
+        if not self.path.exists():
+            return None
+        try:
+            read_record(self.path)
+        except ResultsError as error:
+            self.path.rename(self.path.with_name(self.path.name + BROKEN))
+            return str(error)
+        return None
+
+    def _close_interrupted(self) -> None:
+        """Add how the board was, and say for a child that had no time to that it was stopped."""
+        if self.record is None:
+            return
+        changes: dict[str, object] = {"cells": tuple(self._under_conditions(cell) for cell in self.record.cells)}
+        if self.record.status == "running":
+            changes["status"] = "interrupted"
+        after = self.record.model_copy(update=changes)
+        if after != self.record:
+            write_record(after, self.path)
+
+
+def measure(
+    site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+) -> None:
+    """Measure these cells of one variant; what could not be measured is in the ledger and in the records.
+
+    Raises:
+        ResultsError: A record cannot be saved.
+        KeyboardInterrupt: Ctrl-C.
+        SweepTimeoutError: The sweep's time is up.
+    """
+    tries: Counter[int] = Counter()
+    reruns: Counter[int] = Counter()
+    pending = tuple(cells)
+    while pending:
+        attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
+        outcome = _outcome(attempt, tries, reruns)
+        for position, cell in outcome.cells.items():
+            ledger.standing.take(variant, position, cell)
+        for position, why in outcome.lost.items():
+            ledger.standing.fail(variant, position, why.status)
+            if why.status != "invalid":
+                ledger.given_up[variant, position] = why
+        ledger.failures += _failures(attempt, outcome)
+        pending = outcome.pending
+        if outcome.again and site.monitor:
+            site.monitor.cool_down()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one child, by position in the grid."""
+
+    cells: Mapping[int, Cell]
+    """What it measured, as its record has it now."""
+    again: tuple[int, ...]
+    """Of those, the invalid ones that may be measured again."""
+    lost: Mapping[int, Fault]
+    """What is not tried again in this round."""
+    pending: tuple[int, ...]
+    """What the next process is to measure."""
+    after_cells: Fault | None
+    """What went wrong when all cells were done, as with the profile."""
+
+
+def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Outcome:
+    """Run the child, complete its record, and decide what is tried again.
+
+    Args:
+        tries: How often each cell was tried again after a fault; one more is counted here.
+        reruns: How often because it was invalid; likewise.
+    """
+    ended, problem = attempt.run()
+    last_line = next(iter(attempt.tail[-1:]), None)
+    fault = fault_of(ended, attempt.record, problem=problem, last_line=last_line)
+    count, phase = len(attempt.finished), attempt.watch.phase
+    if phase != "end" and not (attempt.record and attempt.record.profile):
+        # It did not come so far: the next process makes the profile.
+        attempt.ledger.profiled.discard(attempt.variant)
+    statuses = [cell.status for cell in attempt.finished]
+    points = attempt.site.points(attempt.variant)
+    decision = decide(attempt.cells, statuses, fault, phase=phase, tries=tries, points=points)
+    attempt.settle(decision, fault)
+    if fault and not decision.is_final:
+        tries[decision.pending[0]] += 1
+        said = f"{status_words(fault.status)}: {reason_words(fault.reason)}"
+        attempt.terminal.line(f"  {said}; once more in a fresh process")
+    cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
+    again = _to_repeat(cells, reruns)
+    lost = {at: _fault_in(cell) for at, cell in cells.items() if cell.status != "ok" and at not in again}
+    return Outcome(
+        cells=cells,
+        again=again,
+        lost={**lost, **decision.failed} if decision.is_final else lost,
+        pending=tuple(sorted({*decision.pending, *again})),
+        after_cells=fault if count == len(attempt.cells) else None,
+    )
+
+
+def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> tuple[int, ...]:
+    """Cells that came out invalid and may be measured again."""
+    again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
+    reruns.update(again)
+    return tuple(again)
+
+
+def _fault_in(cell: Cell) -> Fault:
+    return Fault(cell.status, cell.reason or "it gave no reason")
+
+
+def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
+    """What is given up with this child: one entry for the whole variant where it is all the same."""
+    points, lost = attempt.site.points(attempt.variant), outcome.lost
+    entries: list[tuple[Point | None, Fault]] = [(points[position], why) for position, why in lost.items()]
+    if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
+        entries = [(None, next(iter(lost.values())))]
+    if after := outcome.after_cells:
+        entries.append((None, Fault(after.status, f"after its cells: {after.reason}")))
+    where = f"{attempt.variant}, round {attempt.round + 1}"
+    failures = [
+        Failure(
+            what=f"{where}, {shape_words(point)}" if point else where,
+            fault=why,
+            log=attempt.log.path,
+            tail=attempt.tail,
+            alone=attempt.site.alone(attempt.variant, point),
+        )
+        for point, why in entries
+    ]
+    for failure in failures:
+        words = status_words(failure.fault.status)
+        attempt.terminal.line(f"  {failure.what}: {words}: {reason_words(failure.fault.reason)}")
+    return failures

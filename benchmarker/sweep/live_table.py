@@ -1,0 +1,55 @@
+"""The table that fills in while a sweep runs: what each cell gives so far, a row a variant."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from benchmarker.comparison.words import status_words
+from benchmarker.core.tables import plain_line
+from benchmarker.core.units import significant
+from benchmarker.schema.record import Cell, CellStatus
+from benchmarker.sweep.shape_text import rate_of
+
+UNKNOWN = "·"
+RUNNING = "…"
+
+
+class Standing:
+    """tok/s by variant and position in the grid: the median over the rounds so far, or how the last try ended."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._faults: dict[tuple[str, int], CellStatus] = {}
+
+    def take(self, variant: str, position: int, cell: Cell) -> None:
+        """One more round of a cell; nothing if it came to nothing."""
+        rate = rate_of(cell)
+        if rate is not None:
+            self._rates[variant, position].append(rate)
+
+    def fail(self, variant: str, position: int, status: CellStatus) -> None:
+        """The cell was given up in this round."""
+        self._faults[variant, position] = status
+
+    def table(self, variants: Sequence[str], shapes: Sequence[str], *, running: str | None = None) -> str:
+        """The table as lines of text.
+
+        Args:
+            shapes: Of the grid's cells, in their order.
+            running: The variant that is being measured.
+        """
+        lines = [
+            [plain_line(name), *(self._words((name, position), name == running) for position in range(len(shapes)))]
+            for name in variants
+        ]
+        return tabulate(lines, ["tok/s", *shapes], tablefmt="simple", disable_numparse=True)
+
+    def _words(self, cell: tuple[str, int], is_running: bool) -> str:
+        rates = self._rates.get(cell)
+        fault = self._faults.get(cell)
+        known = significant(statistics.median(rates)) if rates else status_words(fault) if fault else None
+        return " ".join([*([known] if known else []), *([RUNNING] if is_running else [])]) or UNKNOWN

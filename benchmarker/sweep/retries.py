@@ -1,0 +1,138 @@
+"""What went wrong in a child, and what is measured next: rules without a process in them.
+
+One more try for a crash or a time-out, which may be chance; none for running out of memory, which is not. What is left
+goes on in a fresh process, without the cells that are at least as large as one that did not fit.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarker.schema.experiment import Point
+from benchmarker.schema.record import CellStatus, RunRecord
+from benchmarker.sweep.child import Ended, Phase
+from benchmarker.sweep.shape_text import shape_words
+
+RETRIED = ("crash", "timeout")
+TRIES = 2
+RERUNS = 2
+"""How often a cell is measured again that something outside the variant made invalid."""
+OUT_OF_MEMORY = ("oom_gpu", "oom_host")
+UNSUPPORTED_ERRORS = ("DeviceError", "MissingLibraryError", "UnsupportedError")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why there is no number."""
+
+    status: CellStatus
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a child's end means."""
+
+    failed: Mapping[int, Fault]
+    """Cells that the child did not finish, by position in the grid; they go into its record."""
+    pending: tuple[int, ...]
+    """Cells for a fresh process."""
+    is_final: bool
+    """Whether the failed cells are given up: they are not tried again, in this round or another."""
+
+
+def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
+    """Why the child ended before its work was done; None if it was.
+
+    Args:
+        problem: Why its record cannot be read; None if it can, or if there is none.
+        last_line: The end of what it printed.
+    """
+    if record and record.status == "complete" and not problem:
+        # All is done and saved: how the process then went down is no matter.
+        return None
+    if ended.late:
+        return Fault("timeout", ended.late)
+    if ended.code < 0:
+        if ended.killed_for_memory:
+            return Fault("oom_host", "the system ran out of memory and killed the process")
+        return Fault("crash", f"the process died of {_signal_name(-ended.code)}")
+    if problem:
+        return Fault("error", problem)
+    reason = (record.reason if record and record.status == "failed" else None) or last_line or "it printed nothing"
+    on_cpu = record is not None and record.environment.device.kind == "cpu"
+    return Fault(
+        _status_of(reason, on_cpu=on_cpu), reason if record and record.reason else f"exit {ended.code}: {reason}"
+    )
+
+
+def decide(
+    pending: Sequence[int],
+    finished: Sequence[CellStatus],
+    fault: Fault | None,
+    *,
+    phase: Phase,
+    tries: Mapping[int, int],
+    points: Sequence[Point],
+) -> Decision:
+    """What becomes of the cells that a child was given.
+
+    Args:
+        pending: Their positions, in order.
+        finished: Statuses of those that its record holds.
+        phase: In which it was when it ended.
+        tries: How often each cell, or the loading before it, has failed before.
+    """
+    rest = tuple(pending[len(finished) :])
+    if rest and finished and finished[-1] in OUT_OF_MEMORY:
+        return _without_larger(pending[len(finished) - 1], finished[-1], rest, points)
+    if not rest or fault is None:
+        unmeasured = Fault("error", "the process ended without measuring it")
+        return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
+    at = rest[0]
+    if fault.status in RETRIED and tries.get(at, 0) + 1 < TRIES:
+        return Decision({} if phase == "load" else {at: fault}, rest, is_final=False)
+    if phase == "load":
+        reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
+        return Decision(dict.fromkeys(rest, Fault(fault.status, reason)), (), is_final=True)
+    if fault.status in OUT_OF_MEMORY:
+        after = _without_larger(at, fault.status, rest[1:], points)
+        return Decision({at: fault, **after.failed}, after.pending, is_final=True)
+    return Decision({at: fault}, rest[1:], is_final=True)
+
+
+def _without_larger(at: int, status: CellStatus, rest: Sequence[int], points: Sequence[Point]) -> Decision:
+    larger = [position for position in rest if _at_least(points[position], points[at])]
+    reason = f"not tried: the smaller {shape_words(points[at])} ran out of memory"
+    return Decision(
+        dict.fromkeys(larger, Fault(status, reason)),
+        tuple(position for position in rest if position not in larger),
+        is_final=True,
+    )
+
+
+def _at_least(one: Point, other: Point) -> bool:
+    """Whether it needs no less memory."""
+    return (
+        one.batch_size >= other.batch_size
+        and one.depth >= other.depth
+        and one.new_tokens >= other.new_tokens
+        and (one.prompt_tokens or len(one.prompt or "")) >= (other.prompt_tokens or len(other.prompt or ""))
+    )
+
+
+def _status_of(reason: str, *, on_cpu: bool) -> CellStatus:
+    if "out of memory" in reason.lower() or "OutOfMemoryError" in reason:
+        return "oom_host" if on_cpu else "oom_gpu"
+    if reason.startswith("MemoryError") or "can't allocate memory" in reason:
+        return "oom_host"
+    return "unsupported" if reason.startswith(UNSUPPORTED_ERRORS) else "error"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

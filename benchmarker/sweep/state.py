@@ -1,0 +1,151 @@
+"""What stays the same over a sweep, and what it has learned so far."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarker.cli.run import PROGRAM
+from benchmarker.core.names import slug
+from benchmarker.execution.job import Job
+from benchmarker.execution.keys import result_key
+from benchmarker.hardware.monitor import Monitor
+from benchmarker.schema.experiment import Point
+from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import UNFINISHED
+from benchmarker.sweep.folder import SweepFile
+from benchmarker.sweep.live_table import Standing
+from benchmarker.sweep.request import Asked, Settings, arguments_of
+from benchmarker.sweep.retries import Fault
+
+RUN = (sys.executable, "-m", "benchmarker.run")
+REPORT = (sys.executable, "-m", "benchmarker", "report")
+CELL_LIMIT_S = 1800.0
+"""Before it is known how long a cell takes: compiling for a new shape can take minutes."""
+LEAST_CELL_LIMIT_S = 120.0
+CELL_LIMIT_FACTOR = 10
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and how a sweep is measured."""
+
+    asked: Asked
+    settings: Settings
+    environment: Environment
+    folder: Path
+    monitor: Monitor | None
+    deadline_s: float | None
+    """On the monotonic clock."""
+    sweep: SweepFile
+    """As it is written in the folder."""
+    run: tuple[str, ...] = RUN
+    """What a child is started with, before its arguments."""
+    report: tuple[str, ...] = REPORT
+    """What draws the report, before its arguments."""
+
+    def job(self, variant: str) -> Job:
+        return self.asked.jobs[variant]
+
+    def points(self, variant: str) -> list[Point]:
+        return self.job(variant).grid.points()
+
+    def keys(self) -> dict[str, list[str]]:
+        """Of each variant's cells, by position."""
+        return {
+            name: [
+                result_key(job.model, job.variant, point, job.procedure, self.environment)
+                for point in job.grid.points()
+            ]
+            for name, job in self.asked.jobs.items()
+        }
+
+    def record_path(self, variant: str, round_number: int) -> Path:
+        """A name that no other attempt has."""
+        return self.folder / f"{slug(variant)}-round{round_number + 1}-{now_id()}.json"
+
+    def command(
+        self, variant: str, round_number: int, cells: Sequence[int], record: Path, *, profile: bool
+    ) -> list[str]:
+        """What starts a child."""
+        return [
+            *self.run,
+            *self._arguments(variant),
+            *([] if profile else ["--no-profile"]),
+            *("--only", "timing"),
+            *("--record", str(record), "--sweep", self.sweep.started_at, "--round", str(round_number)),
+            *("--cells", ",".join(map(str, cells))),
+        ]
+
+    def quality_path(self, variant: str) -> Path:
+        """A temporary record, under a name that the next sweep sweeps up."""
+        return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
+
+    def quality_command(self, variant: str, record: Path) -> list[str]:
+        """What starts a child that times nothing."""
+        return [*self.run, *self._arguments(variant), "--only", "quality", "--record", str(record)]
+
+    def alone(self, variant: str, point: Point | None = None) -> str:
+        """The command that measures one cell, or the whole variant, without a sweep."""
+        arguments = self._arguments(variant)
+        if point:
+            if point.prompt_tokens is not None:
+                arguments += ["--prompt-tokens", str(point.prompt_tokens)]
+            else:
+                arguments += ["--prompt", point.prompt or ""]
+            arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
+            arguments += ["--depth", str(point.depth)] if point.depth else []
+        return f"{PROGRAM} {shlex.join(arguments)}"
+
+    def _arguments(self, variant: str) -> list[str]:
+        return arguments_of(self.asked.config, self.asked.names[variant], self.asked.options)
+
+
+@dataclass
+class Ledger:
+    """What the sweep has learned so far."""
+
+    given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
+    """Cells by variant and position that are not tried again in later rounds."""
+    cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Longest time of each cell, warm-up included."""
+    prompt_tokens: dict[str, int] = field(default_factory=dict)
+    """Lengths of text prompts, which only a child can tell."""
+    profiled: set[str] = field(default_factory=set)
+    """Variants that have a profile, or were asked for one: one is enough."""
+    failures: list[Failure] = field(default_factory=list)
+    standing: Standing = field(default_factory=Standing)
+    is_unwatched: bool = False
+    """Whether the user knows that the board cannot be read any more."""
+    out_of_time: bool = False
+    """Whether the time for the whole sweep was up before its end."""
+
+    def cell_limit_s(self, settings: Settings, variant: str, position: int) -> float:
+        """How long a cell may take."""
+        if settings.cell_timeout_s is not None:
+            return settings.cell_timeout_s
+        known_s = self.cell_s.get((variant, position))
+        return CELL_LIMIT_S if known_s is None else max(LEAST_CELL_LIMIT_S, CELL_LIMIT_FACTOR * known_s)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that failed, for the last lines."""
+
+    what: str
+    """Variant, round and cell."""
+    fault: Fault
+    log: Path
+    tail: tuple[str, ...]
+    alone: str
+    """The command that repeats it by itself."""
+
+
+def now_id() -> str:
+    """Sorts by time, and is never the same twice."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"

@@ -1,0 +1,212 @@
+"""Every variant of a config, several times, each time in a fresh process; then the comparison.
+
+This parent imports no torch and sleeps while a child measures: a parent that polls in a loop takes a core away from
+what it measures. Whatever stops it, the finished cells are on disk, and `--resume` goes on with the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarker.checkpoints.find import look_for
+from benchmarker.comparison.words import duration_words
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError
+from benchmarker.core.names import slug
+from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.record import Environment
+from benchmarker.sweep.attempts import measure
+from benchmarker.sweep.child import SweepTimeoutError
+from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file
+from benchmarker.sweep.lock import locked
+from benchmarker.sweep.order import Forecast, missing_tasks, plan_lines, without_given_up
+from benchmarker.sweep.probe import look_around
+from benchmarker.sweep.quality import check_inputs, judge_variants
+from benchmarker.sweep.request import RESULTS, Asked, Settings, read_arguments
+from benchmarker.sweep.shape_text import shape_words
+from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
+from benchmarker.sweep.summary import say_ending
+
+__all__ = ["Seams", "Settings", "run_sweep"]
+
+
+@dataclass(frozen=True)
+class Seams:
+    """Where a test puts something quicker in."""
+
+    run: tuple[str, ...] = RUN
+    """What a child is started with, before its arguments."""
+    report: tuple[str, ...] = REPORT
+    """What draws the report, before its arguments."""
+    look_around: Callable[[str], Environment] = look_around
+    find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+    look_for: Callable[[ModelSpec], None] = look_for
+
+
+DEFAULTS = Settings()
+REAL = Seams()
+
+
+def run_sweep(
+    config: Path,
+    arguments: Sequence[str],
+    terminal: Terminal,
+    settings: Settings = DEFAULTS,
+    *,
+    seams: Seams = REAL,
+) -> list[str]:
+    """Run the variants, print the comparison, and say what failed.
+
+    Args:
+        arguments: Names of variants (all if there are none), the folder to resume, options for every run.
+
+    Returns:
+        What failed, by variant, round and cell.
+
+    Raises:
+        BenchmarkerError: The config or an option is wrong, there is no such model, or the folder is another sweep's;
+            nothing has run. Or a record could not be saved; what there is was compared first.
+        KeyboardInterrupt: Ctrl-C; what was finished is compared first.
+    """
+    asked = read_arguments(config, arguments, settings)
+    check_inputs(asked.jobs.values())
+    forecast = Forecast(asked.jobs)
+    for line in (*asked.notes, *plan_lines(asked, forecast)):
+        terminal.line(line)
+    if settings.dry_run:
+        return []
+    first = next(iter(asked.jobs.values()))
+    if not settings.resume:
+        # It is the model of all variants, each of which would say so.
+        seams.look_for(first.model)
+    surroundings = seams.look_around(first.device)
+    site = Site(
+        asked=asked,
+        settings=settings,
+        environment=surroundings,
+        folder=asked.folder or _new_folder(asked, surroundings),
+        monitor=seams.find_monitor(surroundings),
+        deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
+        sweep=sweep_file(asked),
+        run=seams.run,
+        report=seams.report,
+    )
+    with locked(site.folder):
+        return _run(site, forecast, terminal)
+
+
+def _new_folder(asked: Asked, surroundings: Environment) -> Path:
+    model = next(iter(asked.jobs.values())).model.id
+    return RESULTS / slug(surroundings.device.name.lower()) / slug(model.lower()) / now_id()
+
+
+def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
+    """Measure what is missing in the folder, which is ours alone."""
+    ledger, stock = Ledger(), _open_folder(site, forecast, terminal)
+    ledger.profiled |= stock.profiled
+    for (_, variant, position), cell in stock.done.items():
+        ledger.standing.take(variant, position, cell)
+    terminal.line(f"records: {site.folder}")
+    stopped: BaseException | None = None
+    try:
+        with site.monitor.running() if site.monitor else nullcontext():
+            _rounds(site, ledger, stock, forecast, terminal)
+        judge_variants(site, ledger, terminal)
+    except (KeyboardInterrupt, ResultsError) as error:
+        stopped = error
+    except SweepTimeoutError:
+        terminal.line(f"the time is up (--timeout {site.settings.timeout_s:g})")
+        ledger.out_of_time = True
+    say_ending(site, ledger, terminal, is_whole=not stopped and not ledger.out_of_time)
+    if stopped:
+        raise stopped
+    return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
+
+
+def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
+    """Look through what is there, and write down what is asked.
+
+    Raises:
+        ResultsError: There is a sweep already, which nobody asked to resume.
+    """
+    asked = site.asked
+    if not site.settings.resume and any(site.folder.glob("*.json")):
+        raise ResultsError(
+            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
+            "or choose another folder with --output"
+        )
+    stock = take_stock(
+        site.folder,
+        asked.jobs,
+        site.keys(),
+        rounds=asked.rounds,
+        card=site.environment.device.uuid,
+        is_watched=site.monitor is not None,
+    )
+    for note in stock.notes:
+        terminal.line(note)
+    if site.settings.resume:
+        cells = asked.rounds * sum(len(job.grid.points()) for job in asked.jobs.values())
+        left = missing_tasks(asked, stock.done)
+        to_go = f"; by a first guess {duration_words(forecast.seconds(left))} to go" if stock.done and left else ""
+        terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
+    if site.sweep != asked.before:
+        write_sweep_file(site.folder, site.sweep)
+    return stock
+
+
+def sweep_file(asked: Asked) -> SweepFile:
+    """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
+    if asked.before:
+        return asked.before.model_copy(
+            update={
+                "rounds": asked.rounds,
+                "arguments": asked.arguments,
+                "seed": asked.seed,
+                "baseline": asked.baseline,
+            }
+        )
+    return SweepFile(
+        config=str(asked.config),
+        arguments=asked.arguments,
+        rounds=asked.rounds,
+        seed=asked.seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        baseline=asked.baseline,
+    )
+
+
+def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal) -> None:
+    """Measure every task; what was given up in an earlier round is not tried again."""
+    tasks = missing_tasks(site.asked, stock.done)
+    begun = 0
+    while tasks:
+        task, begun = tasks[0], begun + 1
+        left = duration_words(forecast.seconds(tasks))
+        where = (
+            f"[round {task.round + 1}/{site.asked.rounds}, {begun} of {begun + len(tasks) - 1}] "
+            f"{task.variant} ({left} left)"
+        )
+        terminal.line(where)
+        terminal.pin(f"\n{_standing(site, ledger, running=task.variant)}\n{where}")
+        started = time.monotonic()
+        measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=task.cells)
+        forecast.learn(task, time.monotonic() - started)
+        tasks = without_given_up(tasks[1:], ledger.given_up)
+        if not terminal.can_pin and tasks and tasks[0].round > task.round:
+            terminal.line(f"after {task.round + 1} of {site.asked.rounds} rounds:\n{_standing(site, ledger)}")
+    # What follows runs none of them: no variant is under way, and no time is left.
+    terminal.pin(f"\n{_standing(site, ledger)}")
+
+
+def _standing(site: Site, ledger: Ledger, *, running: str | None = None) -> str:
+    """What is known so far."""
+    jobs = site.asked.jobs
+    shapes = [shape_words(point) for point in next(iter(jobs.values())).grid.points()]
+    return ledger.standing.table(list(jobs), shapes, running=running)

@@ -1,0 +1,87 @@
+"""What a model's work cannot do without, counted from its loaded tensors: bytes of a decode step, FLOPs of both parts.
+
+The bytes are those that the model keeps, not those that a kernel happens to move: a cache that is copied at every
+step, or a weight that is unpacked to memory first, makes MBU low, and that is what it is for.
+
+    step bytes    = weights + one row of the embedding a sequence + KV cache
+    decode FLOPs  = batch * (2 * weights of all linears + 4 * heads * head_dim * layers * context)
+    prefill FLOPs = batch * (2 * S * weights of the body + 2 * weights of lm_head
+                             + 4 * heads * head_dim * layers * (S * depth + S * (S + 1) / 2))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
+from benchmarker.schema.roofline import Demand
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+
+class Weights:
+    """A model's own share of the demand, which no prompt changes. Make it before a runtime alters the model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        linears: list[Any] = [module for module in model.modules() if is_linear(module)]
+        head: Any = model.get_output_embeddings()
+        self.body = sum(weights_of(linear) for linear in linears if linear is not head)
+        self.head = weights_of(head) if head is not None else 0
+        embedding: Any = model.get_input_embeddings()
+        is_tied = head is not None and shares_storage(head.weight, embedding.weight)
+        # A tied embedding is read as the output layer; of one by itself only a row a sequence is looked up.
+        skipped = set() if is_tied else {id(tensor) for tensor in module_tensors(embedding)}
+        self.read_bytes = storage_bytes(
+            tensor for module in model.modules() for tensor in module_tensors(module) if id(tensor) not in skipped
+        )
+        self.row_bytes = sum(part[0].numel() * part.element_size() for part in flat(embedding.weight) if part.ndim)
+        self._config = model.config.get_text_config()
+        self._kv_element_bytes = _activation_bytes(model)
+
+    def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> Demand:
+        """Of one cell.
+
+        The first new token comes from the prefill, so N tokens are N - 1 steps; the first of them finds the prompt in
+        the cache, each later one a token more.
+        """
+        config = self._config
+        context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
+        seen = [min(context, window) if window else context for window in _windows(config)]
+        per_token = 2 * key_heads(config) * head_dim(config) * self._kv_element_bytes
+        per_score = 4 * config.num_attention_heads * head_dim(config)
+        attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
+        return Demand(
+            weight_bytes=self.read_bytes + batch_size * self.row_bytes,
+            kv_bytes_per_token=per_token * config.num_hidden_layers,
+            context_tokens=context,
+            kv_bytes=round(batch_size * per_token * sum(seen)),
+            decode_flops=round(batch_size * (2 * (self.body + self.head) + per_score * sum(seen))),
+            prefill_flops=round(
+                batch_size * (2 * (prompt_tokens * self.body + self.head) + per_score * len(seen) * attended)
+            ),
+        )
+
+
+def _windows(config: Any) -> list[int | None]:
+    """How far back each layer looks; None for all the way."""
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    window = getattr(config, "sliding_window", None)
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def key_heads(config: Any) -> int:
+    """Heads of the keys and of the values. Configs of models in which they are the queries' have no word for them."""
+    return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
+
+
+def head_dim(config: Any) -> int:
+    """Numbers of one head."""
+    # Qwen3-4B has 128, and not hidden_size / heads = 80.
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _activation_bytes(model: nn.Module) -> int:
+    """Of one value of the KV cache, which is kept in the type of the activations."""
+    return next(tensor.element_size() for tensor in model.parameters() if tensor.is_floating_point())
