@@ -62,7 +62,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
         "quantized matmul",
     ),
-    # Our own: see runtimes/words_kernel.py, codes_kernel.py, rows_kernel.py and attention_kernel.py.
+    # Our own: see runtimes/*_kernel.py.
     (r"^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
     (r"^rows_kernel", "matmul"),
     (r"^one_query_kernel", "attention"),

@@ -15,4 +15,6 @@ def load(checkpoint: Checkpoint, options: FP16Options, target: Target, progress:
     return Loaded(read_model(checkpoint, target))
 
 
-LOADER: Loader = Loader(name="fp16", summary="16-bit weights, the baseline", options=FP16Options, packages=(), load=load)
+LOADER: Loader = Loader(
+    name="fp16", summary="16-bit weights, the baseline", options=FP16Options, packages=(), load=load
+)
