@@ -75,3 +75,21 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+def changed_fields(before: Plain, after: Plain) -> list[str]:
+    """Fields whose values differ, as `packages.torch: 2.12.0, then 2.13.0`."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    return [
+        f"{place}: {old.get(place, 'nothing')}, then {new.get(place, 'nothing')}"
+        for place in {**old, **new}
+        if old.get(place) != new.get(place)
+    ]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
