@@ -27,6 +27,10 @@ Positive = Annotated[int, Field(ge=1, le=10**18)]
 """The same, never nothing."""
 Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
 """A time that something took: never nothing, and less than thirty years."""
+Spent = Annotated[float, Field(ge=0, le=1e9)]
+"""Seconds that may add up to nothing."""
+Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
+"""What work took: never nothing."""
 Rate = Annotated[float, Field(ge=1, le=1e30)]
 """What is done in a second: bytes, or operations."""
 

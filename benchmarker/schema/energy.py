@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarker.schema.base import Number, Plain, Positive, Seconds
+from benchmarker.schema.base import Joules, Number, Plain, Positive, Seconds
 
 
 class EnergyWindow(Plain):
     """Whole generations, back to back, for at least ten seconds."""
 
     seconds: Seconds
-    energy_j: Number
+    energy_j: Joules
     """Of the whole board, by its driver's counter, idle power included."""
     generations: Positive
     temperature_before_c: Number | None = None

@@ -6,7 +6,9 @@ window share their subject, so that treating them as independent would understat
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from benchmarker.schema.base import Number, Plain, Whole
 
@@ -51,7 +53,7 @@ class TaskResult(Plain):
     """All that --tasks asked for, as it was written: one name may stand for several tasks. Empty in older records."""
     limit: Whole | None = None
     """Questions of each task that were asked for; None for all."""
-    right: tuple[bool, ...]
+    right: Annotated[tuple[bool, ...], Field(min_length=1)]
     """Whether each question was answered rightly, in the order of the data set."""
 
     @property

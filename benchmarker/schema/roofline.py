@@ -17,7 +17,7 @@ MBU: Databricks, "LLM inference performance engineering: best practices" (2023).
 
 from __future__ import annotations
 
-from benchmarker.schema.base import Number, Plain, Rate, Whole
+from benchmarker.schema.base import Count, Number, Plain, Positive, Rate, Whole
 
 MBU_LIMIT = 1.02
 """Above it the bytes are counted wrong, or the bandwidth was measured wrong."""
@@ -55,18 +55,18 @@ class Limits(Plain):
 class Demand(Plain):
     """What the work of one cell cannot do without, counted from the loaded tensors."""
 
-    weight_bytes: Whole
+    weight_bytes: Positive
     """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
     sequence. Shared storage counts once."""
     kv_bytes_per_token: Whole
     """KV cache of one position of one sequence."""
     context_tokens: Number
     """Positions in the cache before a step, mean over the decode steps."""
-    kv_bytes: Whole
+    kv_bytes: Count
     """KV cache read by a mean decode step, all sequences together."""
-    decode_flops: Whole
+    decode_flops: Count
     """Of a mean decode step, all sequences together."""
-    prefill_flops: Whole
+    prefill_flops: Positive
     """Of the prompt, with logits for its last position alone."""
 
     @property
