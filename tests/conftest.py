@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,14 @@ SHAPE: dict[str, Any] = {
     "torch_dtype": "float16",
 }
 """Two layers of Qwen3, with weights large enough that its tokens differ from one another."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as at a terminal: a shell's background job ignores it, and so would every process that a test starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ ARROWS_TO_CUT = {
 
 WITHOUT_TORCH = (
     "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.job "
-    "execution.keys run"
+    "execution.keys execution.job_file run"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

@@ -16,7 +16,7 @@ def job(**given: Any) -> Job:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
         "quality": {},
-        "device": "auto", "output": None, "part": None, "reproduce": "",
+        "device": "auto", "output": None, "reproduce": "",
     }  # fmt: skip
     return make_job(**nothing | given)
 

@@ -23,6 +23,8 @@ from benchmarker.sweep.order import Task, order, without_given_up
 from benchmarker.sweep.request import chosen, rounds_of, split_arguments
 from tests.faults.stage import Stage
 
+ROOT = Path(__file__).parents[1]
+
 CONFIG = Path("configs/qwen3-4b.yaml")
 
 
@@ -187,7 +189,7 @@ def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
     (stage.results / "sweep.json").unlink()
     with pytest.raises(ResultsError, match="holds records that no sweep made"):
         stage.sweep(resume=True)
-    assert len(list(stage.results.glob("*.json"))) == 1
+    assert sorted(path.name[:4] for path in stage.results.glob("*.json")) == ["a-ro", "job-"]
 
 
 def test_only_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
@@ -222,6 +224,26 @@ def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: P
     assert "0 of 2 cells are there already" in stage.printed
     assert len(stage.records()) == 1
     assert len(list(stage.results.glob("*.json.set-aside"))) == 1
+
+
+def test_records_of_schema_1_in_a_folder_that_is_gone_on_with_are_one_line_and_are_measured_again(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep()
+    reference = next((ROOT / "results" / "reference" / "h100-aa").glob("*.json"))
+    for path in stage.results.glob("[ab]-*.json"):
+        old = json.loads(reference.read_bytes())
+        old |= {"variant": old["variant"] | {"name": path.name[0]}, "round": 0, "sweep": None}
+        path.write_text(json.dumps(old))
+    stage.sweep(resume=True)
+    said = [line for line in stage.printed.splitlines() if "not used" in line]
+    assert len(said) == 1
+    assert (
+        "not used: 2 records of an older schema, whose cells have other keys; set aside as *.json.set-aside" in said[0]
+    )
+    assert "0 of 4 cells are there already" in stage.printed
+    assert len(stage.records()) == 2
 
 
 def _on_card(stage: Stage, uuid: str) -> None:

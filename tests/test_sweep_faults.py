@@ -203,7 +203,7 @@ def test_the_time_of_the_whole_sweep_ends_it_and_resume_goes_on(tmp_path: Path) 
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("number", range(20))
 def test_a_parent_killed_between_two_writes_loses_nothing_that_was_finished(tmp_path: Path, number: int) -> None:
     stage = Stage(tmp_path, faults=[fault("exit", times=1)])
     ended = stage.sweep_apart(killed_at_write(number))

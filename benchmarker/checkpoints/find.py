@@ -86,8 +86,11 @@ def find_checkpoint(
     )
 
 
-def look_for(model: ModelSpec) -> None:
+def look_for(model: ModelSpec) -> str | None:
     """See whether there is such a model, before anything is downloaded or loaded.
+
+    Returns:
+        The hub commit that its files will come from; None for a folder, or where the hub does not say.
 
     Raises:
         ModelError: It cannot be found, reached or read.
@@ -95,11 +98,11 @@ def look_for(model: ModelSpec) -> None:
     weights = model.load_format != "dummy"
     folder = _local_folder(model, weights=weights)
     if folder is None:
-        look_up(model.id, revision=model.revision, weights=weights)
-        return
+        return look_up(model.id, revision=model.revision, weights=weights)
     read_config(folder)
     if weights:
         check_weights(folder)
+    return None
 
 
 def _find_folder(

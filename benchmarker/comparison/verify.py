@@ -30,7 +30,6 @@ from benchmarker.comparison.rows import CellKey, Row, to_row
 from benchmarker.comparison.words import cell_words
 from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.quality import Quality
-from benchmarker.schema.record_io import parse_json, read_bytes
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.roofline import MBU_LIMIT, mbu
@@ -197,11 +196,7 @@ def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
     records = collected.records_of(GenerationRecord)
     differences = check_comparable(records, force=True)
     variants = named_variants(records, differences)
-    files = {id(record): path for path, record in collected.files}
-    raw = {
-        name: [parse_json(read_bytes(files[id(record)]), files[id(record)]) for record in members]
-        for name, (_, members) in variants.items()
-    }
+    raw = {name: [record.model_dump(mode="json") for record in members] for name, (_, members) in variants.items()}
     circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
     ratios = _ratios(comparison, raw, circumstances)
     all_p = [p for _, p in ratios.values() if p is not None]

@@ -70,6 +70,10 @@ class QualityError(BenchmarkerError):
     kind = "quality"
 
 
+class ChangedError(BenchmarkerError):
+    """A file, a library or a setting is not what it was when the job was written."""
+
+
 class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 

@@ -19,6 +19,7 @@ from benchmarker.core.names import slug
 from benchmarker.core.units import gib, seconds
 from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.execution.job import Job, blank_record
+from benchmarker.execution.job_file import changed_files, check_commit, check_unchanged
 from benchmarker.execution.keys import result_key
 from benchmarker.execution.quality_step import judged, plan_quality
 from benchmarker.explain.explain import explain
@@ -93,6 +94,10 @@ class Run:
         return self.record
 
     def _measure(self) -> None:
+        check_unchanged(self.job, self.record.environment)
+        if self.job.part is None:
+            for name in changed_files(self.job):
+                self.terminal.line(f"note: {name} is not what it was when the job was saved")
         checkpoint = find_checkpoint(
             self.job.model,
             self.job.variant,
@@ -100,12 +105,15 @@ class Run:
             device=self.device.torch_name,
             check_config=self._check_lengths,
         )
+        check_commit(self.job, checkpoint.revision)
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
         plan = plan_quality(self.job, checkpoint, tokenizer, self.terminal)
         if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
         benchmarker = self._load(checkpoint, tokenizer)
+        # Files may change while they are read, which takes minutes for a large model.
+        check_unchanged(self.job, self.record.environment)
         for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
             batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""

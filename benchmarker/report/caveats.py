@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarker.comparison.aggregate import keys_of
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.words import cell_words, duration_words, plural, status_words
@@ -41,6 +42,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[Row]) -> tuple[s
         *_commits(records),
         *_sweeps(records),
         *_tuned_once(records),
+        *_other_texts(records),
         *_failed(rows),
         *_unfinished(records),
         *_unjudged(records),
@@ -128,6 +130,29 @@ def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
         f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
         "out faster or slower by more than the interval."
     ]
+
+
+def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
+    """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
+    form's arithmetic is not the same each time."""
+    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
+    lines: dict[str, str] = {}
+    for record in sorted(records, key=lambda each: each.moment):
+        name = record.variant.name
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            # Single runs were made at any time, with anything.
+            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
+                continue
+            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
+            if first != cell.first_tokens:
+                pairs = zip(first, cell.first_tokens, strict=False)
+                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
+                lines.setdefault(
+                    name,
+                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
+                    f"first round, from token {same + 1} on.",
+                )
+    return list(lines.values())
 
 
 def _variants_by(

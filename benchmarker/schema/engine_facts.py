@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Number, Plain, Whole
 
 
 class StepFacts(Plain):
     """The decode step that a runtime with a static cache had ready for the shape of one cell."""
 
-    graph_kernels: int | None = None
+    graph_kernels: Whole | None = None
     """Kernels, copies and fills in its graph, by the driver's own count. None where none is captured."""
     attention: str | None = None
     """How it attends to the cache, and whether it reads all of it."""
@@ -23,30 +23,30 @@ class EngineFacts(Plain):
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
     kv_cache: Literal["dynamic", "static"]
-    setup_s: float | None = None
+    setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""
     setup_cache: Literal["cold", "warm"] | None = None
     """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
     compiled: Literal["layer", "step"] | None = None
     """What one compilation covers: a decoder layer, which all layers run, or the whole step."""
-    frames_compiled: int | None = None
+    frames_compiled: Whole | None = None
     """Graphs that the compiler made, over all shapes."""
-    graph_breaks: int | None = None
+    graph_breaks: Whole | None = None
     """None where nothing was compiled; else 0, since a break is an error before anything is timed."""
-    recompilations: int | None = None
+    recompilations: Whole | None = None
     """While timing: one makes the cell `unsupported`."""
-    graphs_captured: int | None = None
+    graphs_captured: Whole | None = None
     """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
-    graph_replays: int | None = None
+    graph_replays: Whole | None = None
     """Decode steps in timed runs that were a replay of such a graph."""
-    graph_kernels: int | None = None
+    graph_kernels: Whole | None = None
     """Kernels, copies and fills in the graph that ran last, by the driver's own count: a step that runs more of them
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
     own_products: str | None = None
     """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
-    kernels_per_token: float | None = None
+    kernels_per_token: Number | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Number, Plain, Whole
 
 
 class DeviceFacts(Plain):
@@ -13,9 +13,9 @@ class DeviceFacts(Plain):
     kind: Literal["cuda", "rocm", "cpu"] | None
     """None where an imported log does not say."""
     name: str
-    index: int | None = None
+    index: Whole | None = None
     uuid: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
     capability: str | None = None
     """Compute capability as `9.0`, or the gfx architecture on ROCm."""
     driver: str | None = None
@@ -28,11 +28,11 @@ class Environment(Plain):
 
     device: DeviceFacts
     cpu: str | None
-    cores: int | None
+    cores: Whole | None
     """Logical processors this process may use."""
-    threads: int | None
+    threads: Whole | None
     """torch's intra-operator threads."""
-    memory_bytes: int | None
+    memory_bytes: Whole | None
     system: str | None
     python: str | None
     packages: dict[str, str]
@@ -46,17 +46,17 @@ class Environment(Plain):
 class Conditions(Plain):
     """The board while one cell's repeats were timed, sampled by another process through the driver."""
 
-    samples: int
-    sm_clock_mhz: int | None = None
+    samples: Whole
+    sm_clock_mhz: Whole | None = None
     """Median clock of the compute units."""
-    sm_clock_full_mhz: int | None = None
+    sm_clock_full_mhz: Whole | None = None
     """The clock that the board runs at by default when nothing holds it back."""
-    temperature_c: float | None = None
+    temperature_c: Number | None = None
     """The highest."""
-    power_w: float | None = None
+    power_w: Number | None = None
     """Mean of the board's own readings, which it averages over up to a second."""
     throttled_by: tuple[str, ...] | None = ()
     """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`. None where the driver does not
     say."""
-    processes: int | None = None
+    processes: Whole | None = None
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 
 class ModelFacts(Plain):
@@ -21,7 +19,7 @@ class ModelFacts(Plain):
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
     """The 16- or 32-bit type of what is not quantized."""
-    parameters: int | None = None
+    parameters: Whole | None = None
     """Each shared tensor counted once."""
     trust_remote_code: bool = False
     chat_template: bool = False
@@ -30,24 +28,24 @@ class ModelFacts(Plain):
 class LoadFacts(Plain):
     """What loading cost, and what it made."""
 
-    load_s: float
+    load_s: Number
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
-    quantize_s: float | None = None
+    quantize_s: Number | None = None
     """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
     `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
-    peak_bytes: int | None = None
+    peak_bytes: Whole | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
-    weight_bytes: int = Field(gt=0)
+    weight_bytes: Positive
     """Unique storages of all parameters and buffers, with the scales that quantization adds."""
-    parameters: int = Field(gt=0)
+    parameters: Positive
     """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
-    bits_per_weight: float
+    bits_per_weight: Number
     """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
-    quantized_fraction: float
+    quantized_fraction: Number
     """Share of the parameters that is stored in fewer than 16 bits."""
-    linear_classes: dict[str, int]
+    linear_classes: dict[str, Whole]
     """Class of each linear layer, with how many there are."""
-    weight_classes: dict[str, int]
+    weight_classes: dict[str, Whole]
     """Class of each linear layer's weight tensor: torchao's linears are plain `Linear`, their weights are not."""
     lm_head_dtype: str
     lm_head_tied: bool

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Count, Number, Plain, Positive, Seconds, Spent, Whole
 from benchmarker.schema.energy import Energy
 from benchmarker.schema.environment import Conditions, Environment
 from benchmarker.schema.profile import Profile
@@ -41,28 +41,28 @@ Scalar = str | int | float | bool | None
 class SampleBase(Plain):
     """One timed repeat."""
 
-    latency_s: float = Field(gt=0)
+    latency_s: Seconds
     """Of one call, from its beginning to the last of its results, with the device drained at both ends."""
-    calls: int = Field(default=1, ge=1)
+    calls: Positive = 1
     """Calls that were timed together, where one alone is too short for the clock: `latency_s` is their mean."""
-    parts_s: dict[str, float] = Field(default_factory=dict)
+    parts_s: dict[str, Spent] = Field(default_factory=dict)
     """Times of named parts of one call."""
-    peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: Whole | None = None
     """Most bytes of live tensors during this repeat. None on CPU."""
 
 
 class Memory(Plain):
     """Peaks over the timed repeats of one cell."""
 
-    peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: Whole | None = None
     """Most bytes of live tensors, as torch's allocator counts them. None on CPU."""
-    peak_reserved_bytes: int | None = None
+    peak_reserved_bytes: Whole | None = None
     """Most bytes the allocator held from the driver. None on CPU."""
-    device_used_bytes: int | None = None
+    device_used_bytes: Whole | None = None
     """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
-    peak_resident_bytes: int | None = None
+    peak_resident_bytes: Whole | None = None
     """Most resident memory of the process. Given on CPU, where it is the memory needed."""
-    graph_pool_bytes: int | None = None
+    graph_pool_bytes: Whole | None = None
     """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
     None where nothing is captured."""
 
@@ -72,9 +72,9 @@ class Checked(Plain):
 
     against: str
     """The reference, such as `the same in float64`."""
-    error: float = Field(ge=0)
+    error: Spent
     """Largest difference, relative to the largest value of the reference."""
-    tolerance: float = Field(ge=0)
+    tolerance: Spent
     """The largest difference that passes."""
 
 
@@ -95,7 +95,7 @@ class CellBase(Plain):
     """What a reader should know before believing the cell."""
     key: str | None = None
     """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
-    timed_at: tuple[float, float] | None = None
+    timed_at: tuple[Number, Number] | None = None
     """Unix times between which the repeats were timed."""
     energy: Energy | None = None
     """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
@@ -129,7 +129,7 @@ class Imported(Plain):
 
     source: str
     """Name of the log, without its folder."""
-    line: int
+    line: Whole
     """Where the run begins in it."""
     evidence: str
     """What says which variant it is: a line of the log, or an option."""
@@ -158,7 +158,7 @@ class RunRecord(Plain):
     """Why a run ended early, for a program. None for one that did not."""
     reason: str | None = None
     """The same in one sentence, for a reader."""
-    round: int = Field(default=0, ge=0)
+    round: Count = 0
     """Which round of a sweep; 0 for a single run."""
     sweep: str | None = None
     """When that sweep began: rounds of another one are other rounds. None for a single run."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from benchmarker.schema.upgrade import upgraded
 
 UNFINISHED = ".benchmarker.tmp"
 """Ending of what is being written: a sweep that goes on removes such files, and no others."""
+OLDER_SCHEMA = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*1\s*[,}]')
 
 
 def write_record(record: RunRecord, path: Path) -> None:
@@ -87,6 +89,11 @@ def read_record(path: Path) -> RunRecord:
         ResultsError: Not a record, cut short, edited into something invalid, or from a newer benchmarker.
     """
     return parse_record(read_bytes(path), path)
+
+
+def is_of_older_schema(path: Path) -> bool:
+    """Whether a record that can be read was written under an older schema than this program's."""
+    return OLDER_SCHEMA.match(path.read_bytes()) is not None
 
 
 def read_bytes(path: Path) -> bytes:

@@ -6,32 +6,30 @@ shared, capped or hot has other ones.
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Count, Number, Plain, Rate, Whole
 
 
 class Limits(Plain):
     """What the device does at best, measured in this process before it loaded a model."""
 
-    read_bytes_per_s: float
+    read_bytes_per_s: Rate
     """Summing an array."""
-    copy_bytes_per_s: float
+    copy_bytes_per_s: Rate
     """Copying one half of the array over the other: bytes read plus bytes written."""
-    array_bytes: int
+    array_bytes: Whole
     """Size of that array: several times the cache, on a GPU 2 GiB."""
-    matmul_flops_per_s: float
+    matmul_flops_per_s: Rate
     """Of square matrices in the model's type, 2 * n^3 operations each."""
     matmul_dtype: str
-    matmul_size: int
+    matmul_size: Whole
     """n."""
-    cache_bytes: int | None = None
+    cache_bytes: Whole | None = None
     """The device's last cache before its memory. None where nothing says."""
-    launch_s: float | None = None
+    launch_s: Number | None = None
     """Host time to launch one empty kernel, many back to back, outside torch's operators. None on CPU."""
-    operator_s: float | None = None
+    operator_s: Number | None = None
     """The same for torch's smallest operator, with Python and the dispatcher. None on CPU."""
-    graph_kernel_s: float | None = None
+    graph_kernel_s: Number | None = None
     """Time of one empty kernel inside a replayed graph: what is left of a launch there. None on CPU."""
 
     @property
@@ -43,7 +41,7 @@ class Limits(Plain):
 class Demand(Plain):
     """What one call cannot do without, counted from its shapes and tensors."""
 
-    flops: int | None = Field(default=None, ge=0)
+    flops: Count | None = None
     """Floating-point operations. None in records from before it was kept."""
-    bytes: int | None = Field(default=None, ge=0)
+    bytes: Count | None = None
     """Read from and written to the device's memory at least. None in records from before it was kept."""

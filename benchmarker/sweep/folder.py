@@ -18,9 +18,10 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import Job
+from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
-from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 SET_ASIDE = ".set-aside"
@@ -125,8 +126,11 @@ def take_stock(
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
     done: dict[CellId, GenerationCell] = {}
     profiled: set[str] = set()
+    older = 0
     for path, record, cells in used:
-        if record.round in split and record.environment.device.uuid != card:
+        if record.cells and not cells and is_of_older_schema(path):
+            older += 1
+        elif record.round in split and record.environment.device.uuid != card:
             notes.append(
                 f"{path}: not used: measured on another card, and its round is not whole; set aside as "
                 f"{path.name}{SET_ASIDE}"
@@ -143,6 +147,11 @@ def take_stock(
             why = _why_not(record, is_watched=is_watched)
             notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
+    if older:
+        notes.append(
+            f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
+            f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
+        )
     return Stock(done, frozenset(profiled), tuple(notes))
 
 
@@ -155,7 +164,7 @@ def _sweep_up(folder: Path) -> None:
 
 def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, GenerationRecord]]:
     for path in sorted(folder.glob("*.json")):
-        if path.name == SWEEP_FILE:
+        if path.name == SWEEP_FILE or is_job_file(path):
             continue
         try:
             record = read_record(path)

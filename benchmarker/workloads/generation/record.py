@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
+from benchmarker.schema.base import Count, Number, Positive, Seconds, Whole
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
@@ -17,29 +16,29 @@ from benchmarker.schema.roofline import Demand
 class GenerationSample(SampleBase):
     """One timed generation: from the call to the last token."""
 
-    ttft_s: float | None = Field(default=None, gt=0)
+    ttft_s: Seconds | None = None
     """Time to first token: from the call until the first new token is known."""
-    tpot_s: float | None = Field(default=None, gt=0)
+    tpot_s: Seconds | None = None
     """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
-    new_tokens: int = Field(ge=0)
+    new_tokens: Count
     """Tokens made per sequence, counted in the output."""
 
 
 class GenerationDemand(Demand):
     """What the work of one cell cannot do without, counted from the loaded tensors."""
 
-    weight_bytes: int
+    weight_bytes: Positive
     """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
     sequence. Shared storage counts once."""
-    kv_bytes_per_token: int
+    kv_bytes_per_token: Whole
     """KV cache of one position of one sequence."""
-    context_tokens: float
+    context_tokens: Number
     """Positions in the cache before a step, mean over the decode steps."""
-    kv_bytes: int
+    kv_bytes: Count
     """KV cache read by a mean decode step, all sequences together."""
-    decode_flops: int
+    decode_flops: Count
     """Of a mean decode step, all sequences together."""
-    prefill_flops: int
+    prefill_flops: Positive
     """Of the prompt, with logits for its last position alone."""
 
     @property
@@ -51,12 +50,12 @@ class GenerationDemand(Demand):
 class GenerationCell(CellBase):
     """One point of the grid."""
 
-    prompt_tokens: int = Field(ge=1)
-    new_tokens: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
-    depth: int = Field(default=0, ge=0)
+    prompt_tokens: Positive
+    new_tokens: Positive
+    batch_size: Positive
+    depth: Count = 0
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
-    text: int | None = Field(default=None, ge=0)
+    text: Count | None = None
     """Which of the texts that were asked for the prompt is, from 0. None for a prompt of a length."""
     inputs_sha256: str | None = None
     """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
@@ -67,7 +66,7 @@ class GenerationCell(CellBase):
     samples: tuple[GenerationSample, ...] = ()
     step: StepFacts | None = None
     """None for `generate`, which has none ready, and in records from before each cell said so."""
-    first_tokens: tuple[int, ...] = ()
+    first_tokens: tuple[Whole, ...] = ()
     """The first new tokens of the first sequence, at most 64."""
     demand: GenerationDemand | None = None
     """What the cell's work cannot do without. None in records from before this was counted."""
@@ -76,10 +75,10 @@ class GenerationCell(CellBase):
 class GenerationProfile(Profile):
     """One generation under torch.profiler. Its sections are `prefill`, and `decode` from the first token on."""
 
-    prompt_tokens: int
-    new_tokens: int
-    batch_size: int
-    depth: int | None = None
+    prompt_tokens: Positive
+    new_tokens: Positive
+    batch_size: Positive
+    depth: Count | None = None
     """Tokens in the cache before the prompt. None in records from before it was kept."""
 
 
@@ -98,7 +97,7 @@ class GenerationRecord(RunRecord):
     variant: GenerationVariant
     load: LoadFacts | None = None
     engine: EngineFacts | None = None
-    text_tokens: tuple[int, ...] = ()
+    text_tokens: tuple[Whole, ...] = ()
     """Lengths of the texts that were asked for, known before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
