@@ -17,7 +17,7 @@ from benchmarker.explain.waterfall import waterfall
 from benchmarker.explain.what_ran import loaded_proof, proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.schema.old_products import PACKED
+from benchmarker.schema.kernels_used import multiplies_all_packed, read_sentences
 from benchmarker.schema.record import Profile, RunRecord
 
 FASTER_PROFILED = 0.97
@@ -148,7 +148,8 @@ def _explanation(
 
 def _multiplies_words(record: RunRecord) -> bool:
     """Whether all of GPTQ's products are ours, which they are for one query."""
-    return PACKED in ((record.runtime and record.runtime.own_products) or "").split("; ")
+    runtime = record.runtime
+    return runtime is not None and multiplies_all_packed(runtime.kernels_used or read_sentences(runtime.own_products))
 
 
 def _row(

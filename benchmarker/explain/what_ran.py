@@ -36,7 +36,7 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
 def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
     """What the loaded layers say by themselves."""
     # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime != "compile" else ())
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime not in ("compile", "native") else ())
 
 
 def _loaded(load: LoadFacts) -> list[str]:
