@@ -125,7 +125,7 @@ STEPS: dict[str, Callable[[ModelBenchmarker], dict[str, Any]]] = {
 
 @pytest.fixture
 def _board(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(afterwards, "find_board", lambda device: None)
+    monkeypatch.setattr(afterwards, "find_gpu", lambda device: None)
     monkeypatch.setattr(afterwards, "measure_energy", lambda board, *, generation, prefill: generation())
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
 from benchmarker.execution.job import Job
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
@@ -112,7 +112,7 @@ def with_energy(job: Job, record: RunRecord, benchmarker: SourceBenchmarker, ter
 
 def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
     return measure_energy(
-        find_board(benchmarker.device),
+        find_gpu(benchmarker.device),
         generation=benchmarker.step(point),
         prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
     )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from benchmarker.comparison.aggregate import cell_of, keys_of, make_row
 from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.evidence import Case
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.phases import conversion_of, decode_phase, prefill_phase, table_conversion, table_phase
 from benchmarker.explain.values import Conversion, Explanation, NotExplained, Phase
 from benchmarker.explain.verdict import COMPUTE_FROM, DEQUANTIZE_FROM, HOST_BELOW, verdict_of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.values import Conversion, Phase, Proof
 from benchmarker.explain.verdict import DEQUANTIZE_FROM
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
