@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
 from benchmarker.core.units import GIB
@@ -21,7 +22,6 @@ from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
 from benchmarker.doctor.visit import visit
 from benchmarker.hardware.cards import Card, amd_card, nvidia_card
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quantization.base import Target
 from tests.records import cpu_environment, environment
 
 H100 = Card(

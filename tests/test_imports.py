@@ -30,13 +30,11 @@ ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
 ARROWS_TO_CUT = {
-    "checkpoints -> quantization",
     "comparison -> explain",
     "comparison -> report",
     "execution -> explain",
     "execution -> report",
     "explain -> logs",
-    "logs -> quantization",
     "measure -> workloads",
     "runtimes -> workloads",
     "schema -> quantization",

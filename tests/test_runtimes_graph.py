@@ -34,7 +34,7 @@ from benchmarker.runtimes.gated import fuse_gates
 from benchmarker.runtimes.graph import GraphRuntime
 from benchmarker.runtimes.joined import join_linears
 from benchmarker.runtimes.linears import as_rows, fits_codes, fits_words, prepare_linears
-from benchmarker.schema.experiment import Scalar
+from benchmarker.schema.base import Scalar
 from benchmarker.schema.old_products import CODES, GATED, JOINED, by_rows
 from benchmarker.schema.record import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms

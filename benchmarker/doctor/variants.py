@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.doctor.machine import Machine
-from benchmarker.quantization.base import Target
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.experiment import RUNTIMES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError
 from benchmarker.doctor.findings import findings
@@ -10,7 +11,7 @@ from benchmarker.doctor.machine import look
 from benchmarker.doctor.text import finding_words, machine_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all
 from benchmarker.hardware.device import find_device
-from benchmarker.quantization.base import DType, Target
+from benchmarker.schema.base import DType
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:

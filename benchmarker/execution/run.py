@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.cache import quantize_s
-from benchmarker.checkpoints.find import find_checkpoint, shapes_sha256
+from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, first_line
@@ -27,8 +28,8 @@ from benchmarker.hardware.device import find_device
 from benchmarker.hardware.environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.quantization.base import Checkpoint, Target
 from benchmarker.quantization.inspect import load_facts
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import summary
