@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import installed_version
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import DType, Plain
 
 if TYPE_CHECKING:
     import torch
@@ -79,6 +79,8 @@ class Loader:
     """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
     aliases: tuple[str, ...] = ()
     """Other names that people type and that can mean nothing else: `nf4`."""
+    dtypes: tuple[DType, ...] = get_args(DType)
+    """Types of what is not quantized that it works with."""
     bits: tuple[int, ...] = ()
     """Bits of a quantized weight that it can store."""
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = no_tensors

@@ -95,6 +95,7 @@ LOADER: Loader = Loader(
     load=load,
     check=check,
     aliases=("torchao-int4", "int4wo", "int4-weight-only"),
+    dtypes=("bfloat16",),
     bits=(4,),
     kernels={
         "aten::_weight_int4pack_mm": "quantized matmul",

@@ -143,6 +143,7 @@ LOADER: Loader = Loader(
     reads=lambda stored: stored.get("quant_method") == "gptq",
     packing=PACKING,
     aliases=("gptqmodel", "auto-gptq", "autogptq"),
+    dtypes=("float16", "bfloat16"),
     bits=(2, 3, 4, 8),
     kernels={
         "gptqmodel_exllamav2::gemm_half_q_half": "quantized matmul",
