@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.core.console import Terminal
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
@@ -17,7 +18,7 @@ from benchmarker.engines.subprocess_engine import DriverError, SubprocessEngine,
 from benchmarker.execution.job import make_job
 from benchmarker.execution.run import Run
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quantization.base import Checkpoint, Options, Silent
+from benchmarker.quantization.base import Options
 from benchmarker.schema.experiment import Grid, Procedure
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 

@@ -64,7 +64,9 @@ def asked_job(
         bool | None,
         typer.Option("--chat-template", help="Wrap text prompts in the model's template.", rich_help_panel=MODEL),
     ] = None,
-    quant: Annotated[str | None, typer.Option(help="fp16, int8, gptq or bnb4.", rich_help_panel=FORM)] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="fp16, int8, int4, gptq, bnb4 or bnb8.", rich_help_panel=FORM)
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(help="eager (model.generate), cuda_graph, compile or native.", rich_help_panel=FORM),

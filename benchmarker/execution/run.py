@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.find import find_checkpoint, shapes_sha256
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, first_line
@@ -29,7 +30,7 @@ from benchmarker.hardware.device import find_device
 from benchmarker.hardware.environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.quantization.base import Checkpoint
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import summary
 from benchmarker.schema.experiment import Point

@@ -5,6 +5,7 @@ Frozen values, checked when they are made, before torch is imported or a byte is
 
 from __future__ import annotations
 
+import contextlib
 import re
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -14,11 +15,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from benchmarker.core.errors import did_you_mean
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES, OLD_NAMES, engine_name
-from benchmarker.quantization.base import DType, Options
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.base import Plain, first_problem
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.registry import LOADERS, quant_named
+from benchmarker.schema.base import DType, Plain, Scalar, first_problem
 
-Scalar = str | int | float | bool | None
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 
@@ -66,9 +66,7 @@ class VariantSpec(Plain):
     @field_validator("quant")
     @classmethod
     def _known_quant(cls, quant: str) -> str:
-        if quant not in LOADERS:
-            raise ValueError(f"no loader '{quant}'{did_you_mean(quant, LOADERS)}")
-        return quant
+        return quant_named(quant)
 
     @field_validator("engine")
     @classmethod
@@ -81,6 +79,8 @@ class VariantSpec(Plain):
     @classmethod
     def _name_after_quant(cls, data: Any) -> Any:
         if isinstance(data, dict) and "name" not in data and isinstance(data.get("quant"), str):
+            with contextlib.suppress(ValueError):
+                data = {**data, "quant": quant_named(data["quant"])}
             parts = [data["quant"]]
             if isinstance(data.get("options"), dict):
                 parts += [f"{key}={value}" for key, value in data["options"].items()]
