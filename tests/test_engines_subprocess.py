@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,7 +163,6 @@ def test_one_registry_line_makes_it_an_engine_of_run(
         quality={},
         device="cpu",
         output=tmp_path / "results",
-        part=None,
         reproduce="",
     )
     record = Run(job, Terminal(quiet=True)).execute()
@@ -173,4 +171,6 @@ def test_one_registry_line_makes_it_an_engine_of_run(
     assert record.runtime is not None
     assert record.runtime.engine_version == "9"
     with pytest.raises(UnsupportedError, match=r"^echo: int8 is not a form that it knows$"):
-        Run(replace(job, variant=job.variant.model_copy(update={"quant": "int8"})), Terminal(quiet=True)).execute()
+        Run(
+            job.model_copy(update={"variant": job.variant.model_copy(update={"quant": "int8"})}), Terminal(quiet=True)
+        ).execute()
