@@ -20,6 +20,7 @@ from benchmarker.core.console import Terminal, one_line_errors, print_what_can_b
 from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import SpecError
 from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.engines.registry import engine_name
 from benchmarker.execution.parent_death import end_with_parent
 
 if TYPE_CHECKING:
@@ -63,13 +64,22 @@ def asked_job(
         bool | None,
         typer.Option("--chat-template", help="Wrap text prompts in the model's template.", rich_help_panel=MODEL),
     ] = None,
-    quant: Annotated[str | None, typer.Option(help="fp16, int8, gptq or bnb4.", rich_help_panel=FORM)] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="fp16, int8, int4, gptq, bnb4 or bnb8.", rich_help_panel=FORM)
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="eager (model.generate), cuda_graph, compile or native.", rich_help_panel=FORM),
+    ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="eager (model.generate), graph or compile.", rich_help_panel=FORM)
+        str | None, typer.Option(help="An older word for --engine; graph is cuda_graph.", rich_help_panel=FORM)
     ] = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Short for --runtime compile.", rich_help_panel=FORM)
+        bool, typer.Option("--compile", help="Short for --engine compile.", rich_help_panel=FORM)
     ] = False,
+    engine_option: Annotated[
+        list[str] | None, typer.Option(help="The engine's own, as key=value; repeat it.", rich_help_panel=FORM)
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.", rich_help_panel=FORM)
     ] = None,
@@ -165,8 +175,7 @@ def asked_job(
 
     if job_file is not None:
         return _saved_job(context, job_file, part=part, device=device, output=output)
-    if compile_ and runtime not in (None, "compile"):
-        raise SpecError(f"--compile is --runtime compile, and --runtime {runtime} is given too")
+    asked_engine = _one_engine({"--engine": engine, "--runtime": runtime, "--compile": "compile" if compile_ else None})
     options = list(option or [])
     if calibration is not None:
         options.append(f"calibration={calibration}")
@@ -181,8 +190,9 @@ def asked_job(
             "trust_remote_code": trust_remote_code,
             "chat_template": chat_template,
         },
-        form={"quant": quant, "runtime": "compile" if compile_ else runtime, "name": name},
+        form={"quant": quant, "engine": asked_engine, "name": name},
         options=options,
+        engine_options=engine_option or (),
         grid={
             "prompt_tokens": whole_numbers("--prompt-tokens", prompt_tokens),
             "prompts": prompt or None,
@@ -252,6 +262,19 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
             made = Run(job, Terminal(quiet=quiet, verbose=verbose, streams=streams)).execute()
     if made.no_quality or made.no_tasks or any(cell.status != "ok" for cell in made.cells):
         raise typer.Exit(1)
+
+
+def _one_engine(given: dict[str, str | None]) -> str | None:
+    """The engine that the options name, which may be given once in each spelling.
+
+    Raises:
+        SpecError: Two options name two engines.
+    """
+    names = {option: name for option, name in given.items() if name is not None}
+    if len({engine_name(name) for name in names.values()}) > 1:
+        said = [option if option == "--compile" else f"{option} {name}" for option, name in names.items()]
+        raise SpecError(f"{said[0]} and {said[1]} name two engines; give one of them")
+    return next(iter(names.values()), None)
 
 
 def _arguments() -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
 from benchmarker.execution.job import Job
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
@@ -22,7 +22,7 @@ from benchmarker.profiling.trace import Cut
 from benchmarker.schema.energy import Energy
 from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.generation.benchmark import GenerationStep, ModelBenchmarker
+from benchmarker.workloads.generation.benchmark import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.words import profiled_words
 
@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 
 def kernels_counted(
-    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, terminal: Terminal
+    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
@@ -46,12 +46,12 @@ def kernels_counted(
     return counted
 
 
-def _counted(record: GenerationRecord, point: Point, benchmarker: ModelBenchmarker) -> dict[str, Any]:
+def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
     if record.cells[-1].status != "ok":
         # Back from the shape that did not work to the one that did.
         benchmarker.step(point)()
-    kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
-    facts = benchmarker.runtime.facts()
+    kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    facts = benchmarker.source.facts()
     counted = {"engine": facts.model_copy(update={"kernels_per_token": kernels})}
     in_graph = facts.graph_kernels
     if kernels is None or in_graph is None or in_graph >= kernels:
@@ -67,7 +67,7 @@ def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
 
 
 def profiled(
-    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
+    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
@@ -86,7 +86,7 @@ def profiled(
     return {"profile": profile, "no_profile": None}
 
 
-def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> GenerationProfile:
+def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
     step = benchmarker.step(point)
     step()  # warm at this length too: its cache shape may be new
     profile = profile_step(
@@ -109,7 +109,7 @@ def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
 
 
 def with_energy(
-    job: Job, record: GenerationRecord, benchmarker: ModelBenchmarker, terminal: Terminal
+    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
     last = record.last_good
@@ -126,9 +126,9 @@ def with_energy(
     return {"cells": tuple(cells)}
 
 
-def _energy(point: Point, benchmarker: ModelBenchmarker) -> Energy:
+def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
     return measure_energy(
-        find_board(benchmarker.device),
+        find_gpu(benchmarker.device),
         generation=benchmarker.step(point),
         prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
     )

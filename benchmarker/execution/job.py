@@ -118,6 +118,7 @@ def make_job(
     model: Given,
     form: Given,
     options: list[str],
+    engine_options: Sequence[str] = (),
     grid: Given,
     procedure: Given,
     quality: Given,
@@ -133,6 +134,7 @@ def make_job(
         variant: Name of one of the config's variants.
         form: Fields of VariantSpec.
         options: `key=value` pairs for the loader.
+        engine_options: The same for the engine.
         quality: Fields of QualitySpec.
         experiment: Content of the config file, where it was read already.
 
@@ -163,7 +165,7 @@ def make_job(
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
     return Job(
         model=asked_model,
-        variant=_form(base, form, _each_once(options)),
+        variant=_form(base, form, _each_once("--option", options), _each_once("--engine-option", engine_options)),
         grid=asked_grid,
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
         quality=asked_quality,
@@ -204,8 +206,9 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         variant=GenerationVariant(
             name=job.variant.name,
             quant=job.variant.quant,
-            runtime=job.variant.runtime,
+            runtime=job.variant.engine,
             options=job.variant.loader_options.model_dump(),
+            engine_options=job.variant.typed_engine_options.model_dump(),
         ),
         environment=environment,
         # How often a sweep repeats the run is not how the run measures.
@@ -230,24 +233,27 @@ def _one_kind_of_prompt(grid: Given) -> Given:
     return {**grid, "prompts": ()}
 
 
-def _each_once(options: Sequence[str]) -> dict[str, Any]:
+def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in map(parse_option, options):
         if key in given:
-            raise SpecError(f"--option {key}: given twice, as {given[key]} and as {value}")
+            raise SpecError(f"{flag} {key}: given twice, as {given[key]} and as {value}")
         given[key] = value
     return given
 
 
-def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> VariantSpec:
+def _form(
+    base: VariantSpec | None, form: Given, options: dict[str, Any], engine_options: dict[str, Any]
+) -> VariantSpec:
     data: Given = base.model_dump(mode="json") if base else {"quant": "fp16"}
-    given = {key: value for key, value in form.items() if value is not None}
-    if base and (options or given) and "name" not in given:
+    given = {("engine" if key == "runtime" else key): value for key, value in form.items() if value is not None}
+    if base and (options or engine_options or given) and "name" not in given:
         # Another form than the config's must not pass under its name.
         data.pop("name")
     data |= given
-    if options:
-        data["options"] = data.get("options", {}) | options
+    for field, values in (("options", options), ("engine_options", engine_options)):
+        if values:
+            data[field] = data.get(field, {}) | values
     return validated(VariantSpec, data, where="command line")
 
 

@@ -12,6 +12,7 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.report.limits import impossible
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.record import Flag
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -285,10 +286,16 @@ def _no_energy(records: Sequence[GenerationRecord]) -> list[str]:
     ]
 
 
+def kernel_notes(engine: EngineFacts) -> list[str]:
+    """What of a decode step was not a library's own kernel: no other program runs it so."""
+    if engine.own_products:
+        return [engine.own_products]
+    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
+    return ["; ".join(ours)] if ours else []
+
+
 def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, note) for record in records if record.load for note in record.load.notes]
-    notes += [
-        (record, record.engine.own_products) for record in records if record.engine and record.engine.own_products
-    ]
+    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

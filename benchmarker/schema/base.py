@@ -7,13 +7,17 @@ misspelt option that is silently ignored makes a wrong measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ValidationError
 
 from benchmarker.core.errors import did_you_mean
 
+DType = Literal["float16", "bfloat16", "float32"]
+"""Types that a model's weights can have where they are not quantized, as torch names them."""
+Scalar = str | int | float | bool | None
+"""A value that can be given as `--option key=value`."""
 SHOWN_LENGTH = 60
 """A longer value is not repeated in a message."""
 
@@ -44,7 +48,7 @@ class Plain(BaseModel):
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
 
     Args:
         kind: What was being validated.

@@ -11,8 +11,8 @@ import yaml
 from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.base import Plain, first_problem
-from benchmarker.schema.experiment import Experiment, Scalar
+from benchmarker.schema.base import Plain, Scalar, first_problem
+from benchmarker.schema.experiment import Experiment
 from benchmarker.schema.shipped_configs import find_config, shipped_configs
 
 PlainT = TypeVar("PlainT", bound=Plain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from benchmarker.schema.base import Number, Plain, Whole
+from benchmarker.schema.kernels_used import KernelUse
 
 
 class StepFacts(Plain):
@@ -22,7 +23,7 @@ class EngineFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
-    kv_cache: Literal["dynamic", "static"]
+    kv_cache: Literal["dynamic", "static", "paged"]
     setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""
@@ -45,8 +46,12 @@ class EngineFacts(Plain):
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    kernels_used: tuple[KernelUse, ...] = ()
+    """Whose kernels a decode step uses. Empty in records from before this was a value."""
     own_products: str | None = None
-    """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
+    """The same of this program's own kernels, in sentences, in records from before `kernels_used`."""
+    engine_version: str | None = None
+    """Of an engine that is a program of its own. None where the versions of the environment tell it."""
     kernels_per_token: Number | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.schema.base import Count, Number, Plain, Positive, Seconds, Spent, Whole
+from benchmarker.schema.base import Count, Number, Plain, Positive, Scalar, Seconds, Spent, Whole
 from benchmarker.schema.energy import Energy
 from benchmarker.schema.environment import Conditions, Environment
 from benchmarker.schema.profile import Profile
@@ -34,8 +34,6 @@ Flag = Literal[
     "imported",
 ]
 """What a reader should know before believing a cell; the report has the words."""
-
-Scalar = str | int | float | bool | None
 
 
 class SampleBase(Plain):

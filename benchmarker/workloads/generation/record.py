@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from benchmarker.schema.base import Count, Number, Positive, Seconds, Whole
+from pydantic import Field
+
+from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Whole
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
@@ -87,6 +89,8 @@ class GenerationVariant(VariantFacts):
 
     quant: str
     runtime: str
+    engine_options: dict[str, Scalar] = Field(default_factory=dict)
+    """All of the engine's options, defaults included. Empty for an engine that has none."""
 
 
 class GenerationRecord(RunRecord):
