@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.decode_loop import StaticCacheDecoder
 from benchmarker.engines.prefill_decode import prefill
+from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
 from benchmarker.schema.experiment import Point
@@ -84,8 +85,9 @@ def main() -> None:
     step = benchmarker.step(point)
 
     def timed_by_hand() -> float:
-        if isinstance(benchmarker.runtime, StaticCacheDecoder):
-            return steps_by_hand(benchmarker.runtime, ids, given.new_tokens, device)
+        source = benchmarker.source
+        if isinstance(source, TorchSource) and isinstance(source.decoder, StaticCacheDecoder):
+            return steps_by_hand(source.decoder, ids, given.new_tokens, device)
         return by_hand(model, ids, given.new_tokens, device)
 
     hand: list[float] = []

@@ -16,7 +16,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.read_model import import_libraries, read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.hardware.device import find_device
+from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.quantization.base import Loaded, Loader, Options, require
 from benchmarker.quantization.gptq.backends import (
     NOT_STORED,
@@ -107,8 +107,7 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
             model = read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
     except Exception as error:
         linear = unready_kernel(error)
-        out_of_memory = isinstance(error, MemoryError) or find_device(target.device).is_out_of_memory(error)
-        if linear is None or out_of_memory:
+        if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DeviceError(

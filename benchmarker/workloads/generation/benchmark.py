@@ -17,7 +17,7 @@ from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import Measured, measure
 from benchmarker.schema.experiment import Grid, Point, Procedure
-from benchmarker.schema.record import Memory
+from benchmarker.schema.record import Flag, Memory
 from benchmarker.schema.status import status_of
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
@@ -51,7 +51,7 @@ class GenerationStep:
         self._generate = generate
         self._new_tokens = new_tokens
         self._tokens: tuple[tuple[int, ...], ...] | None = None
-        self.flags: set[str] = set()
+        self.flags: set[Flag] = set()
         self.first_token_ns: int | None = None
         """When the newest repeat had its first token, on `time.perf_counter_ns`."""
 
