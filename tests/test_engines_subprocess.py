@@ -166,7 +166,7 @@ def test_one_registry_line_makes_it_an_engine_of_run(
         reproduce="",
     )
     record = Run(job, Terminal(quiet=True)).execute()
-    assert (record.status, record.variant.runtime, record.load) == ("complete", "echo", None)
+    assert (record.status, record.variant.engine, record.load) == ("complete", "echo", None)
     assert len(record.cells[0].first_tokens) == 4
     assert record.engine is not None
     assert record.engine.engine_version == "9"

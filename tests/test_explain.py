@@ -9,7 +9,7 @@ from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
 from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.kernels_used import PACKED
+from benchmarker.schema.kernels_used import PACKED, read_sentences
 from benchmarker.schema.profile import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, missing, profile, record, sample
@@ -193,7 +193,7 @@ def test_only_our_product_of_packed_words_takes_the_place_of_a_torch_fallback(pr
         quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}
     )
     made = run("gptq", kernel("words_kernel", ms=2.0), tpot_ms=2.5, load=facts, runtime="compile")
-    own = EngineFacts(name="compile", tokens_read="end", kv_cache="static", own_products=products)
+    own = EngineFacts(name="compile", tokens_read="end", kv_cache="static", kernels_used=read_sentences(products))
     found = explained(made.model_copy(update={"engine": own}))
     assert bool(found.proof.warnings) == warned
 

@@ -141,7 +141,7 @@ def test_beside_a_new_record_it_is_refused_and_forced_it_is_marked(tmp_path: Pat
 
 def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:
     (one,) = import_log(log(tmp_path, ENGLISH))
-    assert (one.variant.name, one.variant.quant, one.variant.runtime) == ("int8 compile", "int8", "compile")
+    assert (one.variant.name, one.variant.quant, one.variant.engine) == ("int8 compile", "int8", "compile")
     assert (one.model.id, one.environment.device.name) == ("Qwen/Qwen3-4B", "NVIDIA H100 80GB HBM3")
     assert (one.environment.device.kind, one.started_at) == ("cuda", "undated")
     (cell,) = one.cells

@@ -162,12 +162,12 @@ def limited(
 
 
 AGAINST_THE_LIMITS = """\
-| variant    | runtime | TPOT ms | decode tok/s | floor ms |  MBU |  best | reached | kernels/token | as eager |
-| :--------- | :------ | ------: | -----------: | -------: | ---: | ----: | ------: | ------------: | -------: |
-| fp16       | eager   |   26.00 |        38.46 |    2.598 | 10 % |     – |       – |          2083 |        – |
-| fp16 graph | graph   |   5.200 |        192.3 |    2.598 | 50 % | 1.00x |       – |             – |   3 of 3 |
-| int8       | eager   |   40.00 |        25.00 |    1.426 |  4 % | 1.82x |    36 % |             – |        – |
-| int8 graph | graph   |   3.900 |        256.4 |    1.426 | 37 % | 1.82x |    73 % |           510 |   2 of 3 |"""
+| variant    | runtime    | TPOT ms | decode tok/s | floor ms |  MBU |  best | reached | kernels/token | as eager |
+| :--------- | :--------- | ------: | -----------: | -------: | ---: | ----: | ------: | ------------: | -------: |
+| fp16       | eager      |   26.00 |        38.46 |    2.598 | 10 % |     – |       – |          2083 |        – |
+| fp16 graph | cuda_graph |   5.200 |        192.3 |    2.598 | 50 % | 1.00x |       – |             – |   3 of 3 |
+| int8       | eager      |   40.00 |        25.00 |    1.426 |  4 % | 1.82x |    36 % |             – |        – |
+| int8 graph | cuda_graph |   3.900 |        256.4 |    1.426 | 37 % | 1.82x |    73 % |           510 |   2 of 3 |"""
 
 
 def test_rows_say_how_near_they_came_to_what_is_possible(tmp_path: Path) -> None:

@@ -172,3 +172,75 @@ def test_a_flag_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     data["cells"][0]["flags"] = ["unstable_warm_up"]
     with pytest.raises(ResultsError, match=r"cells\[0\]\.flags\[0\]: input should be 'unstable_warmup'"):
         read(tmp_path, data)
+
+
+DENSE = "one query's products with all linears are made by benchmarker's own kernel, not inductor's"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "facts", "kind", "engine"),
+    [
+        ("eager", {"kv_cache": "dynamic"}, "cuda", "eager"),
+        ("graph", {"attention": "one kernel, reads the filled part"}, "cuda", "cuda_graph"),
+        ("compile", {"own_products": DENSE}, "cuda", "native"),
+        ("compile", {"attention": "one kernel, reads the filled part"}, "cuda", "native"),
+        ("compile", {"attention": "flash, reads the filled part"}, "cuda", "compile"),
+        ("compile", {"attention": "two matmuls, read the whole cache"}, "cpu", "compile"),
+        # It ended before it had facts.
+        ("compile", None, "cuda", "native"),
+        ("compile", None, "cpu", "compile"),
+    ],
+)
+def test_a_runtime_becomes_an_engine_and_a_step_with_own_kernels_is_native(
+    tmp_path: Path, runtime: str, facts: dict[str, Any] | None, kind: str, engine: str
+) -> None:
+    data = as_version_1()
+    data["environment"]["device"]["kind"] = kind
+    data["variant"]["runtime"] = runtime
+    data["runtime"] = facts and {"name": runtime, "tokens_read": "end", "kv_cache": "static"} | facts
+    record = read(tmp_path, data)
+    assert record.variant.engine == engine
+    assert record.engine is None or record.engine.name == engine
+
+
+def test_a_cell_whose_own_attention_is_not_the_last_ones_tells_it_too(tmp_path: Path) -> None:
+    data = as_version_1()
+    data["variant"]["runtime"] = "compile"
+    data["cells"][0]["step"] = {"attention": "one kernel, reads the filled part"}
+    data["runtime"] |= {"name": "compile", "attention": "flash, reads the filled part"}
+    record = read(tmp_path, data)
+    assert record.engine
+    assert [(use.origin, use.name) for use in record.engine.kernels_used] == [
+        ("benchmarker", "decode_attention"),
+        ("library", "flash"),
+    ]
+    assert record.variant.engine == "native"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "purpose", "name"),
+    [
+        (DENSE, "linear", "gemv_dense"),
+        ("those with the same input are made as one", "joined_linears", "fuse_qkv_gate_up"),
+        ("an MLP's activation is part of its product", "swiglu", "gemv_swiglu"),
+        ("a sentence that nobody kept", "linear", "a sentence that nobody kept"),
+    ],
+)
+def test_an_old_sentence_about_kernels_is_a_value_and_none_is_lost(
+    tmp_path: Path, sentence: str, purpose: str, name: str
+) -> None:
+    data = as_version_1()
+    data["runtime"] |= {"own_products": sentence}
+    record = read(tmp_path, data)
+    assert record.engine
+    assert [(use.purpose, use.name) for use in record.engine.kernels_used] == [(purpose, name)]
+
+
+def test_every_reference_record_of_a_compiled_step_on_a_gpu_is_native_and_none_on_a_processor() -> None:
+    engines = {
+        (record.environment.device.kind, record.variant.engine)
+        for path in FILES
+        if json.loads(path.read_bytes())["variant"]["runtime"] == "compile"
+        and isinstance(record := read_record(path), GenerationRecord)
+    }
+    assert engines == {("cuda", "native"), ("cpu", "compile")}

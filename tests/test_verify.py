@@ -127,7 +127,7 @@ def test_a_recompilation_while_timing_does_not_pass_as_ok(tmp_path):
     proof = one.engine.model_copy(update={"recompilations": 2})
     save(tmp_path, one.model_copy(update={"engine": proof}))
     assert mismatches(tmp_path) == [
-        "000.json: runtime: recompilations is 2, but the samples give none in a cell that is ok"
+        "000.json: engine: recompilations is 2, but the samples give none in a cell that is ok"
     ]
 
 

@@ -31,7 +31,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]
     return Row(
         variant=name,
         quant=first.variant.quant,
-        runtime=first.variant.runtime,
+        engine=first.variant.engine,
         model=first.model.id,
         device=first.environment.device.name,
         cell=key,

@@ -1,7 +1,7 @@
 """May these records stand in one table?
 
 What must be equal everywhere: the device and what drives it, the model and its weights, the versions that make the
-kernels, the prompt. What must be equal within a variant: its quantization, options, runtime and type.
+kernels, the prompt. What must be equal within a variant: its quantization, options, engine and type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
-from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.engines.registry import ENGINES
 from benchmarker.schema.base import changed_fields
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -29,7 +29,7 @@ KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 
 Circumstance = Callable[[GenerationRecord], str | None]
 
-FORM = ("quant", "runtime", "options", "dtype")
+FORM = ("quant", "engine", "options", "dtype")
 """What makes a variant what it is, beside its name."""
 
 
@@ -74,7 +74,7 @@ class Identity:
         return self.form[0]
 
     @property
-    def runtime(self) -> str:
+    def engine(self) -> str:
         return self.form[1]
 
     @property
@@ -171,13 +171,13 @@ def named_variants(
     ordered = list(found)
     if all(record.sweep is None for record in records):
         quants = list(dict.fromkeys(identity.quant for identity in found))
-        ordered.sort(key=lambda identity: (quants.index(identity.quant), _place(identity.runtime)))
+        ordered.sort(key=lambda identity: (quants.index(identity.quant), _place(identity.engine)))
     return {identity.label(ordered): (identity, found[identity]) for identity in ordered}
 
 
-def _place(runtime: str) -> int:
+def _place(engine: str) -> int:
     names = list(ENGINES)
-    return names.index(engine_name(runtime)) if engine_name(runtime) in names else len(names)
+    return names.index(engine) if engine in names else len(names)
 
 
 def circumstances() -> dict[str, Circumstance]:
@@ -255,7 +255,7 @@ def form_of(record: GenerationRecord) -> tuple[str, str, str, str]:
     options = ", ".join(
         f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
     )
-    return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
+    return record.variant.quant, record.variant.engine, options or "no options", record.model.dtype
 
 
 def _identity(record: GenerationRecord, fields: Sequence[str]) -> Identity:

@@ -53,7 +53,7 @@ def compare(
     Args:
         paths: Records, or folders with records anywhere below them; one of them may stand by itself.
         baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else fp16,
-            on the eager runtime if it is there; else the first variant.
+            on the eager engine if it is there; else the first variant.
         force: Compare also what differs in device, model or versions; the table says so.
 
     Raises:
@@ -119,7 +119,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[GenerationRecord]]], want
 
     def rank(name: str) -> tuple[bool, bool, bool]:
         members = variants[name][1]
-        is_plain, is_eager = members[0].variant.quant == "fp16", members[0].variant.runtime == "eager"
+        is_plain, is_eager = members[0].variant.quant == "fp16", members[0].variant.engine == "eager"
         could = any(cell.status == "ok" for record in members for cell in record.cells)
         # Where eager fp16 failed, nothing has a speed-up, and the table says why.
         return not is_plain, not (is_plain and is_eager), not could

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarker.comparison.energy import EnergyUse
 from benchmarker.core.stats import Estimate, Ratio
+from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality, TaskResult
 from benchmarker.schema.record import Flag, Moment
 from benchmarker.schema.roofline import Limits
@@ -51,7 +52,7 @@ class Row:
 
     variant: str
     quant: str
-    runtime: str
+    engine: str
     model: str
     device: str
     cell: CellKey | None
@@ -92,13 +93,13 @@ class Row:
     best_ratio: float | None = None
     """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
     best_ratio_reached: float | None = None
-    """Share of it that was reached against the baseline's quantization in the same runtime."""
+    """Share of it that was reached against the baseline's quantization in the same engine."""
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
     """The first new tokens, at most 64."""
     same_tokens: int | None = None
-    """Leading tokens that are those of the same quantization in the eager runtime; None for that itself."""
+    """Leading tokens that are those of the same quantization in the eager engine; None for that itself."""
     bound_by: str | None = None
     perplexity: float | None = None
     kl_divergence: float | None = None
@@ -193,7 +194,8 @@ def to_row(row: Row) -> dict[str, Any]:
     return {
         "variant": row.variant,
         "quant": row.quant,
-        "runtime": row.runtime,
+        "engine": row.engine,
+        "runtime": older_name(row.engine),
         "model": row.model,
         "device": row.device,
         "prompt_tokens": cell.prompt_tokens if cell else None,

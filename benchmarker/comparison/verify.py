@@ -113,7 +113,7 @@ def _record_checks(record: GenerationRecord) -> Iterator[_Check]:
         yield _equal("load", "bits_per_weight", record.load.bits_per_weight, bits)
     if record.engine and record.engine.recompilations and any(cell.status == "ok" for cell in record.cells):
         count = record.engine.recompilations
-        yield _Check("runtime", "recompilations", count, "none in a cell that is ok", holds=False)
+        yield _Check("engine", "recompilations", count, "none in a cell that is ok", holds=False)
     if record.profile:
         yield from _profile_checks(record.profile)
     if record.quality:

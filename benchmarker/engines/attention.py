@@ -20,6 +20,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.static_cache import Filled
 from benchmarker.kernels.decode_attention import decode_attention, supports
+from benchmarker.schema.kernels_used import OWN_ATTENTION
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -29,7 +30,7 @@ NATIVE = "benchmarker_decode_native"
 """The same, with this program's kernel for a short cache."""
 
 FLASH = "flash, reads the filled part"
-ONE_KERNEL = "one kernel, reads the filled part"
+ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
 OTHER_WAYS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
 """Arguments of transformers' attention that change what comes out, and that are not written here."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.attention import ONE_KERNEL, way_of
+from benchmarker.engines.attention import way_of
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.graph_capture import Capture, Captured
 from benchmarker.engines.kernels_used import linear_kernels
@@ -30,7 +30,7 @@ from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.kernels_used import KernelUse, Origin
+from benchmarker.schema.kernels_used import KernelUse, read_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -325,9 +325,7 @@ class StaticCacheDecoder:
         if self._shape is None:
             return self._linear_kernels()
         attention = self._attention(self._shape)
-        origin: Origin = "benchmarker" if attention == ONE_KERNEL else "library"
-        name = "decode_attention" if attention == ONE_KERNEL else attention.split(",")[0]
-        return (*self._linear_kernels(), KernelUse(purpose="attention", origin=origin, name=name))
+        return (*self._linear_kernels(), read_attention(attention))
 
     def facts(self) -> EngineFacts:
         """See TokenSource.facts."""

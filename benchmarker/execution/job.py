@@ -206,7 +206,7 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         variant=GenerationVariant(
             name=job.variant.name,
             quant=job.variant.quant,
-            runtime=job.variant.engine,
+            engine=job.variant.engine,
             options=job.variant.loader_options.model_dump(),
             engine_options=job.variant.typed_engine_options.model_dump(),
         ),

@@ -45,10 +45,10 @@ def _host(case: Case) -> str:
     if case.phase.by == "cpu":
         return "Quantization changes nothing of that part; " + (
             "`--runtime compile` takes Python and dispatch out of each token."
-            if case.runtime == "eager"
+            if case.engine == "eager"
             else "a larger model or batch gives the processor more to do at once."
         )
-    if case.runtime != "eager":
+    if case.engine != "eager":
         return (
             "Quantization cannot help here. What the host still does between tokens is in the way; a larger batch "
             "fills the gaps."
@@ -75,12 +75,12 @@ def _mixed(case: Case) -> str:
 def _dequantize(case: Case) -> str:
     """By form and device: which kernel multiplies packed weights."""
     wanted = "A kernel that multiplies the packed weights saves it"
-    if case.quant == "int8" and case.runtime not in ("compile", "native"):
+    if case.quant == "int8" and case.engine not in ("compile", "native"):
         return f"{wanted}: `--runtime compile` fuses the conversion into the product."
     if case.quant == "gptq":
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
         # ExLlamaV2's cannot be captured.
-        on_cuda = "exllama_v2" if case.runtime == "eager" else "marlin"
+        on_cuda = "exllama_v2" if case.engine == "eager" else "marlin"
         kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(case.device or "")
         if kernel is None:
             return (
@@ -93,8 +93,8 @@ def _dequantize(case: Case) -> str:
 
 
 def _static(case: Case) -> str:
-    if case.runtime == "eager":
+    if case.engine == "eager":
         return "`--runtime compile` fuses casts and small kernels, and its KV cache is written in place."
-    if case.runtime in ("graph", "cuda_graph"):
+    if case.engine == "cuda_graph":
         return "`--runtime compile` fuses casts and small kernels."
     return "the kernels themselves would have to be better."

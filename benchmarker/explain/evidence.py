@@ -23,7 +23,7 @@ class Case:
     """All that a verdict rests on."""
 
     quant: str
-    runtime: str
+    engine: str
     batch_size: int
     device: str | None
     """cuda, rocm or cpu; None where a log does not say."""

@@ -18,7 +18,7 @@ from benchmarker.explain.waterfall import waterfall
 from benchmarker.explain.what_ran import loaded_proof, proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.schema.kernels_used import multiplies_all_packed, read_sentences
+from benchmarker.schema.kernels_used import multiplies_all_packed
 from benchmarker.workloads.generation.record import GenerationProfile, GenerationRecord
 
 FASTER_PROFILED = 0.97
@@ -41,7 +41,7 @@ def explain(name: str, records: Sequence[GenerationRecord]) -> Explanation | Not
         return _from_table(name, listed)
     said = next((record.no_profile.reason for record in records if record.no_profile), None)
     loaded = next((record for record in records if record.load), None)
-    proof = loaded_proof(loaded.load, loaded.variant.runtime) if loaded and loaded.load else None
+    proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
     return NotExplained(name, said or "it has no profile: left out, or the run ended before it", proof)
 
 
@@ -117,7 +117,7 @@ def _explanation(
     fall = waterfall(phase, total_s=total_s, demand=demand, limits=record.limits)
     case = Case(
         quant=record.variant.quant,
-        runtime=record.variant.runtime,
+        engine=record.variant.engine,
         batch_size=row.cell.batch_size,
         device=record.environment.device.kind,
         phase=phase,
@@ -131,7 +131,7 @@ def _explanation(
     return Explanation(
         variant=name,
         quant=case.quant,
-        runtime=case.runtime,
+        engine=case.engine,
         cell=row.cell,
         phase=phase,
         waterfall=fall,
@@ -140,7 +140,7 @@ def _explanation(
         conversion=conversion,
         mbu=case.mbu,
         ceiling=graph_ceiling(phase, record.limits, batch_size=case.batch_size)
-        if profile and phase.by == "device" and case.runtime == "eager" and case.can_be_captured
+        if profile and phase.by == "device" and case.engine == "eager" and case.can_be_captured
         else None,
         prefill=_prefill(profile, row) if profile else None,
         notes=(*notes, *_notes(case)),
@@ -150,7 +150,7 @@ def _explanation(
 def _multiplies_words(record: GenerationRecord) -> bool:
     """Whether all of GPTQ's products are ours, which they are for one query."""
     engine = record.engine
-    return engine is not None and multiplies_all_packed(engine.kernels_used or read_sentences(engine.own_products))
+    return engine is not None and multiplies_all_packed(engine.kernels_used)
 
 
 def _row(

@@ -8,6 +8,7 @@ from typing import Any
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.logs.explain_table import TableReport
+from benchmarker.schema.engine_names import older_name
 
 
 def explanations_to_rows(
@@ -28,7 +29,8 @@ def _row(one: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     return {
         "variant": one.variant,
         "quant": one.quant,
-        "runtime": one.runtime,
+        "engine": one.engine,
+        "runtime": older_name(one.engine),
         "prompt_tokens": one.cell.prompt_tokens,
         "new_tokens": one.cell.new_tokens,
         "batch_size": one.cell.batch_size,

@@ -147,7 +147,7 @@ class Explanation:
 
     variant: str
     quant: str
-    runtime: str
+    engine: str
     cell: CellKey
     phase: Phase
     waterfall: Waterfall

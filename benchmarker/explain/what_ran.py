@@ -34,10 +34,10 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
     return Proof(tuple(lines), _warnings(phase, load, conversion, own=own) if load and load.quantized_fraction else ())
 
 
-def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
+def loaded_proof(load: LoadFacts, engine: str) -> Proof:
     """What the loaded layers say by themselves."""
     # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime not in ("compile", "native") else ())
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine not in ("compile", "native") else ())
 
 
 def _loaded(load: LoadFacts) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarker import __version__
-from benchmarker.engines.registry import ENGINES, OLD_NAMES
+from benchmarker.engines.registry import ENGINES, engine_name
 from benchmarker.logs.runs import LoggedCell, LoggedRun
 from benchmarker.profiling.printed_values import ProfilerTable
 from benchmarker.schema.environment import DeviceFacts, Environment
@@ -92,7 +92,7 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> Gene
         reason=reason,
         round=earlier,
         model=ModelFacts(id=model),
-        variant=GenerationVariant(name=run.name, quant=run.evidence.quant, runtime=_runtime(run.name)),
+        variant=GenerationVariant(name=run.name, quant=run.evidence.quant, engine=_engine(run.name)),
         environment=_environment(log.device or run.device or _UNNAMED[log.kind], log.kind, above),
         procedure={"runs": max(cell.runs for cell in run.cells)} if run.cells else {},
         cells=tuple(_cell(cell, on_cpu=log.kind == "cpu") for cell in run.cells),
@@ -158,9 +158,9 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
     )
 
 
-def _runtime(name: str) -> str:
+def _engine(name: str) -> str:
     """The one that a variant's name has in it; the reference script had no other than `model.generate`."""
-    return next((word for word in name.split() if word in ENGINES or word in OLD_NAMES), "eager")
+    return next((engine_name(word) for word in name.split() if engine_name(word) in ENGINES), "eager")
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:

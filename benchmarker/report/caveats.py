@@ -288,8 +288,6 @@ def _no_energy(records: Sequence[GenerationRecord]) -> list[str]:
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
     """What of a decode step was not a library's own kernel: no other program runs it so."""
-    if engine.own_products:
-        return [engine.own_products]
     ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
     return ["; ".join(ours)] if ours else []
 

@@ -26,8 +26,8 @@ class InCell(Protocol):
 def names(rows: Sequence[Row]) -> Columns:
     """The variant; the runtime where it varies."""
     columns = [Column[Row]("variant", lambda row: escaped(row.variant), "left")]
-    if len({row.runtime for row in rows}) > 1:
-        columns.append(Column("runtime", lambda row: escaped(row.runtime), "left"))
+    if len({row.engine for row in rows}) > 1:
+        columns.append(Column("runtime", lambda row: escaped(row.engine), "left"))
     return columns
 
 

@@ -122,5 +122,5 @@ def _variant(one: Explanation, *, said: tuple[str, ...]) -> str:
     if one.prefill:
         shown.append(one.prefill)
     shown += [note for note in one.notes if note not in said]
-    head = f"**{escaped(one.variant)}** ({escaped(one.runtime)}) {bound_words(one.verdict.bound)}"
+    head = f"**{escaped(one.variant)}** ({escaped(one.engine)}) {bound_words(one.verdict.bound)}"
     return f"{head}: {one.verdict.reason} {one.verdict.advice}\n\n{bullets(shown)}"

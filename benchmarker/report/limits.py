@@ -27,7 +27,7 @@ def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
 
 
 def _with_best(row: Row, base: Row, rows: Sequence[Row]) -> Row:
-    eager = next((one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, row.quant, "eager")), None)
+    eager = next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, row.quant, "eager")), None)
     same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
     row = replace(row, same_tokens=same)
     if row.demand is None or base.demand is None or base.limits is None or row.variant == base.variant:
@@ -43,11 +43,9 @@ def _peer(row: Row, base: Row, rows: Sequence[Row]) -> Row | None:
     """The baseline's quantization in the row's own cell and runtime; None where the row is that itself."""
     if row.quant == base.quant:
         return None
-    if row.runtime == base.runtime:
+    if row.engine == base.engine:
         return base
-    return next(
-        (one for one in rows if (one.cell, one.quant, one.runtime) == (row.cell, base.quant, row.runtime)), None
-    )
+    return next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, base.quant, row.engine)), None)
 
 
 def tokens_in_common(some: Sequence[int], others: Sequence[int]) -> int | None:

@@ -58,7 +58,7 @@ def summary(record: GenerationRecord, *, bounds: Mapping[tuple[str, Context], st
     parts = [
         bullets(
             [
-                f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.runtime)}",
+                f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.engine)}",
                 *header([record]),
                 *load_words(record),
             ]

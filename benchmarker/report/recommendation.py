@@ -10,6 +10,7 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped, plain_line
+from benchmarker.schema.engine_names import older_name
 
 
 def recommendation_to_markdown(found: Recommendation) -> str:
@@ -25,7 +26,8 @@ def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
     return {
         "budget": found.budget,
         "variant": chosen.variant if chosen else None,
-        "runtime": chosen.runtime if chosen else None,
+        "engine": chosen.engine if chosen else None,
+        "runtime": older_name(chosen.engine) if chosen else None,
         "why": _answer(found),
         "nearest": found.nearest.row.variant if chosen is None and found.nearest else None,
         "fits": [one.row.variant for one in found.candidates if one.fits],
@@ -90,4 +92,4 @@ def _margin(check: Check) -> str:
 
 
 def _named(one: Candidate) -> str:
-    return f"{escaped(one.row.variant)} on the {escaped(one.row.runtime)} runtime"
+    return f"{escaped(one.row.variant)} on the {escaped(one.row.engine)} runtime"

@@ -47,9 +47,7 @@ class EngineFacts(Plain):
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
     kernels_used: tuple[KernelUse, ...] = ()
-    """Whose kernels a decode step uses. Empty in records from before this was a value."""
-    own_products: str | None = None
-    """The same of this program's own kernels, in sentences, in records from before `kernels_used`."""
+    """Whose kernels a decode step uses. In records of schema 1 this program's own, and those that attend."""
     engine_version: str | None = None
     """Of an engine that is a program of its own. None where the versions of the environment tell it."""
     kernels_per_token: Number | None = None

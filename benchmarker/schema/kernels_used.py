@@ -22,6 +22,8 @@ GATED = "an MLP's activation is part of its product"
 _BY_ROWS = re.compile(
     r"one query's products with (?:all|(\d+) of (\d+)) linears are made by benchmarker's own kernel, not inductor's"
 )
+OWN_ATTENTION = "one kernel, reads the filled part"
+"""What a record says of this program's attention to the cache; of others, whose they are stands before the comma."""
 _COUNTED = re.compile(r"(.*) \((\d+) of (\d+) linears\)")
 
 
@@ -59,9 +61,16 @@ class KernelUse(Plain):
 def read_sentences(own_products: str | None) -> tuple[KernelUse, ...]:
     """The same of a record from before `kernels_used`, which holds sentences joined by semicolons."""
     uses: list[KernelUse] = []
-    for sentence in (own_products or "").split("; "):
+    for sentence in filter(None, (own_products or "").split("; ")):
         uses += _uses_of(sentence)
     return tuple(uses)
+
+
+def read_attention(way: str) -> KernelUse:
+    """The same of how a decode step attends, from a record's words."""
+    if way == OWN_ATTENTION:
+        return _own("attention", "decode_attention")
+    return KernelUse(purpose="attention", origin="library", name=way.split(",")[0])
 
 
 def _uses_of(sentence: str) -> list[KernelUse]:
@@ -79,9 +88,8 @@ def _uses_of(sentence: str) -> list[KernelUse]:
                 KernelUse(purpose="linear", origin="library", name=LIBRARY_LINEAR, covered=rest, total=int(counted[3]))
             )
         return uses
-    if text == JOINED:
-        return [_own("joined_linears", "fuse_qkv_gate_up")]
-    return [_own("swiglu", "gemv_swiglu")] if text == GATED else []
+    # A sentence of a version that nobody kept: what it says is not lost.
+    return [_FIXED.get(text) or _own("linear", text)]
 
 
 def _own(purpose: Purpose, name: str, covered: str | None = None, total: str | None = None) -> KernelUse:
@@ -92,6 +100,19 @@ def _own(purpose: Purpose, name: str, covered: str | None = None, total: str | N
         covered=int(covered) if covered else None,
         total=int(total) if total else None,
     )
+
+
+_FIXED = {
+    JOINED: _own("joined_linears", "fuse_qkv_gate_up"),
+    "those with the same input are made as one": _own("joined_linears", "fuse_qkv_gate_up"),
+    "one query's products with the same input are made as one, by bitsandbytes' kernel": KernelUse(
+        purpose="joined_linears", origin="library", name="bitsandbytes"
+    ),
+    GATED: _own("swiglu", "gemv_swiglu"),
+    "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's": _own(
+        "linear", "gemv_dense"
+    ),
+}
 
 
 def multiplies_all_packed(uses: tuple[KernelUse, ...]) -> bool:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind
+from benchmarker.schema.kernels_used import read_attention, read_sentences
 
 Json = dict[str, Any]
 
@@ -58,7 +59,11 @@ def upgraded(data: Json) -> Json:
     on_cpu = _part(_part(data, "environment"), "device").get("kind") == "cpu"
     new |= _error(data, on_cpu=on_cpu)
     if "runtime" in new:
-        new["engine"] = new.pop("runtime")
+        new["engine"] = _engine_facts(new.pop("runtime"), data.get("cells"))
+    if isinstance(data.get("variant"), dict):
+        new["variant"] = _variant(data["variant"], new.get("engine"), on_gpu=not on_cpu)
+        if isinstance(new.get("engine"), dict) and "engine" in new["variant"]:
+            new["engine"]["name"] = new["variant"]["engine"]
     if isinstance(data.get("cells"), list):
         new["cells"] = [_cell(cell, on_cpu=on_cpu) if isinstance(cell, dict) else cell for cell in data["cells"]]
     if isinstance(data.get("profile"), dict):
@@ -67,6 +72,38 @@ def upgraded(data: Json) -> Json:
         if isinstance(data.get(field), str):
             new[field] = _missing(data[field], on_cpu=on_cpu)
     return new
+
+
+def _variant(variant: Json, facts: Any, *, on_gpu: bool) -> Json:
+    """The variant with an engine for its runtime.
+
+    A compiled step had this program's own kernels in it wherever they fitted, which its facts tell. A run that ended
+    before it had facts is taken for one of them on a GPU, so that it stands with the others of its variant.
+    """
+    new = {key: value for key, value in variant.items() if key != "runtime"}
+    runtime = variant.get("runtime")
+    engine = {"graph": "cuda_graph"}.get(runtime, runtime) if isinstance(runtime, str) else runtime
+    if runtime == "compile":
+        uses = facts.get("kernels_used") if isinstance(facts, dict) else None
+        known = [use for use in uses if isinstance(use, dict)] if isinstance(uses, list) else []
+        is_own = on_gpu if facts is None else any(use.get("origin") == "benchmarker" for use in known)
+        engine = "native" if is_own else "compile"
+    return new | ({"engine": engine} if "runtime" in variant else {})
+
+
+def _engine_facts(facts: Any, cells: Any) -> Any:
+    """Kernels as values, from the sentences; how the step of each cell attends is among them."""
+    if not isinstance(facts, dict):
+        return facts
+    new = {key: value for key, value in facts.items() if key != "own_products"}
+    sentences = facts.get("own_products")
+    if sentences is not None and not isinstance(sentences, str):
+        return new | {"kernels_used": sentences}
+    steps = [_part(cell, "step") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    ways = [step.get("attention") for step in steps] + [facts.get("attention")]
+    attention = [read_attention(way) for way in dict.fromkeys(way for way in ways if isinstance(way, str))]
+    uses = (*read_sentences(sentences), *attention)
+    return new | {"kernels_used": [use.model_dump(mode="json") for use in uses]}
 
 
 def _part(data: Json, field: str) -> Json:

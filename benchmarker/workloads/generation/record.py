@@ -88,7 +88,9 @@ class GenerationVariant(VariantFacts):
     """Which form of the model."""
 
     quant: str
-    runtime: str
+    engine: str
+    """Who made the tokens. Schema 1 had `runtime`: a step that was compiled with this program's own kernels was
+    `compile` there, and is `native` here."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """All of the engine's options, defaults included. Empty for an engine that has none."""
 
