@@ -33,6 +33,7 @@ ARROWS_TO_CUT = {
     "checkpoints -> quantization",
     "comparison -> explain",
     "comparison -> report",
+    "engines -> quantization",
     "execution -> explain",
     "execution -> report",
     "explain -> logs",

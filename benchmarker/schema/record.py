@@ -185,7 +185,7 @@ class RuntimeFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
-    kv_cache: Literal["dynamic", "static"]
+    kv_cache: Literal["dynamic", "static", "paged"]
     setup_s: float | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""
@@ -210,6 +210,8 @@ class RuntimeFacts(Plain):
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
     own_products: str | None = None
     """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
+    engine_version: str | None = None
+    """Of an engine that is a program of its own. None where the versions of the environment tell it."""
     kernels_per_token: float | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""
