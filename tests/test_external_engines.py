@@ -15,17 +15,15 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environments
-from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS, EngineError
-from benchmarker.engines.external.environments import (
-    MARKER,
+from benchmarker.engines.external.environment_install import (
     Plan,
-    environment_state,
     make_environment,
     plan_environment,
-    ready_environment,
     register_environment,
     remove_environment,
 )
+from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS, EngineError
+from benchmarker.engines.external.environments import MARKER, environment_state, ready_environment
 from benchmarker.engines.external.facts import ExternalFacts, disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.python_interpreters import find_python

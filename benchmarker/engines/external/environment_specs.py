@@ -38,6 +38,7 @@ class EnvironmentSpec:
     """With what is only needed while it is made."""
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without their dependencies: they pin one that no index has under that name."""
+    pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the installation."""
     was_run: str = "run by benchmarker's authors"
@@ -60,6 +61,8 @@ class EnvironmentSpec:
 
 NOT_RUN = "not run by benchmarker's authors"
 LLAMA_BUILD = "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"
+COMPILED = ("--no-cache-dir",)
+"""pip keeps what it compiled and takes it again whatever CMAKE_ARGS say: a CPU build would pass for one with CUDA."""
 
 ENVIRONMENTS: dict[str, EnvironmentSpec] = {
     "llama-cpp": EnvironmentSpec(
@@ -70,6 +73,7 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
         module="llama_cpp",
         pythons=("3.12", "3.11", "3.13"),
         disk_bytes=GIB,
+        pip_options=COMPILED,
         variables={"CMAKE_ARGS": LLAMA_BUILD},
     ),
     "llama-cpp-cuda": EnvironmentSpec(
@@ -80,6 +84,7 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
         module="llama_cpp",
         pythons=("3.12", "3.11", "3.13"),
         disk_bytes=3 * GIB,
+        pip_options=COMPILED,
         variables={"CMAKE_ARGS": f"{LLAMA_BUILD} -DGGML_CUDA=ON"},
         was_run=NOT_RUN,
     ),
