@@ -27,6 +27,13 @@ wheel=$(ls "$work"/dist/*.whl)
 "$work/empty/bin/pip" check
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 unset PYTHONPATH
+# Every file of the package, modules and data alike: what is not installed cannot be missed by a test that runs beside it.
+package=$("$work/empty/bin/python" -c 'import benchmarker, pathlib; print(pathlib.Path(benchmarker.__file__).parent)')
+missing=$(cd "$work/source/benchmarker" && find -L . -type f ! -name '*.pyc' | while read -r file; do
+    cmp -s "$file" "$package/$file" || echo "$file"
+done)
+[ -z "$missing" ] || { echo "not in the wheel, or not the same there:" $missing >&2; exit 1; }
+"$work/empty/bin/python" -m benchmarker.run --help >/dev/null
 "$work/empty/bin/benchmarker" doctor --quick || [ "$extra" != all ]  # it exits with 1 where a library is missing
 "$work/empty/bin/benchmarker" sweep quickstart "$@" --quick --output results
 ls -l results/report.html

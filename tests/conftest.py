@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,14 @@ SHAPE: dict[str, Any] = {
 """Two layers of Qwen3, with weights large enough that its tokens differ from one another."""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as at a terminal: a shell's background job ignores it, and so would every process that a test starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own for every test."""
@@ -59,7 +69,7 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder with weights, to be left as it is."""
-    from benchmarker.checkpoints.find import find_checkpoint
+    from benchmarker.quantization.prepare import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))

@@ -14,15 +14,17 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarker.checkpoints import cache, dummy
+from benchmarker.checkpoints.base import Checkpoint, Form
 from benchmarker.checkpoints.dummy_tensors import empty_model, plan_tensors
-from benchmarker.checkpoints.find import find_checkpoint, load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.checkpoints.tensor_files import tensor_bytes
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.quantization.base import Checkpoint
 from benchmarker.quantization.gptq.loader import GPTQOptions
 from benchmarker.quantization.gptq.packing import balanced, deviation
-from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.schema.base import Scalar
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
 
 
 class Steps:
@@ -172,7 +174,7 @@ def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
     shape = shipped_shape("Qwen/Qwen3-4B")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
-    tensors = plan_tensors(shape, config, packing=None, options=None, trusted=False)
+    tensors = plan_tensors(shape, config, Form(), trusted=False)
     assert sum(math.prod(tensor.shape) for tensor in tensors) == 4_022_468_096
     assert sum(map(tensor_bytes, tensors)) == 2 * 4_022_468_096
 
@@ -183,7 +185,7 @@ def test_the_shipped_tiny_model_divides_into_groups_of_128():
     config = json.loads((shape / "config.json").read_text())
     from benchmarker.quantization.gptq.loader import LOADER
 
-    planned = plan_tensors(shape, config, packing=LOADER.packing, options=GPTQOptions(), trusted=False)
+    planned = plan_tensors(shape, config, Form(packing=LOADER.packing, options=GPTQOptions()), trusted=False)
     assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28
 
 
@@ -225,7 +227,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, 
         make(shape_folder, progress=Full())
     assert str(caught.value) == (
         f"{cache_folder}: the checkpoint (1.1 MiB) was not made: the disk is full; "
-        "set BENCHMARKER_CACHE to a folder with room for it"
+        "make room or set BENCHMARKER_CACHE to a folder with room for it"
     )
     assert list(cache_folder.iterdir()) == []
 

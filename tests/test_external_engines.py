@@ -12,6 +12,7 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
+from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environments
@@ -31,7 +32,7 @@ from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.engines.subprocess_engine import Driver, DriverError
-from benchmarker.quantization.base import Checkpoint, Options
+from benchmarker.quantization.base import Options
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)

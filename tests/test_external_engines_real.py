@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
+from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import environments_folder
@@ -19,7 +20,7 @@ from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptio
 from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quantization.base import Checkpoint, Options, Silent
+from benchmarker.quantization.base import Options
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 USERS_ENVIRONMENTS = environments_folder()

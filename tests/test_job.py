@@ -16,7 +16,7 @@ def job(**given: Any) -> Job:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
         "quality": {},
-        "device": "auto", "output": None, "part": None, "reproduce": "",
+        "device": "auto", "output": None, "reproduce": "",
     }  # fmt: skip
     return make_job(**nothing | given)
 
@@ -41,9 +41,15 @@ def test_lengths_win_over_the_texts_of_a_config(tmp_path: Path) -> None:
 
 
 def test_compile_beside_another_runtime_is_refused() -> None:
-    with pytest.raises(SpecError, match="--compile is --runtime compile, and --runtime graph is given too"):
+    with pytest.raises(SpecError, match="--runtime graph and --compile name two engines; give one of them"):
         read_job(["--quant", "int8", "--runtime", "graph", "--compile"])
-    assert read_job(["--quant", "int8", "--runtime", "compile", "--compile"]).variant.runtime == "compile"
+    assert read_job(["--quant", "int8", "--runtime", "compile", "--compile"]).variant.engine == "compile"
+    assert read_job(["--runtime", "graph", "--engine", "cuda_graph"]).variant.engine == "cuda_graph"
+
+
+def test_an_option_that_an_engine_does_not_have_is_refused() -> None:
+    with pytest.raises(SpecError, match="engine_options: no key 'threads'"):
+        read_job(["--engine", "compile", "--engine-option", "threads=2"])
 
 
 def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:

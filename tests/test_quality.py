@@ -35,7 +35,6 @@ def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **qua
         quality={"size": "quick", **quality},
         device="cpu",
         output=output,
-        part=None,
         reproduce="",
     )
     return Run(job, Terminal(quiet=True)).execute()
@@ -134,7 +133,7 @@ def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
 def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "form": {}, "options": [], "grid": {}, "procedure": {}, "device": "cpu",
-        "output": None, "part": None, "reproduce": "",
+        "output": None, "reproduce": "",
     }  # fmt: skip
     dummy = {"id": str(session_model), "load_format": "dummy"}
     with pytest.raises(SpecError) as caught:

@@ -274,7 +274,7 @@ def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() ->
 def job_of(**quality: Any) -> Job:
     return make_job(
         config=None, variant=None, model={}, form={}, options=[], grid={}, procedure={}, quality=quality, device="cpu",
-        output=None, part=None, reproduce="",
+        output=None, reproduce="",
     )  # fmt: skip
 
 

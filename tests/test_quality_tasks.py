@@ -91,7 +91,7 @@ def test_a_task_with_two_filters_has_each_question_once() -> None:
 def test_a_limit_of_questions_without_tasks_is_refused() -> None:
     nothing: dict[str, Any] = {
         "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
-        "device": "cpu", "output": None, "part": None, "reproduce": "",
+        "device": "cpu", "output": None, "reproduce": "",
     }  # fmt: skip
     with pytest.raises(SpecError, match="--task-limit: does nothing without --tasks; add --tasks"):
         make_job(quality={"task_limit": 5}, **nothing)

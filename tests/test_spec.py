@@ -62,11 +62,11 @@ def test_cells_of_another_depth_are_not_reused() -> None:
 
 
 MISTAKES = {
-    "variants:\n  - {quant: fp16}\n  - {quant: bnb-4bit}\n": (
-        "variants[1].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?"
+    "variants:\n  - {quant: fp16}\n  - {quant: bnb-4}\n": (
+        "variants[1].quant: no loader 'bnb-4'; did you mean 'bnb4'?"
     ),
     "variants:\n  - {quant: fp16, runtime: compiled}\n": (
-        "variants[0].runtime: no runtime 'compiled'; did you mean 'compile'?"
+        "variants[0].engine: no engine 'compiled'; did you mean 'compile'?"
     ),
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
     MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: input should be greater than 0, not 0",
@@ -125,3 +125,9 @@ def test_an_option_is_a_key_and_a_plain_value(text: str) -> None:
 def test_the_shipped_configs_are_valid() -> None:
     for path in (Path(__file__).parent.parent / "configs").glob("*.yaml"):
         assert read_experiment(path).variants
+
+
+@pytest.mark.parametrize(("key", "name"), [("runtime", "graph"), ("runtime", "cuda_graph"), ("engine", "graph")])
+def test_older_words_for_an_engine_are_todays(key: str, name: str) -> None:
+    variant = VariantSpec.model_validate({"quant": "int8", key: name})
+    assert (variant.engine, variant.runtime, variant.name) == ("cuda_graph", "cuda_graph", "int8 cuda_graph")

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from benchmarker.checkpoints.base import Progress, Silent
 from benchmarker.checkpoints.files import PICKLES, pickle_only
 from benchmarker.checkpoints.shipped_models import shape_names
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Progress, Silent
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 WEIGHT_FILES = ("model*.safetensors",)
 CODE_FILES = ("*.py",)
 ANSWER_S = 10.0
 """How long the hub may take to answer; each of its addresses is tried for that long."""
+
+
+class Revision(NamedTuple):
+    """A branch, tag or commit of a repository, as the hub describes it."""
+
+    commit: str | None
+    files: list[str]
 
 
 class _NoAnswerError(Exception):
@@ -57,7 +64,7 @@ def fetch(
             check_config(folder)
             return folder, folder.name
         if weights:
-            _check_weights(model_id, known)
+            _check_weights(model_id, known.files)
         # Asked for by the name that the user gave, so that the cache knows it by that name when the hub is away.
         check_config(_download(model_id, revision, shape, progress))
         folder = _download(model_id, revision, everything, progress)
@@ -66,8 +73,11 @@ def fetch(
     return folder, folder.name
 
 
-def look_up(model_id: str, *, revision: str | None, weights: bool) -> None:
+def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None:
     """See whether `fetch` would find the model, without fetching it.
+
+    Returns:
+        The commit that the revision is now; None where the hub does not say.
 
     Raises:
         ModelError: As there.
@@ -75,10 +85,10 @@ def look_up(model_id: str, *, revision: str | None, weights: bool) -> None:
     known = _ask(model_id, revision)
     if known is not None:
         if weights:
-            _check_weights(model_id, known)
-        return
+            _check_weights(model_id, known.files)
+        return known.commit
     try:
-        _download(model_id, revision, [*SHAPE_FILES], Silent(), offline=True)
+        return _download(model_id, revision, [*SHAPE_FILES], Silent(), offline=True).name
     except _NoAnswerError as error:
         raise _out_of_reach(model_id, weights=weights) from error
 
@@ -102,8 +112,8 @@ def _check_weights(model_id: str, names: list[str]) -> None:
     raise ModelError(f"{model_id}: has no safetensors weights on the hub; only safetensors are read")
 
 
-def _ask(model_id: str, revision: str | None) -> list[str] | None:
-    """Names of the revision's files; None where the hub does not answer."""
+def _ask(model_id: str, revision: str | None) -> Revision | None:
+    """What the hub holds under this revision; None where the hub does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -121,7 +131,7 @@ def _ask(model_id: str, revision: str | None) -> list[str] | None:
         if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
             _refuse(model_id, revision, error)
         return None
-    return [file.rfilename for file in info.siblings or ()]
+    return Revision(info.sha, [file.rfilename for file in info.siblings or ()])
 
 
 def _download(

@@ -12,6 +12,7 @@ from benchmarker.cli.compare import compare
 from benchmarker.cli.doctor import doctor
 from benchmarker.cli.engine import engines
 from benchmarker.cli.explain import explain
+from benchmarker.cli.generate import generate
 from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
 from benchmarker.cli.run import run_command
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
+app.command()(generate)
 app.command()(compare)
 app.command()(explain)
 app.command()(report)

@@ -83,7 +83,6 @@ def make_checkpoint(
             quality={},
             device=device,
             output=None,
-            part=None,
             reproduce="",
         )
         from benchmarker.hardware.device import find_device

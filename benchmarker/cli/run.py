@@ -20,10 +20,12 @@ from benchmarker.core.console import Terminal, one_line_errors, print_what_can_b
 from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import SpecError
 from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.engines.registry import engine_name
 from benchmarker.execution.parent_death import end_with_parent
 
 if TYPE_CHECKING:
     from benchmarker.execution.job import Job
+    from benchmarker.schema.experiment import Experiment
 
 MODEL = "Model"
 FORM = "Variant"
@@ -31,13 +33,16 @@ GRID = "Grid"
 PROCEDURE = "Procedure"
 QUALITY = "Quality"
 PROGRAM = "python -m benchmarker.run"
-SWEEP_OPTIONS = ("--record", "--sweep", "--round", "--cells", "--only")
-"""What a sweep adds to the arguments; each takes a value."""
+BESIDE_JOB = ("--job", "--part", "--device", "--output", "--quiet", "--verbose")
+"""Options that may stand beside --job, which says all the others."""
 
 
 def asked_job(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")] = None,
+    job_file: Annotated[
+        Path | None, typer.Option("--job", help="A job that a sweep saved, to be measured again; it says everything.")
+    ] = None,
     variant: Annotated[str | None, typer.Option(help="Name of one of the config's variants.")] = None,
     model: Annotated[
         str | None, typer.Option(help="Hub id or folder.  \\[default: Qwen/Qwen3-4B]", rich_help_panel=MODEL)
@@ -59,13 +64,22 @@ def asked_job(
         bool | None,
         typer.Option("--chat-template", help="Wrap text prompts in the model's template.", rich_help_panel=MODEL),
     ] = None,
-    quant: Annotated[str | None, typer.Option(help="fp16, int8, gptq or bnb4.", rich_help_panel=FORM)] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="fp16, int8, int4, gptq, bnb4 or bnb8.", rich_help_panel=FORM)
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="eager (model.generate), cuda_graph, compile or native.", rich_help_panel=FORM),
+    ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="eager (model.generate), graph or compile.", rich_help_panel=FORM)
+        str | None, typer.Option(help="An older word for --engine; graph is cuda_graph.", rich_help_panel=FORM)
     ] = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Short for --runtime compile.", rich_help_panel=FORM)
+        bool, typer.Option("--compile", help="Short for --engine compile.", rich_help_panel=FORM)
     ] = False,
+    engine_option: Annotated[
+        list[str] | None, typer.Option(help="The engine's own, as key=value; repeat it.", rich_help_panel=FORM)
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.", rich_help_panel=FORM)
     ] = None,
@@ -145,11 +159,9 @@ def asked_job(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<model>]")
     ] = None,
-    record: Annotated[Path | None, typer.Option(hidden=True, help="Record of this part of a sweep.")] = None,
-    sweep: Annotated[str, typer.Option(hidden=True, help="When the sweep began.")] = "",
-    round_: Annotated[int, typer.Option("--round", hidden=True, help="Round of the sweep.")] = 0,
-    cells: Annotated[str | None, typer.Option(hidden=True, help="Positions in the grid.")] = None,
-    only: Annotated[str, typer.Option(hidden=True, help="Of a sweep's part: timing or quality.")] = "timing",
+    part: Annotated[
+        str | None, typer.Option(hidden=True, help="What a sweep wants of the job in this process, as JSON.")
+    ] = None,
     # The last two are for run_command, whose options these are too.
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the table alone.")] = False,  # noqa: ARG001
     verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,  # noqa: ARG001
@@ -159,10 +171,11 @@ def asked_job(
     Example: benchmarker run --quant int8 --prompt-tokens 26 --new-tokens 100
     """
     # A Job; imported here, because making its classes takes as long as all the rest of --help.
-    from benchmarker.execution.job import Part, make_job, whole_numbers
+    from benchmarker.execution.job import make_job, whole_numbers
 
-    if compile_ and runtime not in (None, "compile"):
-        raise SpecError(f"--compile is --runtime compile, and --runtime {runtime} is given too")
+    if job_file is not None:
+        return _saved_job(context, job_file, part=part, device=device, output=output)
+    asked_engine = _one_engine({"--engine": engine, "--runtime": runtime, "--compile": "compile" if compile_ else None})
     options = list(option or [])
     if calibration is not None:
         options.append(f"calibration={calibration}")
@@ -177,8 +190,9 @@ def asked_job(
             "trust_remote_code": trust_remote_code,
             "chat_template": chat_template,
         },
-        form={"quant": quant, "runtime": "compile" if compile_ else runtime, "name": name},
+        form={"quant": quant, "engine": asked_engine, "name": name},
         options=options,
+        engine_options=engine_option or (),
         grid={
             "prompt_tokens": whole_numbers("--prompt-tokens", prompt_tokens),
             "prompts": prompt or None,
@@ -205,9 +219,29 @@ def asked_job(
         },
         device=device,
         output=output,
-        part=Part(record, sweep, round_, tuple(whole_numbers("--cells", cells) or ()), only) if record else None,
-        reproduce=f"{PROGRAM} {shlex.join(context.obj or _arguments())}".strip(),
+        reproduce=f"{PROGRAM} {shlex.join(_arguments())}".strip(),
+        experiment=context.obj,
     )
+
+
+def _saved_job(context: typer.Context, path: Path, *, part: str | None, device: str, output: Path | None) -> Job:
+    """The job in a file, for a person or as one process of a sweep.
+
+    Raises:
+        SpecError: It cannot be read, or an option beside it would change it.
+    """
+    from benchmarker.execution.job import Part
+    from benchmarker.execution.job_file import read_job_file
+
+    sources = {parameter.opts[0]: context.get_parameter_source(parameter.name) for parameter in context.command.params}
+    typed = [option for option, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if others := [option for option in typed if option not in BESIDE_JOB]:
+        raise SpecError(f"--job {path}: says everything of the measurement; leave {others[0]} out")
+    job = read_job_file(path)
+    if part is not None:
+        return job.in_part(Part.model_validate_json(part))
+    changes = {"part": None, "output": output, "reproduce": f"{PROGRAM} {shlex.join(_arguments())}"}
+    return job.model_copy(update=changes | ({"device": device} if "--device" in typed else {}))
 
 
 @wraps(asked_job)
@@ -230,33 +264,46 @@ def run_command(*, quiet: bool, verbose: bool, **asked: Any) -> None:
         raise typer.Exit(1)
 
 
+def _one_engine(given: dict[str, str | None]) -> str | None:
+    """The engine that the options name, which may be given once in each spelling.
+
+    Raises:
+        SpecError: Two options name two engines.
+    """
+    names = {option: name for option, name in given.items() if name is not None}
+    if len({engine_name(name) for name in names.values()}) > 1:
+        said = [option if option == "--compile" else f"{option} {name}" for option, name in names.items()]
+        raise SpecError(f"{said[0]} and {said[1]} name two engines; give one of them")
+    return next(iter(names.values()), None)
+
+
 def _arguments() -> list[str]:
     """What followed `python -m benchmarker.run` or `benchmarker run`."""
     arguments = sys.argv[1:]
-    return without_sweep(arguments[1:] if arguments[:1] == ["run"] else arguments)
+    return arguments[1:] if arguments[:1] == ["run"] else arguments
 
 
-def without_sweep(arguments: Sequence[str]) -> list[str]:
-    """The arguments of the same run by itself."""
-    skipped = {at + more for at, word in enumerate(arguments) if word in SWEEP_OPTIONS for more in (0, 1)}
-    return [word for at, word in enumerate(arguments) if at not in skipped]
-
-
-def read_job(arguments: Sequence[str]) -> Job | None:
+def read_job(arguments: Sequence[str], experiment: Experiment | None = None) -> Job | None:
     """The job that these arguments of a run ask for, checked and not done; None where they ask for help.
+
+    Args:
+        experiment: Content of the config file among them, where it was read already.
 
     Raises:
         BenchmarkerError: As running it would.
     """
-    words = list(arguments)
-    answer = _command(asked_job).main(words, prog_name=PROGRAM, standalone_mode=False, obj=words)
-    # Help, which prints, answers with an exit code.
-    return None if isinstance(answer, int) else answer
+    answer = _command(asked_job).main(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=experiment)
+    if answer is None or isinstance(answer, int):
+        # Help, which prints, answers with an exit code.
+        return None
+    job: Job = answer
+    return job.model_copy(update={"reproduce": f"{PROGRAM} {shlex.join(arguments)}"})
 
 
 def known_options() -> dict[str, bool]:
-    """The options of a run, and whether each takes a value."""
-    return {name: not getattr(one, "is_flag", False) for one in _command(asked_job).params for name in one.opts}
+    """The options of a run that people type, and whether each takes a value."""
+    parameters = (one for one in _command(asked_job).params if not getattr(one, "hidden", False))
+    return {name: not getattr(one, "is_flag", False) for one in parameters for name in one.opts}
 
 
 def _command(function: Callable[..., object]) -> Any:

@@ -7,7 +7,7 @@ kernels, the prompt. What must be equal within a variant: its quantization, opti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.aggregate import keys_of
@@ -15,11 +15,17 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.schema.base import changed_fields
 from benchmarker.schema.record import RunRecord
 
 SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
+
+EITHER_CARD = ("device.index:", "device.uuid:")
+"""Which of several equal cards it was, which no key holds."""
+KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
+"""Of a record's procedure, what is in a cell's key."""
 
 Circumstance = Callable[[RunRecord], str | None]
 
@@ -93,6 +99,58 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
     return differences
 
 
+def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
+    """Refuse to take cells together that one sweep measured of different things, forced or not.
+
+    Args:
+        variants: Records by the name of the row that they would make.
+
+    Raises:
+        ResultsError: A cell of a variant has two keys in one sweep. With two of the records, and what differs.
+    """
+    for name, members in variants.items():
+        firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
+        for record in members:
+            for cell_key, cell in zip(keys_of(record), record.cells, strict=True):
+                # Cells that failed have no key, and neither have those of old or imported records.
+                if record.sweep is None or cell.status != "ok" or cell.key is None:
+                    continue
+                key, first = firsts.setdefault((record.sweep, cell_key), (cell.key, record))
+                if key != cell.key:
+                    raise ResultsError(_two_things(name, first, record))
+
+
+def _two_things(name: str, first: RunRecord, other: RunRecord) -> str:
+    return (
+        f"variant '{plain_line(name)}' is two things in one sweep: the keys of its cells differ between "
+        f"{_record_words(first)} and {_record_words(other)} ({_what_differs(first, other)}); leave one of them out"
+    )
+
+
+def _record_words(record: RunRecord) -> str:
+    return f"record {plain_line(record.run_id)} of round {record.round + 1}"
+
+
+def _what_differs(first: RunRecord, other: RunRecord) -> str:
+    """Fields of two records that decide a key."""
+    changes = [
+        *changed_fields(first.model, other.model),
+        *changed_fields(first.variant, other.variant),
+        *(
+            change
+            for change in changed_fields(first.environment, other.environment)
+            if not change.startswith(EITHER_CARD)
+        ),
+        *(
+            f"{name}: {value}, then {other.procedure.get(name)}"
+            for name, value in first.procedure.items()
+            if name in KEYED_PROCEDURE and other.procedure.get(name) != value
+        ),
+    ]
+    shown = [plain_line(change) for change in changes[:SHOWN_DIFFERENCES]]
+    return "; ".join(shown) or "the records hold nothing that differs: the model's files were others"
+
+
 def refusal(differences: Sequence[Difference]) -> str:
     """Why records are not compared, and what to do."""
     shown = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
@@ -118,7 +176,8 @@ def named_variants(
 
 
 def _place(runtime: str) -> int:
-    return RUNTIMES.index(runtime) if runtime in RUNTIMES else len(RUNTIMES)
+    names = list(ENGINES)
+    return names.index(engine_name(runtime)) if engine_name(runtime) in names else len(names)
 
 
 def circumstances() -> dict[str, Circumstance]:
@@ -193,7 +252,9 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 def form_of(record: RunRecord) -> tuple[str, str, str, str]:
     """What FORM names, of this record."""
-    options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
+    options = ", ".join(
+        f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
+    )
     return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.comparison.aggregate import keys_of, make_row
-from benchmarker.comparison.comparable import Identity, check_comparable, named_variants
+from benchmarker.comparison.comparable import Identity, check_comparable, check_keys, named_variants
 from benchmarker.comparison.rows import CellKey, Results, Row, to_row, with_bound
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
@@ -76,6 +76,7 @@ def compare_records(
     """Compare records that were read already. Otherwise as `compare`."""
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
+    check_keys({name: members for name, (_, members) in variants.items()})
     chosen = _baseline(variants, baseline)
     known = sorted({key for record in records for key in keys_of(record)})
     keys: list[CellKey | None] = [*known] or [None]

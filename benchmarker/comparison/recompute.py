@@ -1,4 +1,4 @@
-"""The numbers of a table, computed a second time: from the files' raw JSON, with numpy and scipy.stats.
+"""The numbers of a table, computed a second time: from the records as plain values, with numpy and scipy.stats.
 
 It shares no code with what makes the tables, so that a mistake there does not confirm itself here.
 """
@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 Raw = dict[str, Any]
-"""One record as its file says it."""
+"""One record as its file says it, with null where the file lacks a field."""
 Numbers = dict[str, float | None]
 """By the names of `to_row`."""
 Round = tuple[str, int]

@@ -6,7 +6,6 @@ bits per weight), and those that `compare` makes from records, computed again by
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -192,11 +191,7 @@ def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
     comparison = compare_collected(collected, force=True)
     differences = check_comparable(collected.records, force=True)
     variants = named_variants(collected.records, differences)
-    files = {id(record): path for path, record in collected.files}
-    raw = {
-        name: [json.loads(files[id(record)].read_bytes()) for record in members]
-        for name, (_, members) in variants.items()
-    }
+    raw = {name: [record.model_dump(mode="json") for record in members] for name, (_, members) in variants.items()}
     circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
     ratios = _ratios(comparison, raw, circumstances)
     all_p = [p for _, p in ratios.values() if p is not None]

@@ -33,6 +33,10 @@ class QualityError(BenchmarkerError):
     """Quality cannot be measured: no room for the distributions, or a model that gives no numbers."""
 
 
+class ChangedError(BenchmarkerError):
+    """A file, a library or a setting is not what it was when the job was written."""
+
+
 class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 

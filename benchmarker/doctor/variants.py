@@ -9,15 +9,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.shipped_models import shipped_shape
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.doctor.machine import Machine
-from benchmarker.quantization.base import Target
+from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.schema.base import DType
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""
@@ -31,27 +32,38 @@ class Outcome:
     runtime: str
     reason: str | None
     """Why it does not run, with what to do; None where it does."""
+    is_for_others: bool = False
+    """Whether this device has no code for it, so that nothing is in the way that could be mended."""
 
 
 def look_at(machine: Machine, target: Target) -> Iterator[Outcome]:
     """What is clear without running anything."""
     for quant, loader in LOADERS.items():
         missing: str | None = None
+        is_for_others = False
         try:
-            loader.check(loader.options(), target)
+            loader.check(loader.options(), Target(target.device, _dtype_for(quant, target)))
         except BenchmarkerError as error:
-            missing = str(error)
-        for runtime in RUNTIMES:
-            yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine))
+            missing, is_for_others = str(error), isinstance(error, DeviceError)
+        for runtime in ENGINES:
+            yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine), is_for_others)
+
+
+def _dtype_for(quant: str, target: Target) -> DType:
+    """The type that the machine is looked at in, or another where the quantization does not work with that."""
+    dtypes = LOADERS[quant].dtypes
+    return target.dtype if target.dtype in dtypes else dtypes[0]
 
 
 def _why_no_runtime(runtime: str, machine: Machine) -> str | None:
     on_gpu = machine.environment.device.kind != "cpu"
-    if runtime == "graph" and not on_gpu:
-        return "a graph is captured on a GPU only; use --runtime compile here"
-    if runtime == "compile" and on_gpu and not machine.has_triton:
+    if runtime == "cuda_graph" and not on_gpu:
+        return "a graph is captured on a GPU only; use --engine compile here"
+    if runtime == "native" and not on_gpu:
+        return "its kernels are written for a GPU; use --engine compile here"
+    if runtime in ("compile", "native") and on_gpu and not machine.has_triton:
         return "needs Triton: pip install triton"
-    if runtime == "compile" and machine.compiler is None:
+    if runtime in ("compile", "native") and machine.compiler is None:
         return "needs a C++ compiler: apt-get install g++"
     return None
 
@@ -72,12 +84,12 @@ def try_all(
         for one in looked:
             reason = one.reason or failed.get(one.quant)
             if reason:
-                yield Outcome(one.quant, one.runtime, reason)
+                yield replace(one, reason=reason)
                 continue
             say(f"trying {one.quant}, {one.runtime}")
             arguments = [
                 *("--model", str(model), "--load-format", "dummy", "--device", target.device),
-                *("--dtype", target.dtype, "--quant", one.quant, "--runtime", one.runtime),
+                *("--dtype", _dtype_for(one.quant, target), "--quant", one.quant, "--engine", one.runtime),
                 *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
                 *("--no-profile", "--quiet", "--output", str(folder / "records")),
             ]

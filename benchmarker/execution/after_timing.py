@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
 from benchmarker.execution.job import Job
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_generation
 from benchmarker.profiling.table import profile_table
 from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Cell, Energy, Profile, RunRecord
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 
 Found = TypeVar("Found")
 
 
-def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+def kernels_counted(job: Job, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal) -> dict[str, Any]:
     """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
     A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
@@ -40,12 +40,12 @@ def kernels_counted(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, 
     return counted
 
 
-def _counted(record: RunRecord, point: Point, benchmarker: ModelBenchmarker) -> dict[str, Any]:
+def _counted(record: RunRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
     if record.cells[-1].status != "ok":
         # Back from the shape that did not work to the one that did.
         benchmarker.step(point)()
-    kernels = benchmarker.runtime.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
-    facts = benchmarker.runtime.facts()
+    kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    facts = benchmarker.source.facts()
     counted = {"runtime": facts.model_copy(update={"kernels_per_token": kernels})}
     in_graph = facts.graph_kernels
     if kernels is None or in_graph is None or in_graph >= kernels:
@@ -59,7 +59,7 @@ def _invalid(cell: Cell, reason: str) -> Cell:
 
 
 def profiled(
-    job: Job, record: RunRecord, benchmarker: ModelBenchmarker, path: Path, terminal: Terminal
+    job: Job, record: RunRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
@@ -78,7 +78,7 @@ def profiled(
     return {"profile": profile, "no_profile": None}
 
 
-def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile:
+def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Profile:
     step = benchmarker.step(point)
     step()  # warm at this length too: its cache shape may be new
     return profile_generation(
@@ -93,7 +93,7 @@ def _profile(point: Point, benchmarker: ModelBenchmarker, path: Path) -> Profile
     )
 
 
-def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, terminal: Terminal) -> dict[str, Any]:
+def with_energy(job: Job, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
     last = record.last_good
     if last is None:
@@ -110,9 +110,9 @@ def with_energy(job: Job, record: RunRecord, benchmarker: ModelBenchmarker, term
     return {"cells": tuple(cells)}
 
 
-def _energy(point: Point, benchmarker: ModelBenchmarker) -> Energy:
+def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
     return measure_energy(
-        find_board(benchmarker.device),
+        find_gpu(benchmarker.device),
         generation=benchmarker.step(point),
         prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
     )

@@ -6,16 +6,16 @@ An option given on the command line wins over the config file's key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.schema.base import Plain
 from benchmarker.schema.config_io import parse_option, read_experiment, validated
 from benchmarker.schema.experiment import (
+    Experiment,
     Grid,
     ModelSpec,
     Point,
@@ -32,37 +32,58 @@ QUALITY_OPTIONS = {"--eval-text": "text", "--quality-topk": "top_k", "--quality-
 """Those that say how, by the fields of QualitySpec that they fill."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """The share of a sweep that one process measures."""
 
     record: Path
     """File that the sweep expects the record in."""
     sweep: str
     """When it began."""
-    round: int
-    cells: tuple[int, ...]
+    round: int = 0
+    cells: tuple[int, ...] = ()
     """Positions in the grid's points."""
-    only: str
-    """`timing` or `quality`: a sweep has a process for each."""
+    only: Literal["timing", "quality"]
+    """A sweep has a process for each."""
+    profile: bool = False
+    """Whether this process makes the profile that the job asks for: one of a variant is enough."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """Everything that one run is told."""
+class Origin(Plain):
+    """What a sweep knew when it wrote a job. Its processes stop where that is no longer so."""
 
+    config: str
+    """Config file that the job was made from. It is not read again."""
+    config_sha256: str
+    """Of its content then."""
+    benchmarker: str
+    """Version of this program."""
+    environment: Environment
+    keys: tuple[str, ...]
+    """`key` of each cell, by position in the grid."""
+    inputs: dict[str, str]
+    """Fingerprints of the files that the job reads, by what they are: see `benchmarker.execution.inputs`."""
+    commit: str | None = None
+    """Hub commit of the model's files. None for a folder, and where the hub did not say."""
+
+
+class Job(Plain):
+    """Everything that one run is told. As JSON it is what `run --job` reads."""
+
+    job_version: Literal[1] = 1
     model: ModelSpec
     variant: VariantSpec
     grid: Grid
     procedure: Procedure
     quality: QualitySpec
     device: str
-    output: Path | None
-    """Folder for the record; None for `results/<device>/<model>`."""
-    part: Part | None
-    """None for a run by itself, which measures the whole grid."""
     reproduce: str
     """The command line, for the record."""
+    output: Path | None = None
+    """Folder for the record; None for `results/<device>/<model>`."""
+    part: Part | None = None
+    """None for a run by itself, which measures the whole grid."""
+    origin: Origin | None = None
+    """None for a job that no sweep wrote."""
 
     @property
     def is_timed(self) -> bool:
@@ -73,6 +94,14 @@ class Job:
     def is_judged(self) -> bool:
         """Whether quality is measured in this process."""
         return self.quality.is_asked and (self.part is None or self.part.only == "quality")
+
+    def in_part(self, part: Part) -> Job:
+        """The job of one process of a sweep."""
+        if part.profile or not self.procedure.profile:
+            return self.model_copy(update={"part": part})
+        procedure = self.procedure.model_copy(update={"profile": False})
+        reproduce = f"{self.reproduce} --no-profile"
+        return self.model_copy(update={"part": part, "procedure": procedure, "reproduce": reproduce})
 
     def points(self) -> list[Point]:
         """The cells to measure, smallest first."""
@@ -87,13 +116,14 @@ def make_job(
     model: Given,
     form: Given,
     options: list[str],
+    engine_options: Sequence[str] = (),
     grid: Given,
     procedure: Given,
     quality: Given,
     device: str,
     output: Path | None,
-    part: Part | None,
     reproduce: str,
+    experiment: Experiment | None = None,
 ) -> Job:
     """Check everything that was given.
 
@@ -102,12 +132,15 @@ def make_job(
         variant: Name of one of the config's variants.
         form: Fields of VariantSpec.
         options: `key=value` pairs for the loader.
+        engine_options: The same for the engine.
         quality: Fields of QualitySpec.
+        experiment: Content of the config file, where it was read already.
 
     Raises:
         SpecError: With the option or the config's key at fault.
     """
-    experiment = read_experiment(config) if config else None
+    if config and experiment is None:
+        experiment = read_experiment(config)
     if variant is not None and experiment is None:
         raise SpecError("--variant names a variant of a config file; give --config too, or use --quant")
     base: VariantSpec | None = None
@@ -130,13 +163,12 @@ def make_job(
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
     return Job(
         model=asked_model,
-        variant=_form(base, form, _each_once(options)),
+        variant=_form(base, form, _each_once("--option", options), _each_once("--engine-option", engine_options)),
         grid=asked_grid,
         procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
         quality=asked_quality,
         device=device,
         output=output,
-        part=part,
         reproduce=reproduce,
     )
 
@@ -172,8 +204,9 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         variant=VariantFacts(
             name=job.variant.name,
             quant=job.variant.quant,
-            runtime=job.variant.runtime,
+            runtime=job.variant.engine,
             options=job.variant.loader_options.model_dump(),
+            engine_options=job.variant.typed_engine_options.model_dump(),
         ),
         environment=environment,
         # How often a sweep repeats the run is not how the run measures.
@@ -198,24 +231,27 @@ def _one_kind_of_prompt(grid: Given) -> Given:
     return {**grid, "prompts": ()}
 
 
-def _each_once(options: Sequence[str]) -> dict[str, Any]:
+def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in map(parse_option, options):
         if key in given:
-            raise SpecError(f"--option {key}: given twice, as {given[key]} and as {value}")
+            raise SpecError(f"{flag} {key}: given twice, as {given[key]} and as {value}")
         given[key] = value
     return given
 
 
-def _form(base: VariantSpec | None, form: Given, options: dict[str, Any]) -> VariantSpec:
+def _form(
+    base: VariantSpec | None, form: Given, options: dict[str, Any], engine_options: dict[str, Any]
+) -> VariantSpec:
     data: Given = base.model_dump(mode="json") if base else {"quant": "fp16"}
-    given = {key: value for key, value in form.items() if value is not None}
-    if base and (options or given) and "name" not in given:
+    given = {("engine" if key == "runtime" else key): value for key, value in form.items() if value is not None}
+    if base and (options or engine_options or given) and "name" not in given:
         # Another form than the config's must not pass under its name.
         data.pop("name")
     data |= given
-    if options:
-        data["options"] = data.get("options", {}) | options
+    for field, values in (("options", options), ("engine_options", engine_options)):
+        if values:
+            data[field] = data.get(field, {}) | values
     return validated(VariantSpec, data, where="command line")
 
 

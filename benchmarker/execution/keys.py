@@ -31,7 +31,8 @@ def result_key(
         "model": model.model_dump(mode="json"),
         "files": _files(Path(model.id)),
         "quant": variant.quant,
-        "runtime": variant.runtime,
+        "runtime": variant.engine,
+        "engine_options": variant.typed_engine_options.model_dump(mode="json"),
         "options": variant.loader_options.model_dump(mode="json"),
         "point": point._asdict(),
         "procedure": {

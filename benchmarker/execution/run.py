@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.cache import quantize_s
-from benchmarker.checkpoints.find import find_checkpoint, shapes_sha256
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, first_line
 from benchmarker.core.names import slug
 from benchmarker.core.units import gib, seconds
+from benchmarker.engines.base import TokenSource, UnsupportedError
+from benchmarker.engines.registry import ENGINES
 from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.execution.job import Job, blank_record
+from benchmarker.execution.job_file import changed_files, check_commit, check_unchanged
 from benchmarker.execution.keys import result_key
 from benchmarker.execution.quality_step import judged, plan_quality
 from benchmarker.explain.explain import explain
@@ -27,16 +30,19 @@ from benchmarker.hardware.device import find_device
 from benchmarker.hardware.environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.quantization.base import Checkpoint, Target
-from benchmarker.quantization.inspect import load_facts
-from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import summary
 from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Cell, LoadFacts, RunRecord, Sample
 from benchmarker.schema.record_io import write_record
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from benchmarker.quality.plan import Plan
 
 
 class Run:
@@ -88,6 +94,10 @@ class Run:
         return self.record
 
     def _measure(self) -> None:
+        check_unchanged(self.job, self.record.environment)
+        if self.job.part is None:
+            for name in changed_files(self.job):
+                self.terminal.line(f"note: {name} is not what it was when the job was saved")
         checkpoint = find_checkpoint(
             self.job.model,
             self.job.variant,
@@ -95,12 +105,40 @@ class Run:
             device=self.device.torch_name,
             check_config=self._check_lengths,
         )
+        check_commit(self.job, checkpoint.revision)
         tokenizer = load_tokenizer(checkpoint)
         self._check_prompts(checkpoint, tokenizer)
         plan = plan_quality(self.job, checkpoint, tokenizer, self.terminal)
         if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
-        benchmarker = self._load(checkpoint, tokenizer)
+        with ExitStack() as stack:
+            benchmarker = self._open(stack, checkpoint, tokenizer)
+            # Files may change while they are read, which takes minutes for a large model.
+            check_unchanged(self.job, self.record.environment)
+            self._measure_cells(benchmarker)
+            models = [benchmarker.source.model] if self.job.is_judged else []
+            # The model is handed over whole, so that it can make room for the baseline.
+            del benchmarker
+        if self.job.is_judged:
+            self._keep(**self._judge(plan, models, tokenizer))
+
+    def _judge(self, plan: Plan | None, models: list[PreTrainedModel | None], tokenizer: Any | None) -> dict[str, Any]:
+        """Fields of the record on quality.
+
+        Args:
+            models: The variant alone; it is taken out.
+        """
+        model = models.pop()
+        if model is not None:
+            taken = [model]
+            del model
+            return judged(self.job, plan, taken, tokenizer, self.device, self.terminal)
+        reason = f"{self.job.variant.engine} has no model in this process that could be judged"
+        self.terminal.line(f"no quality: {reason}")
+        return {"no_quality": reason}
+
+    def _measure_cells(self, benchmarker: SourceBenchmarker) -> None:
+        """Every cell of the job, and what is measured once after them."""
         for point in self.job.points():
             prompt_tokens = len(benchmarker.prompt(point).ids)
             batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
@@ -110,7 +148,7 @@ class Run:
             cell = self._with_origin(cell, point)
             if cell.status != "ok":
                 self.terminal.line(f"  {cell.status}: {cell.reason}")
-            self._keep(cells=(*self.record.cells, cell), runtime=benchmarker.runtime.facts())
+            self._keep(cells=(*self.record.cells, cell), runtime=benchmarker.source.facts())
             if self.job.part and cell.status in ("oom_gpu", "oom_host"):
                 # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
                 break
@@ -119,11 +157,6 @@ class Run:
             self._keep(**profiled(self.job, self.record, benchmarker, self.path, self.terminal))
         if self.job.procedure.energy:
             self._keep(**with_energy(self.job, self.record, benchmarker, self.terminal))
-        if self.job.is_judged:
-            # Handed over whole, so that the model can make room for the baseline.
-            models = [benchmarker.model]
-            del benchmarker
-            self._keep(**judged(self.job, plan, models, tokenizer, self.device, self.terminal))
 
     def _with_origin(self, cell: Cell, point: Point) -> Cell:
         """The cell with its key, and which of the texts that were asked for it has."""
@@ -173,47 +206,41 @@ class Run:
             f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
         )
 
-    def _load(self, checkpoint: Checkpoint, tokenizer: Any | None) -> ModelBenchmarker:
+    def _open(self, stack: ExitStack, checkpoint: Checkpoint, tokenizer: Any | None) -> SourceBenchmarker:
+        """The engine, with the checkpoint open until the stack is closed.
+
+        Raises:
+            UnsupportedError: The engine is not installed, or does not take this form.
+        """
         job, device = self.job, self.device
-        loader = LOADERS[job.variant.quant]
-        target = Target(device.torch_name, job.model.dtype)
-        options = job.variant.loader_options
-        prepared = loader.prepare(checkpoint, options, target, self.terminal)
-        self.terminal.line(f"loading {checkpoint.model_id} as {loader.summary}")
-        device.reset_peak()
-        started = time.perf_counter()
-        loaded = loader.load(prepared, options, target, self.terminal)
-        device.synchronize()
-        load_s = time.perf_counter() - started
-        peak = device.peak()
-        facts = load_facts(
-            loaded.model,
-            load_s=load_s,
-            quantize_s=quantize_s(prepared.folder),
-            peak_bytes=peak.allocated_bytes or peak.resident_bytes,
-            notes=loaded.notes,
-        )
-        self._loaded(facts, checkpoint)
-        return ModelBenchmarker(
-            loaded.model,
-            runtime=job.variant.runtime,
-            device=device,
+        engine, form = ENGINES[job.variant.engine], job.variant.form(job.model.dtype)
+        reason = engine.installed() or engine.takes(form, checkpoint)
+        if reason:
+            raise UnsupportedError(f"{engine.name}: {reason}")
+        source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, self.terminal))
+        self._loaded(source.loaded, checkpoint)
+        return SourceBenchmarker(
+            source,
+            checkpoint.config,
+            device,
             tokenizer=tokenizer,
             chat_template=job.model.chat_template,
             device_memory=self._device_memory,
         )
 
-    def _loaded(self, facts: LoadFacts, checkpoint: Checkpoint) -> None:
+    def _loaded(self, facts: LoadFacts | None, checkpoint: Checkpoint) -> None:
         model = self.record.model.model_copy(
             update={
                 "revision": checkpoint.revision,
                 "config_sha256": shapes_sha256(checkpoint.config),
-                "parameters": facts.parameters,
+                "parameters": facts.parameters if facts else None,
             }
         )
         self.record = self.record.model_copy(update={"model": model, "load": facts})
         if self.job.part:
             self._keep()
+        if facts is None:
+            return
         self.terminal.line(
             f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}, "
             f"{facts.bits_per_weight:.2f} bits a weight, peak {gib(facts.peak_bytes)}"

@@ -8,8 +8,8 @@ other programs on the same card too.
 
 from __future__ import annotations
 
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.record import Memory
 
@@ -18,8 +18,8 @@ class DeviceMemory:
     """Memory in use on the whole board. Make one before the process touches the card."""
 
     def __init__(self, device: Device) -> None:
-        self._board = find_board(device)
-        self.before_bytes = self._board.used_bytes() if self._board else None
+        self._gpu = find_gpu(device)
+        self.before_bytes = self._gpu.used_bytes() if self._gpu else None
         """In use when this was made; None on CPU, and where the driver does not say."""
 
     def growth_bytes(self) -> int | None:
@@ -28,7 +28,7 @@ class DeviceMemory:
         Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
         release.
         """
-        now = self._board.used_bytes() if self._board else None
+        now = self._gpu.used_bytes() if self._gpu else None
         if now is None or self.before_bytes is None:
             return None
         growth = now - self.before_bytes

@@ -36,10 +36,10 @@ UNKNOWN_LIMIT = 0.10
 _RULES: tuple[tuple[str, Category], ...] = (
     # Operators that make a view, allocate or ask a question: on a CPU up to a fifth of the time of a small model.
     (
-        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided|slice|unsqueeze|squeeze"
+        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice|unsqueeze_?|squeeze_?"
         r"|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?|lift_fresh|resize_\w*"
         r"|empty\w*|new_empty\w*|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
-        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
+        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|^MatMul[48]bit|Pregraph bytecode|AOTDispatcher",
         "bookkeeping",
     ),
     (r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce", "communication"),
@@ -62,10 +62,10 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
         "quantized matmul",
     ),
-    # Our own: see runtimes/*_kernel.py.
-    (r"^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
-    (r"^rows_kernel", "matmul"),
-    (r"^one_query_kernel", "attention"),
+    # Our own: see kernels/.
+    (r"^gemv_(gptq|nf4|int8)_kernel|^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
+    (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
+    (r"^decode_attention_kernel|^one_query_kernel", "attention"),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
     (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
@@ -81,7 +81,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
     ),
     (r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$", "copy/cast"),
     (
-        r"FillFunctor|clear_kernel|dynamic_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
+        r"FillFunctor|clear_kernel|dynamic_quant|int8_vectorwise_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
         "copy/cast",
     ),
     (

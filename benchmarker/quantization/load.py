@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Checkpoint, DType, Loaded, Progress, Silent, Target
+from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
-from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+from benchmarker.schema.experiment import ModelSpec, VariantSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,7 +37,7 @@ def load_model(
     Args:
         model: A hub id, a folder, or a model that ships with benchmarker: `qwen3-small`, or with `load_format="dummy"`
             the shape `qwen3-tiny`.
-        quant: `fp16`, `int8`, `gptq` or `bnb4`.
+        quant: As `--quant`: a name in `quantization.registry.LOADERS`, such as `int8`, or one of its aliases.
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
         dtype: Of what is not quantized.
         options: The loader's own, such as `{"group_size": 64}`.

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from benchmarker.quantization import bnb_4bit as bnb4
-from benchmarker.quantization import fp16
-from benchmarker.quantization import torchao_int8 as int8
+import re
+
+from benchmarker.core.errors import did_you_mean
+from benchmarker.quantization import bnb_4bit, bnb_8bit, fp16, torchao_int4, torchao_int8
 from benchmarker.quantization.base import Loader
 from benchmarker.quantization.gptq import loader as gptq
 
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
-    "int8": int8.LOADER,
+    "int8": torchao_int8.LOADER,
+    "int4": torchao_int4.LOADER,
     "gptq": gptq.LOADER,
-    "bnb4": bnb4.LOADER,
+    "bnb4": bnb_4bit.LOADER,
+    "bnb8": bnb_8bit.LOADER,
 }
+
+
+def quant_named(text: str) -> str:
+    """The quantization that goes by this name or alias: `nf4` is `bnb4`.
+
+    Raises:
+        ValueError: None does; with those that may be meant.
+    """
+    if text in LOADERS:
+        return text
+    plain = text.lower().replace("_", "-")
+    for name, loader in LOADERS.items():
+        if plain == name or plain in loader.aliases:
+            return name
+    raise ValueError(f"no loader '{text}'{_instead(plain)}")
+
+
+def _instead(plain: str) -> str:
+    """What may be meant: quantizations of as many bits where the name says how many, else the one spelt alike."""
+    gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
+    bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
+    if bits is None:
+        return did_you_mean(plain, LOADERS)
+    names = ", ".join(name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits)
+    title = "; that is a format of GGUF files" if gguf else ""
+    return f"{title}; in {bits[1]} bit there is {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarker.comparison.aggregate import keys_of
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.words import cell_words, duration_words, plural, reason_words, status_words
@@ -11,7 +12,7 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.report.limits import impossible
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import RunRecord, RuntimeFacts
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
@@ -40,6 +41,7 @@ def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...
         *_commits(records),
         *_sweeps(records),
         *_tuned_once(records),
+        *_other_texts(records),
         *_failed(rows),
         *_unfinished(records),
         *_unjudged(records),
@@ -127,6 +129,29 @@ def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
         f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
         "out faster or slower by more than the interval."
     ]
+
+
+def _other_texts(records: Sequence[RunRecord]) -> list[str]:
+    """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
+    form's arithmetic is not the same each time."""
+    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
+    lines: dict[str, str] = {}
+    for record in sorted(records, key=lambda each: each.moment):
+        name = record.variant.name
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            # Single runs were made at any time, with anything.
+            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
+                continue
+            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
+            if first != cell.first_tokens:
+                pairs = zip(first, cell.first_tokens, strict=False)
+                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
+                lines.setdefault(
+                    name,
+                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
+                    f"first round, from token {same + 1} on.",
+                )
+    return list(lines.values())
 
 
 def _variants_by(records: Sequence[RunRecord], of: Callable[[RunRecord], str | None]) -> dict[str, list[str]]:
@@ -255,10 +280,16 @@ def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     return [f"{_names(names)}: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()]
 
 
+def kernel_notes(runtime: RuntimeFacts) -> list[str]:
+    """What of a decode step was not a library's own kernel: no other program runs it so."""
+    if runtime.own_products:
+        return [runtime.own_products]
+    ours = [use.words() for use in runtime.kernels_used if use.origin == "benchmarker"]
+    return ["; ".join(ours)] if ours else []
+
+
 def _notes(records: Sequence[RunRecord]) -> list[str]:
     notes = [(record, note) for record in records if record.load for note in record.load.notes]
-    notes += [
-        (record, record.runtime.own_products) for record in records if record.runtime and record.runtime.own_products
-    ]
+    notes += [(record, note) for record in records if record.runtime for note in kernel_notes(record.runtime)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

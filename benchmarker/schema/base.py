@@ -7,15 +7,36 @@ misspelt option that is silently ignored makes a wrong measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ValidationError
 
 from benchmarker.core.errors import did_you_mean
 
+DType = Literal["float16", "bfloat16", "float32"]
+"""Types that a model's weights can have where they are not quantized, as torch names them."""
+Scalar = str | int | float | bool | None
+"""A value that can be given as `--option key=value`."""
 SHOWN_LENGTH = 60
 """A longer value is not repeated in a message."""
+
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""What can be measured: beyond that a number was edited, and products of such numbers are no longer finite."""
+Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
+"""A number of something, or a size in bytes."""
+Count = Annotated[int, Field(ge=0, le=10**18)]
+"""The same, never below nothing."""
+Positive = Annotated[int, Field(ge=1, le=10**18)]
+"""The same, never nothing."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
+"""A time that something took: never nothing, and less than thirty years."""
+Spent = Annotated[float, Field(ge=0, le=1e9)]
+"""Seconds that may add up to nothing."""
+Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
+"""What work took: never nothing."""
+Rate = Annotated[float, Field(ge=1, le=1e30)]
+"""What is done in a second: bytes, or operations."""
 
 
 class Plain(BaseModel):
@@ -27,7 +48,7 @@ class Plain(BaseModel):
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
 
     Args:
         kind: What was being validated.
@@ -62,3 +83,21 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+def changed_fields(before: Plain, after: Plain) -> list[str]:
+    """Fields whose values differ, as `packages.torch: 2.12.0, then 2.13.0`."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    return [
+        f"{place}: {old.get(place, 'nothing')}, then {new.get(place, 'nothing')}"
+        for place in {**old, **new}
+        if old.get(place) != new.get(place)
+    ]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

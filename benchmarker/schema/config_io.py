@@ -11,8 +11,8 @@ import yaml
 from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.base import Plain, first_problem
-from benchmarker.schema.experiment import Experiment, Scalar
+from benchmarker.schema.base import Plain, Scalar, first_problem
+from benchmarker.schema.experiment import Experiment
 from benchmarker.schema.shipped_configs import find_config, shipped_configs
 
 PlainT = TypeVar("PlainT", bound=Plain)
@@ -51,13 +51,35 @@ def read_experiment(path: Path) -> Experiment:
     Raises:
         SpecError: With the file, the key's path and the near miss.
     """
+    return parse_experiment(read_config_bytes(path), path)
+
+
+def read_config_bytes(path: Path) -> bytes:
+    """Content of a config file, or of one that ships with the program.
+
+    Raises:
+        SpecError: There is no such file, or it cannot be read.
+    """
     try:
-        data = yaml.load(find_config(path).read_text(encoding="utf-8"), Loader=_Yaml)
+        return find_config(path).read_bytes()
     except FileNotFoundError as error:
         shipped = ", ".join(shipped_configs())
         raise SpecError(f"{path}: there is no such file; configs that ship with benchmarker: {shipped}") from error
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_experiment(content: bytes, path: Path) -> Experiment:
+    """Check a config file's content.
+
+    Args:
+        path: Where the content is from, for messages.
+
+    Raises:
+        SpecError: With the file, the key's path and the near miss.
+    """
+    try:
+        data = yaml.load(content.decode("utf-8"), Loader=_Yaml)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

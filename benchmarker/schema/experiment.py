@@ -5,6 +5,7 @@ Frozen values, checked when they are made, before torch is imported or a byte is
 
 from __future__ import annotations
 
+import contextlib
 import re
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -12,14 +13,14 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from benchmarker.core.errors import did_you_mean
-from benchmarker.quantization.base import DType, Options
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.base import Plain, first_problem
+from benchmarker.engines.base import Form
+from benchmarker.engines.registry import ENGINES, OLD_NAMES, engine_name
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.registry import LOADERS, quant_named
+from benchmarker.schema.base import DType, Plain, Scalar, first_problem
 
-Scalar = str | int | float | bool | None
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
-RUNTIMES = ("eager", "graph", "compile")
 
 
 class ModelSpec(Plain):
@@ -53,37 +54,55 @@ class VariantSpec(Plain):
     name: Annotated[str, Field(min_length=1, max_length=80)]
     """Shown in the tables."""
     quant: str
-    runtime: str = "eager"
-    """`eager` is `model.generate`; `graph` a static cache and a decode step captured as a CUDA or HIP graph; `compile`
-    the same with the step compiled by torch (and captured too on a GPU)."""
+    engine: str = "eager"
+    """Who makes the tokens: `eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a
+    CUDA or HIP graph; `compile` the same with the step compiled by torch; `native` that with benchmarker's own kernels,
+    on a GPU. `runtime` is an older word for this key, and `graph` for `cuda_graph`."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """The loader's own."""
+    engine_options: dict[str, Scalar] = Field(default_factory=dict)
+    """The engine's own."""
 
     @field_validator("quant")
     @classmethod
     def _known_quant(cls, quant: str) -> str:
-        if quant not in LOADERS:
-            raise ValueError(f"no loader '{quant}'{did_you_mean(quant, LOADERS)}")
-        return quant
+        return quant_named(quant)
 
-    @field_validator("runtime")
+    @field_validator("engine")
     @classmethod
-    def _known_runtime(cls, runtime: str) -> str:
-        if runtime not in RUNTIMES:
-            raise ValueError(f"no runtime '{runtime}'{did_you_mean(runtime, RUNTIMES)}")
-        return runtime
+    def _known_engine(cls, engine: str) -> str:
+        if engine not in ENGINES:
+            raise ValueError(f"no engine '{engine}'{did_you_mean(engine, ENGINES)}")
+        return engine
 
     @model_validator(mode="before")
     @classmethod
     def _name_after_quant(cls, data: Any) -> Any:
         if isinstance(data, dict) and "name" not in data and isinstance(data.get("quant"), str):
+            with contextlib.suppress(ValueError):
+                data = {**data, "quant": quant_named(data["quant"])}
             parts = [data["quant"]]
             if isinstance(data.get("options"), dict):
                 parts += [f"{key}={value}" for key, value in data["options"].items()]
-            if data.get("runtime", "eager") != "eager":
-                parts.append(str(data["runtime"]))
+            if isinstance(data.get("engine_options"), dict):
+                parts += [f"{key}={value}" for key, value in data["engine_options"].items()]
+            if data.get("engine", "eager") != "eager":
+                parts.append(str(data["engine"]))
             return {**data, "name": " ".join(parts)}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_words(cls, data: Any) -> Any:
+        # pydantic calls the last of these first, so that the name is made of today's words.
+        if not isinstance(data, dict):
+            return data
+        if "runtime" in data:
+            if "engine" in data:
+                raise ValueError("engine and runtime are one key; give one of them")
+            data = {("engine" if key == "runtime" else key): value for key, value in data.items()}
+        engine = data.get("engine")
+        return {**data, "engine": engine_name(engine)} if isinstance(engine, str) and engine in OLD_NAMES else data
 
     @model_validator(mode="after")
     def _known_options(self) -> Self:
@@ -91,12 +110,34 @@ class VariantSpec(Plain):
             _ = self.loader_options
         except ValidationError as error:
             raise ValueError(f"options: {first_problem(error, LOADERS[self.quant].options)}") from None
+        try:
+            _ = self.typed_engine_options
+        except ValidationError as error:
+            raise ValueError(f"engine_options: {first_problem(error, ENGINES[self.engine].options)}") from None
         return self
 
     @property
     def loader_options(self) -> Options:
         """The options as the loader's own type, defaults filled in."""
         return LOADERS[self.quant].options.model_validate(self.options)
+
+    @property
+    def typed_engine_options(self) -> Options:
+        """The engine's options as its own type, defaults filled in."""
+        return ENGINES[self.engine].options.model_validate(self.engine_options)
+
+    @property
+    def runtime(self) -> str:
+        """An older word for `engine`."""
+        return self.engine
+
+    def form(self, dtype: DType) -> Form:
+        """What an engine is told to open.
+
+        Args:
+            dtype: Of what is not quantized.
+        """
+        return Form(self.quant, self.loader_options, dtype, self.typed_engine_options)
 
 
 class Point(NamedTuple):

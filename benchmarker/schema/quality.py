@@ -6,31 +6,33 @@ window share their subject, so that treating them as independent would understat
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from benchmarker.schema.base import Plain
+from pydantic import Field
+
+from benchmarker.schema.base import Number, Plain, Whole
 
 
 class Divergence(Plain):
     """How far one model's predictions are from the baseline's, over all scored tokens."""
 
-    ln_ratio: float
+    ln_ratio: Number
     """ln(perplexity / baseline's perplexity), token by token on the same text: 0 where nothing was lost."""
-    ln_ratio_error: float | None
+    ln_ratio_error: Number | None
     """Its standard error. Of the paired difference, which is many times smaller than either perplexity's own. None for
     a single window, as all standard errors here."""
-    kl_mean: float
+    kl_mean: Number
     """Kullback-Leibler divergence: what is lost by predicting with this model where the baseline is right."""
-    kl_mean_error: float | None
-    kl_median: float
-    kl_90: float
+    kl_mean_error: Number | None
+    kl_median: Number
+    kl_90: Number
     """90th percentile over the tokens."""
-    kl_99: float
-    kl_max: float
-    same_top: float
+    kl_99: Number
+    kl_max: Number
+    same_top: Number
     """Share of the tokens at which both models think the same next token likeliest."""
-    same_top_error: float | None
-    probability_rms: float
+    same_top_error: Number | None
+    probability_rms: Number
     """Root mean square of the change of the probability that the text's own token was given."""
 
 
@@ -45,13 +47,13 @@ class TaskResult(Plain):
     metric: str
     """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood.
     With the filter that cut the answer out of a longer text, where one did: `exact_match (strict-match)`."""
-    few_shots: int
+    few_shots: Whole
     """Examples before each question."""
     asked: tuple[str, ...] = ()
     """All that --tasks asked for, as it was written: one name may stand for several tasks. Empty in older records."""
-    limit: int | None = None
+    limit: Whole | None = None
     """Questions of each task that were asked for; None for all."""
-    right: tuple[bool, ...]
+    right: Annotated[tuple[bool, ...], Field(min_length=1)]
     """Whether each question was answered rightly, in the order of the data set."""
 
     @property
@@ -62,12 +64,12 @@ class TaskResult(Plain):
 class WindowMeans(Plain):
     """One window of the text: what every mean and every standard error can be computed from again."""
 
-    nats: float
+    nats: Number
     """Mean surprise at the text's own tokens: -ln of the probability that they were given."""
-    baseline_nats: float
-    kl: float
-    same_top: float
-    squared_change: float
+    baseline_nats: Number
+    kl: Number
+    same_top: Number
+    squared_change: Number
     """Mean square of the change of the own token's probability."""
 
 
@@ -81,34 +83,34 @@ class Quality(Plain):
     text_asked: str | None = None
     """As --eval-text gave it: a data set may be named without its split. None for the shipped one, and in older
     records."""
-    text_tokens: int
-    window_tokens: int
-    scored_from: int
+    text_tokens: Whole
+    window_tokens: Whole
+    scored_from: Whole
     """First position in a window whose next token is scored: what stands before it is context only."""
-    begins_with: int | None
+    begins_with: Whole | None
     """Token put at the beginning of every window (BOS); None where the tokenizer puts none."""
-    positions: int
+    positions: Whole
     """Tokens scored, over all windows."""
-    top_k: int | None
+    top_k: Whole | None
     """Tokens that each distribution was kept with; the others were lumped together, so that divergences are lower
     bounds. None where all of them were kept."""
-    perplexity: float
-    perplexity_error: float | None
+    perplexity: Number
+    perplexity_error: Number | None
     """Standard error, for the text: another text of the same kind would differ by that much."""
     baseline: str
     """The model that this one is held against."""
     is_baseline: bool
     """Whether it is that model itself: then `against` is `noise`."""
-    baseline_perplexity: float
+    baseline_perplexity: Number
     against: Divergence
     noise: Divergence
     """Of the baseline from itself, run twice: a divergence that is not larger is not the quantization's."""
     windows: tuple[WindowMeans, ...]
-    seconds: float
+    seconds: Number
     """For all of it, loading the baseline included."""
-    file_bytes: int
+    file_bytes: Whole
     """Size of the temporary file that the distributions were kept in."""
-    extra_bytes: int | None
+    extra_bytes: Whole | None
     """Most bytes of live tensors beyond the model's own while it was scored. None on CPU."""
 
     @property

@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Count, Number, Plain, Positive, Seconds, Whole
 from benchmarker.schema.energy import Energy as Energy
 from benchmarker.schema.energy import EnergyWindow as EnergyWindow
+from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel as Kernel
 from benchmarker.schema.profile import Profile as Profile
 from benchmarker.schema.quality import Quality, TaskResult
@@ -27,30 +28,30 @@ CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash",
 class Sample(Plain):
     """One timed repeat."""
 
-    latency_s: float = Field(gt=0)
+    latency_s: Seconds
     """End to end, from the call to the last token, with the device drained at both ends."""
-    ttft_s: float | None = Field(default=None, gt=0)
+    ttft_s: Seconds | None = None
     """Time to first token: from the call until the first new token is known."""
-    tpot_s: float | None = Field(default=None, gt=0)
+    tpot_s: Seconds | None = None
     """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
-    new_tokens: int = Field(ge=0)
+    new_tokens: Count
     """Tokens made per sequence, counted in the output."""
-    peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: Whole | None = None
     """Most bytes of live tensors during this repeat. None on CPU."""
 
 
 class Memory(Plain):
     """Peaks over the timed repeats of one cell."""
 
-    peak_allocated_bytes: int | None = None
+    peak_allocated_bytes: Whole | None = None
     """Most bytes of live tensors, as torch's allocator counts them. None on CPU."""
-    peak_reserved_bytes: int | None = None
+    peak_reserved_bytes: Whole | None = None
     """Most bytes the allocator held from the driver. None on CPU."""
-    device_used_bytes: int | None = None
+    device_used_bytes: Whole | None = None
     """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
-    peak_resident_bytes: int | None = None
+    peak_resident_bytes: Whole | None = None
     """Most resident memory of the process. Given on CPU, where it is the memory needed."""
-    graph_pool_bytes: int | None = None
+    graph_pool_bytes: Whole | None = None
     """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
     None where nothing is captured."""
 
@@ -58,26 +59,26 @@ class Memory(Plain):
 class Conditions(Plain):
     """The board while one cell's repeats were timed, sampled by another process through the driver."""
 
-    samples: int
-    sm_clock_mhz: int | None = None
+    samples: Whole
+    sm_clock_mhz: Whole | None = None
     """Median clock of the compute units."""
-    sm_clock_full_mhz: int | None = None
+    sm_clock_full_mhz: Whole | None = None
     """The clock that the board runs at by default when nothing holds it back."""
-    temperature_c: float | None = None
+    temperature_c: Number | None = None
     """The highest."""
-    power_w: float | None = None
+    power_w: Number | None = None
     """Mean of the board's own readings, which it averages over up to a second."""
     throttled_by: tuple[str, ...] | None = ()
     """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`. None where the driver does not
     say."""
-    processes: int | None = None
+    processes: Whole | None = None
     """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
 
 
 class StepFacts(Plain):
     """The decode step that a runtime with a static cache had ready for the shape of one cell."""
 
-    graph_kernels: int | None = None
+    graph_kernels: Whole | None = None
     """Kernels, copies and fills in its graph, by the driver's own count. None where none is captured."""
     attention: str | None = None
     """How it attends to the cache, and whether it reads all of it."""
@@ -86,12 +87,12 @@ class StepFacts(Plain):
 class Cell(Plain):
     """One point of the grid."""
 
-    prompt_tokens: int = Field(ge=1)
-    new_tokens: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
-    depth: int = Field(default=0, ge=0)
+    prompt_tokens: Positive
+    new_tokens: Positive
+    batch_size: Positive
+    depth: Count = 0
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
-    text: int | None = Field(default=None, ge=0)
+    text: Count | None = None
     """Which of the texts that were asked for the prompt is, from 0. None for a prompt of a length."""
     status: CellStatus
     reason: str | None = None
@@ -106,13 +107,13 @@ class Cell(Plain):
     memory: Memory = Memory()
     step: StepFacts | None = None
     """None for `generate`, which has none ready, and in records from before each cell said so."""
-    first_tokens: tuple[int, ...] = ()
+    first_tokens: tuple[Whole, ...] = ()
     """The first new tokens of the first sequence, at most 64."""
     flags: tuple[str, ...] = ()
     """What a reader should know before believing the cell, such as `unstable_warmup`."""
     key: str | None = None
     """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
-    timed_at: tuple[float, float] | None = None
+    timed_at: tuple[Number, Number] | None = None
     """Unix times between which the repeats were timed."""
     energy: Energy | None = None
     """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
@@ -134,7 +135,7 @@ class ModelFacts(Plain):
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
     """The 16- or 32-bit type of what is not quantized."""
-    parameters: int | None = None
+    parameters: Whole | None = None
     """Each shared tensor counted once."""
     trust_remote_code: bool = False
     chat_template: bool = False
@@ -148,29 +149,31 @@ class VariantFacts(Plain):
     runtime: str
     options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     """All of the loader's options, defaults included."""
+    engine_options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """All of the engine's options, defaults included. Empty for an engine that has none."""
 
 
 class LoadFacts(Plain):
     """What loading cost, and what it made."""
 
-    load_s: float
+    load_s: Number
     """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
-    quantize_s: float | None = None
+    quantize_s: Number | None = None
     """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
     `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
-    peak_bytes: int | None = None
+    peak_bytes: Whole | None = None
     """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
-    weight_bytes: int = Field(gt=0)
+    weight_bytes: Positive
     """Unique storages of all parameters and buffers, with the scales that quantization adds."""
-    parameters: int = Field(gt=0)
+    parameters: Positive
     """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
-    bits_per_weight: float
+    bits_per_weight: Number
     """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
-    quantized_fraction: float
+    quantized_fraction: Number
     """Share of the parameters that is stored in fewer than 16 bits."""
-    linear_classes: dict[str, int]
+    linear_classes: dict[str, Whole]
     """Class of each linear layer, with how many there are."""
-    weight_classes: dict[str, int]
+    weight_classes: dict[str, Whole]
     """Class of each linear layer's weight tensor: torchao's linears are plain `Linear`, their weights are not."""
     lm_head_dtype: str
     lm_head_tied: bool
@@ -186,33 +189,35 @@ class RuntimeFacts(Plain):
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
     kv_cache: Literal["dynamic", "static", "paged"]
-    setup_s: float | None = None
+    setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""
     setup_cache: Literal["cold", "warm"] | None = None
     """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
     compiled: Literal["layer", "step"] | None = None
     """What one compilation covers: a decoder layer, which all layers run, or the whole step."""
-    frames_compiled: int | None = None
+    frames_compiled: Whole | None = None
     """Graphs that the compiler made, over all shapes."""
-    graph_breaks: int | None = None
+    graph_breaks: Whole | None = None
     """None where nothing was compiled; else 0, since a break is an error before anything is timed."""
-    recompilations: int | None = None
+    recompilations: Whole | None = None
     """While timing: one makes the cell `unsupported`."""
-    graphs_captured: int | None = None
+    graphs_captured: Whole | None = None
     """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
-    graph_replays: int | None = None
+    graph_replays: Whole | None = None
     """Decode steps in timed runs that were a replay of such a graph."""
-    graph_kernels: int | None = None
+    graph_kernels: Whole | None = None
     """Kernels, copies and fills in the graph that ran last, by the driver's own count: a step that runs more of them
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    kernels_used: tuple[KernelUse, ...] = ()
+    """Whose kernels a decode step uses. Empty in records from before this was a value."""
     own_products: str | None = None
-    """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
+    """The same of this program's own kernels, in sentences, in records from before `kernels_used`."""
     engine_version: str | None = None
     """Of an engine that is a program of its own. None where the versions of the environment tell it."""
-    kernels_per_token: float | None = None
+    kernels_per_token: Number | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""
 
@@ -223,9 +228,9 @@ class DeviceFacts(Plain):
     kind: Literal["cuda", "rocm", "cpu"] | None
     """None where an imported log does not say."""
     name: str
-    index: int | None = None
+    index: Whole | None = None
     uuid: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
     capability: str | None = None
     """Compute capability as `9.0`, or the gfx architecture on ROCm."""
     driver: str | None = None
@@ -238,11 +243,11 @@ class Environment(Plain):
 
     device: DeviceFacts
     cpu: str | None
-    cores: int | None
+    cores: Whole | None
     """Logical processors this process may use."""
-    threads: int | None
+    threads: Whole | None
     """torch's intra-operator threads."""
-    memory_bytes: int | None
+    memory_bytes: Whole | None
     system: str | None
     python: str | None
     packages: dict[str, str]
@@ -258,7 +263,7 @@ class Imported(Plain):
 
     source: str
     """Name of the log, without its folder."""
-    line: int
+    line: Whole
     """Where the run begins in it."""
     evidence: str
     """What says which variant it is: a line of the log, or an option."""
@@ -283,7 +288,7 @@ class RunRecord(Plain):
     """`running` in a file means that the process died before it could say more."""
     reason: str | None = None
     """Why a run failed before it could measure, in one sentence."""
-    round: int = Field(default=0, ge=0)
+    round: Count = 0
     """Which round of a sweep; 0 for a single run."""
     sweep: str | None = None
     """When that sweep began: rounds of another one are other rounds. None for a single run."""
@@ -295,7 +300,7 @@ class RunRecord(Plain):
     runtime: RuntimeFacts | None = None
     limits: Limits | None = None
     """What the device does at best. None in records from before this was measured."""
-    text_tokens: tuple[int, ...] = ()
+    text_tokens: tuple[Whole, ...] = ()
     """Lengths of the texts that were asked for, known before the first cell."""
     cells: tuple[Cell, ...] = ()
     profile: Profile | None = None

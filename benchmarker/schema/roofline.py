@@ -17,7 +17,7 @@ MBU: Databricks, "LLM inference performance engineering: best practices" (2023).
 
 from __future__ import annotations
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Count, Number, Plain, Positive, Rate, Whole
 
 MBU_LIMIT = 1.02
 """Above it the bytes are counted wrong, or the bandwidth was measured wrong."""
@@ -26,24 +26,24 @@ MBU_LIMIT = 1.02
 class Limits(Plain):
     """What the device does at best, measured in this process before it loaded a model."""
 
-    read_bytes_per_s: float
+    read_bytes_per_s: Rate
     """Summing an array."""
-    copy_bytes_per_s: float
+    copy_bytes_per_s: Rate
     """Copying one half of the array over the other: bytes read plus bytes written."""
-    array_bytes: int
+    array_bytes: Whole
     """Size of that array: several times the cache, on a GPU 2 GiB."""
-    matmul_flops_per_s: float
+    matmul_flops_per_s: Rate
     """Of square matrices in the model's type, 2 * n^3 operations each."""
     matmul_dtype: str
-    matmul_size: int
+    matmul_size: Whole
     """n."""
-    cache_bytes: int | None = None
+    cache_bytes: Whole | None = None
     """The device's last cache before its memory. None where nothing says."""
-    launch_s: float | None = None
+    launch_s: Number | None = None
     """Host time to launch one empty kernel, many back to back, outside torch's operators. None on CPU."""
-    operator_s: float | None = None
+    operator_s: Number | None = None
     """The same for torch's smallest operator, with Python and the dispatcher. None on CPU."""
-    graph_kernel_s: float | None = None
+    graph_kernel_s: Number | None = None
     """Time of one empty kernel inside a replayed graph: what is left of a launch there. None on CPU."""
 
     @property
@@ -55,18 +55,18 @@ class Limits(Plain):
 class Demand(Plain):
     """What the work of one cell cannot do without, counted from the loaded tensors."""
 
-    weight_bytes: int
+    weight_bytes: Positive
     """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
     sequence. Shared storage counts once."""
-    kv_bytes_per_token: int
+    kv_bytes_per_token: Whole
     """KV cache of one position of one sequence."""
-    context_tokens: float
+    context_tokens: Number
     """Positions in the cache before a step, mean over the decode steps."""
-    kv_bytes: int
+    kv_bytes: Count
     """KV cache read by a mean decode step, all sequences together."""
-    decode_flops: int
+    decode_flops: Count
     """Of a mean decode step, all sequences together."""
-    prefill_flops: int
+    prefill_flops: Positive
     """Of the prompt, with logits for its last position alone."""
 
     @property

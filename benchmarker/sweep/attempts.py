@@ -12,7 +12,7 @@ from benchmarker.comparison.words import reason_words, status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
-from benchmarker.hardware.monitor import is_shared, why_invalid
+from benchmarker.hardware.conditions import is_shared, why_invalid
 from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Cell, RunRecord
 from benchmarker.schema.record_io import read_record, write_record

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import Job
+from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.record import Cell, RunRecord
@@ -155,7 +156,7 @@ def _sweep_up(folder: Path) -> None:
 
 def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
     for path in sorted(folder.glob("*.json")):
-        if path.name == SWEEP_FILE:
+        if path.name == SWEEP_FILE or is_job_file(path):
             continue
         try:
             yield path, read_record(path)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.cli.run import known_options, read_job
+from benchmarker.cli.run import PROGRAM, known_options, read_job
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.execution.job import Job
-from benchmarker.schema.config_io import read_experiment
+from benchmarker.execution.job_file import is_job_file, saved_jobs
+from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.experiment import Experiment
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
@@ -51,14 +53,16 @@ class Asked:
     """What a sweep is to do."""
 
     config: Path
+    config_sha256: str
+    """Of the content that the jobs were made from."""
     arguments: tuple[str, ...]
-    """Names of variants, and options: all that `--resume` needs to ask for the same again."""
-    options: tuple[str, ...]
-    """Passed on to every run."""
-    names: Mapping[str, str]
-    """The config's name of each variant, by the name that the tables show."""
+    """Names of variants, and options: what `--resume` says that it repeats or replaces."""
+    display: tuple[str, ...]
+    """Options that say how much every run prints."""
     jobs: Mapping[str, Job]
-    """By the same name."""
+    """By the name that the tables show."""
+    saved: tuple[Job, ...]
+    """Jobs that the folder holds from before."""
     baseline: str
     rounds: int
     seed: int
@@ -76,28 +80,37 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
     Raises:
         BenchmarkerError: The config, a name or an option is wrong.
     """
-    experiment = read_experiment(config)
+    content = read_config_bytes(config)
+    experiment = parse_experiment(content, config)
+    content_sha256 = hashlib.sha256(content).hexdigest()
     words, options = split_arguments(arguments)
     names, word = chosen(experiment, words, config)
     if word and not settings.resume:
         raise SpecError(f"{word}: no variant of {config}; to go on with a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, config) if settings.resume else None)
     before, notes = _before(config, folder, settings)
-    display = [option for option in options if option in DISPLAY]
-    if before and len(display) == len(options) and len(words) == bool(word):
+    display = tuple(option for option in options if option in DISPLAY)
+    options = [option for option in options if option not in DISPLAY]
+    saved = tuple(saved_jobs(folder)) if before else ()
+    jobs: dict[str, Job] | None = None
+    if before and not options and len(words) == bool(word):
         words, options = split_arguments(_lasting(before.arguments))
-        names, _ = chosen(experiment, words, config)
-        options += display
+        jobs = _as_saved(saved, before.config, words, options)
+        names = words if jobs else chosen(experiment, words, config)[0]
     lasting = _lasting((*names, *options))
-    jobs = _jobs(config, names, options)
+    config_sha256 = next((job.origin.config_sha256 for job in (jobs or {}).values() if job.origin), content_sha256)
+    notes = (*notes, *_edited(config, content_sha256, saved, is_used=jobs is None))
+    jobs = jobs or _jobs(config, experiment, names, options)
     first = experiment.baseline or experiment.variants[0].name
+    baseline = next((shown for name, shown in zip(names, jobs, strict=True) if name == first), first)
     return Asked(
         config=config,
+        config_sha256=config_sha256,
         arguments=lasting,
-        options=tuple(options),
-        names={shown: name for shown, (name, _) in jobs.items()},
-        jobs={shown: job for shown, (_, job) in jobs.items()},
-        baseline=next((shown for shown, (name, _) in jobs.items() if name == first), first),
+        display=display,
+        jobs=jobs,
+        saved=saved,
+        baseline=baseline,
         rounds=settings.rounds or (before.rounds if before else experiment.procedure.rounds),
         seed=_seed(settings, before),
         folder=folder,
@@ -139,6 +152,8 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise SpecError(f"no option '{name}'{did_you_mean(name, known)}")
         elif name == "--config":
             raise SpecError("--config: a sweep's config stands by itself, and there is one already")
+        elif name == "--job":
+            raise SpecError("--job: is measured by `benchmarker run`; a sweep takes a config")
         else:
             is_value = known[name] and name == word
             options.append(word)
@@ -159,11 +174,6 @@ def chosen(experiment: Experiment, words: Sequence[str], config: Path) -> tuple[
     return [name for name in known if not wanted or name in wanted], Path(others[0]) if others else None
 
 
-def arguments_of(config: Path, variant: str, options: Sequence[str]) -> list[str]:
-    """Those of a run of one variant."""
-    return ["--config", str(config), "--variant", variant, *options]
-
-
 def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
     """The sweep to go on with.
 
@@ -180,7 +190,7 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
         return None, (f"{error}; the records beside it are used",)
     if before and Path(before.config).resolve() != config.resolve():
         raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}; give that one")
-    if not before and folder and any(folder.glob("*.json")):
+    if not before and folder and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to go on with; this is a new one",)
 
@@ -203,23 +213,51 @@ def _seed(settings: Settings, before: SweepFile | None) -> int:
     return before.seed if before else random.randrange(SEEDS)
 
 
-def _jobs(config: Path, variants: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, Job]]:
+def _edited(config: Path, content_sha256: str, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
+    """A line where the config is not what the folder's jobs were made from, with what is measured then."""
+    if all(job.origin is None or job.origin.config_sha256 == content_sha256 for job in saved):
+        return ()
+    way = (
+        "it is measured as it is now, because variants or options are given"
+        if is_used
+        else "the jobs saved in the folder are measured, as it was then; a new sweep measures it as it is now"
+    )
+    return (f"--resume: {config} has changed since this sweep began; {way}",)
+
+
+def _as_saved(
+    saved: Sequence[Job], config: str, variants: Sequence[str], options: Sequence[str]
+) -> dict[str, Job] | None:
+    """The jobs of these variants as the folder has them; None where one is missing or was made with other options."""
+    by_command = {job.reproduce: job for job in saved}
+    commands = [f"{PROGRAM} {shlex.join(_arguments(config, variant, options))}" for variant in variants]
+    if not commands or not by_command.keys() >= set(commands):
+        return None
+    return {by_command[command].variant.name: by_command[command] for command in commands}
+
+
+def _arguments(config: str, variant: str, options: Sequence[str]) -> list[str]:
+    """Those of a run of one variant."""
+    return ["--config", config, "--variant", variant, *options]
+
+
+def _jobs(config: Path, experiment: Experiment, variants: Sequence[str], options: Sequence[str]) -> dict[str, Job]:
     """Check every run before the first one starts.
 
     Returns:
-        For each name that the tables will show, the config's name and the job.
+        The jobs by the names that the tables will show.
 
     Raises:
         BenchmarkerError: A run would be refused.
     """
-    jobs: dict[str, tuple[str, Job]] = {}
+    jobs: dict[str, Job] = {}
     for variant in variants:
-        job = read_job(arguments_of(config, variant, options))
+        job = read_job(_arguments(str(config), variant, options), experiment)
         if job is None:
             raise SpecError("--help stands before the config: benchmarker sweep --help")
         if job.variant.name in jobs:
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
-        jobs[job.variant.name] = (variant, job)
+        jobs[job.variant.name] = job
     return jobs
 
 

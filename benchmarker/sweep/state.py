@@ -5,22 +5,21 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarker.cli.run import PROGRAM
 from benchmarker.core.names import slug
-from benchmarker.execution.job import Job
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job import Job, Part
+from benchmarker.execution.job_file import job_path
 from benchmarker.hardware.monitor import Monitor
 from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.sweep.folder import SweepFile
 from benchmarker.sweep.live_table import Standing
-from benchmarker.sweep.request import Asked, Settings, arguments_of
+from benchmarker.sweep.request import Asked, Settings
 from benchmarker.sweep.retries import Fault
 
 RUN = (sys.executable, "-m", "benchmarker.run")
@@ -44,26 +43,22 @@ class Site:
     """On the monotonic clock."""
     sweep: SweepFile
     """As it is written in the folder."""
+    jobs: Mapping[str, Job]
+    """By the name that the tables show, each with its origin."""
     run: tuple[str, ...] = RUN
     """What a child is started with, before its arguments."""
     report: tuple[str, ...] = REPORT
     """What draws the report, before its arguments."""
 
     def job(self, variant: str) -> Job:
-        return self.asked.jobs[variant]
+        return self.jobs[variant]
 
     def points(self, variant: str) -> list[Point]:
         return self.job(variant).grid.points()
 
     def keys(self) -> dict[str, list[str]]:
         """Of each variant's cells, by position."""
-        return {
-            name: [
-                result_key(job.model, job.variant, point, job.procedure, self.environment)
-                for point in job.grid.points()
-            ]
-            for name, job in self.asked.jobs.items()
-        }
+        return {name: list(job.origin.keys) for name, job in self.jobs.items() if job.origin}
 
     def record_path(self, variant: str, round_number: int) -> Path:
         """A name that no other attempt has."""
@@ -72,15 +67,16 @@ class Site:
     def command(
         self, variant: str, round_number: int, cells: Sequence[int], record: Path, *, profile: bool
     ) -> list[str]:
-        """What starts a child."""
-        return [
-            *self.run,
-            *self._arguments(variant),
-            *([] if profile else ["--no-profile"]),
-            *("--only", "timing"),
-            *("--record", str(record), "--sweep", self.sweep.started_at, "--round", str(round_number)),
-            *("--cells", ",".join(map(str, cells))),
-        ]
+        """What starts a child that times cells."""
+        part = Part(
+            record=record,
+            sweep=self.sweep.started_at,
+            round=round_number,
+            cells=tuple(cells),
+            only="timing",
+            profile=profile,
+        )
+        return self._command(variant, part)
 
     def quality_path(self, variant: str) -> Path:
         """A temporary record, under a name that the next sweep sweeps up."""
@@ -88,11 +84,11 @@ class Site:
 
     def quality_command(self, variant: str, record: Path) -> list[str]:
         """What starts a child that times nothing."""
-        return [*self.run, *self._arguments(variant), "--only", "quality", "--record", str(record)]
+        return self._command(variant, Part(record=record, sweep=self.sweep.started_at, only="quality"))
 
     def alone(self, variant: str, point: Point | None = None) -> str:
         """The command that measures one cell, or the whole variant, without a sweep."""
-        arguments = self._arguments(variant)
+        arguments: list[str] = []
         if point:
             if point.prompt_tokens is not None:
                 arguments += ["--prompt-tokens", str(point.prompt_tokens)]
@@ -100,10 +96,11 @@ class Site:
                 arguments += ["--prompt", point.prompt or ""]
             arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
             arguments += ["--depth", str(point.depth)] if point.depth else []
-        return f"{PROGRAM} {shlex.join(arguments)}"
+        return f"{self.job(variant).reproduce} {shlex.join(arguments)}".strip()
 
-    def _arguments(self, variant: str) -> list[str]:
-        return arguments_of(self.asked.config, self.asked.names[variant], self.asked.options)
+    def _command(self, variant: str, part: Part) -> list[str]:
+        job = str(job_path(self.folder, variant))
+        return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.asked.display]
 
 
 @dataclass

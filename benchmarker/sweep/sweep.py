@@ -18,6 +18,8 @@ from benchmarker.comparison.words import duration_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.names import slug
+from benchmarker.execution.job import Job
+from benchmarker.execution.job_file import is_job_file, refuse_changed, with_origin, write_job
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.experiment import ModelSpec
 from benchmarker.schema.record import Environment
@@ -46,7 +48,8 @@ class Seams:
     """What draws the report, before its arguments."""
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
-    look_for: Callable[[ModelSpec], None] = look_for
+    look_for: Callable[[ModelSpec], str | None] = look_for
+    """Sees whether there is a model, and says its hub commit."""
 
 
 DEFAULTS = Settings()
@@ -82,9 +85,9 @@ def run_sweep(
     if settings.dry_run:
         return []
     first = next(iter(asked.jobs.values()))
-    if not settings.resume:
-        # It is the model of all variants, each of which would say so.
-        seams.look_for(first.model)
+    # It is the model of all variants, each of which would say that there is none. What was measured of it before is
+    # gone on with all the same.
+    commit = _commit_before(asked, first.model) if settings.resume else seams.look_for(first.model)
     surroundings = seams.look_around(first.device)
     site = Site(
         asked=asked,
@@ -94,11 +97,30 @@ def run_sweep(
         monitor=seams.find_monitor(surroundings),
         deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
         sweep=sweep_file(asked),
+        jobs=planned_jobs(asked, surroundings, commit=commit),
         run=seams.run,
         report=seams.report,
     )
     with locked(site.folder):
         return _run(site, forecast, terminal)
+
+
+def planned_jobs(asked: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
+    """The jobs with what their processes are to find.
+
+    Args:
+        commit: Hub commit of the model; None where it is not known.
+    """
+    return {
+        name: with_origin(job, surroundings, config=asked.config, config_sha256=asked.config_sha256, commit=commit)
+        for name, job in asked.jobs.items()
+    }
+
+
+def _commit_before(asked: Asked, model: ModelSpec) -> str | None:
+    """Hub commit that the folder's sweep began with; None where it did not know it."""
+    commits = [job.origin.commit for job in asked.saved if job.origin and job.model == model]
+    return next((commit for commit in commits if commit), None)
 
 
 def _new_folder(asked: Asked, surroundings: Environment) -> Path:
@@ -136,11 +158,12 @@ def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
         ResultsError: There is a sweep already, which nobody asked to resume.
     """
     asked = site.asked
-    if not site.settings.resume and any(site.folder.glob("*.json")):
+    if not site.settings.resume and any(not is_job_file(path) for path in site.folder.glob("*.json")):
         raise ResultsError(
             f"{site.folder}: there are records already; add --resume to go on with that sweep, "
             "or choose another folder with --output"
         )
+    refuse_changed(asked.saved, list(site.jobs.values()))
     stock = take_stock(
         site.folder,
         asked.jobs,
@@ -158,6 +181,10 @@ def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
         terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
     if site.sweep != asked.before:
         write_sweep_file(site.folder, site.sweep)
+    # After the file that makes this a sweep's folder: one that was killed in between is gone on with from its config.
+    for job in site.jobs.values():
+        if job not in asked.saved:
+            write_job(job, site.folder)
     return stock
 
 

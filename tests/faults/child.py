@@ -18,19 +18,19 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("script", type=Path)
-    for option in ("--config", "--variant", "--record", "--cells"):
-        parser.add_argument(option)
-    parser.add_argument("--round", type=int, default=0)
-    parser.add_argument("--sweep")
-    parser.add_argument("--only", default="timing")
-    given, others = parser.parse_known_args()
+    parser.add_argument("--job", type=Path)
+    parser.add_argument("--part", type=json.loads)
+    words, _ = parser.parse_known_args()
     end_with_parent()
-    script = json.loads(given.script.read_text())
+    script = json.loads(words.script.read_text())
+    job = json.loads(words.job.read_text())
+    given = argparse.Namespace(script=words.script, variant=job["variant"]["name"], **words.part)
     variant = script["variants"][given.variant]
     print(f"{given.variant}: a fake")
     own = {"round": given.round, "sweep": given.sweep, "run_id": Path(given.record).stem, "cells": []}
     record = {**variant["record"], **own}
-    record["procedure"]["profile"] = "--no-profile" not in others
+    record["variant"]["quant"] = job["variant"]["quant"]
+    record["procedure"]["profile"] = job["procedure"]["profile"] and given.profile
     at = At(script["faults"], given)
     at.step("start", record)
     save(record, given.record)
@@ -41,10 +41,11 @@ def main() -> None:
         at.step("quality", record)
         save({**record, "status": "complete", "quality": script["quality"]}, given.record)
         return
-    for position in map(int, given.cells.split(",")):
+    for position in given.cells:
         began_s = time.time()
         at.step(f"cell {position}", record)
-        cell = {**variant["cells"][position], "timed_at": [began_s, time.time()]}
+        new_tokens = job["grid"]["new_tokens"][position]
+        cell = {**variant["cells"][position], "new_tokens": new_tokens, "timed_at": [began_s, time.time()]}
         changed = at.changed(position)
         record["cells"].append({**cell, **changed})
         print(f"  run 1/1: {cell['samples'][0]['latency_s']} s")
@@ -72,6 +73,9 @@ class At:
             if fault["at"] == where and "do" in fault and self._is_due(number, fault):
                 if fault["do"] == "work":
                     work(fault["seconds"])
+                elif fault["do"] == "edit":
+                    path = Path(fault["file"])
+                    path.write_text(path.read_text().replace(*fault["words"]))
                 else:
                     DEEDS[fault["do"]](record, self._given.record)
 

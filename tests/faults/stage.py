@@ -26,7 +26,7 @@ from benchmarker.schema.experiment import ModelSpec
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
-from benchmarker.sweep.sweep import Seams, Settings, run_sweep, sweep_file
+from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, run_sweep, sweep_file
 from tests import records
 
 CHILD = Path(__file__).with_name("child.py")
@@ -48,7 +48,7 @@ class Stage:
     model: str = "Qwen/Qwen3-4B"
     report: tuple[str, ...] = ("true",)
     """What draws the report."""
-    look_for: Callable[[ModelSpec], None] = lambda model: None
+    look_for: Callable[[ModelSpec], str | None] = lambda model: None
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -135,7 +135,14 @@ class Stage:
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
         asked = read_arguments(self.config, arguments, settings)
         site = Site(
-            asked, settings, self.environment, self.results, monitor=None, deadline_s=None, sweep=sweep_file(asked)
+            asked,
+            settings,
+            self.environment,
+            self.results,
+            monitor=None,
+            deadline_s=None,
+            sweep=sweep_file(asked),
+            jobs=planned_jobs(asked, self.environment, commit=None),
         )
         keys = site.keys()
         variants = {

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environment_specs import DRIVERS, EngineError
 from benchmarker.engines.external.environments import Marker, environment_states, ready_environment
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver, SubprocessEngine
-from benchmarker.quantization.base import Checkpoint, Progress
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from benchmarker.checkpoints import cache
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.files import content_sha256
 from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, write_gguf
 from benchmarker.core.errors import BenchmarkerError, ModelError
@@ -16,7 +17,7 @@ from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver
-from benchmarker.quantization.base import Checkpoint, Options, Progress
+from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
-from benchmarker.quantization.base import Checkpoint, Options, Progress
+from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

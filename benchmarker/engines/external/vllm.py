@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
 from benchmarker.engines.external.facts import ExternalFacts
 from benchmarker.engines.external.source import ExternalSource
-from benchmarker.quantization.base import Checkpoint, Options, Progress
+from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

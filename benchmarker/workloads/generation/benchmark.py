@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import first_line
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.engines.base import Generation, TokenSource, UnsupportedError
+from benchmarker.engines.registry import torch_engine
+from benchmarker.hardware.device import Device
 from benchmarker.measure.memory import DeviceMemory, memory_of
-from benchmarker.measure.repeat import measure
-from benchmarker.runtimes.base import Generation, UnsupportedError
-from benchmarker.runtimes.registry import RUNTIMES
+from benchmarker.measure.repeat import Measured, measure
 from benchmarker.schema.experiment import Grid, Point, Procedure
-from benchmarker.schema.record import Cell, Sample
+from benchmarker.schema.record import Cell, Memory, Sample
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def sample_of(generation: Generation) -> Sample:
     """The raw times of one generation in seconds."""
-    tokens = int(generation.tokens.shape[1])
+    tokens = len(generation.tokens[0])
     # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
     decode_s = (generation.last_ns - generation.first_ns) / 1e9
     return Sample(
@@ -48,7 +48,7 @@ class GenerationStep:
     def __init__(self, generate: Callable[[], Generation], *, new_tokens: int) -> None:
         self._generate = generate
         self._new_tokens = new_tokens
-        self._tokens: Any = None
+        self._tokens: tuple[tuple[int, ...], ...] | None = None
         self.flags: set[str] = set()
         self.first_token_ns: int | None = None
         """When the newest repeat had its first token, on `time.perf_counter_ns`."""
@@ -56,52 +56,45 @@ class GenerationStep:
     def __call__(self) -> Sample:
         generation = self._generate()
         self.first_token_ns = generation.first_ns
-        made = int(generation.tokens.shape[1])
-        if made != self._new_tokens:
-            raise WrongTokenCountError(f"{made} tokens came instead of {self._new_tokens}")
+        for tokens in generation.tokens:
+            if len(tokens) != self._new_tokens:
+                raise WrongTokenCountError(f"{len(tokens)} tokens came instead of {self._new_tokens}")
         if self._tokens is None:
             self._tokens = generation.tokens
-        elif not bool((self._tokens == generation.tokens).all()):
+        elif self._tokens != generation.tokens:
             self.flags.add("nondeterministic_tokens")
         return sample_of(generation)
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
         """At most 64 tokens of the first sequence."""
-        return () if self._tokens is None else tuple(self._tokens[0, :64].tolist())
+        return () if self._tokens is None else self._tokens[0][:64]
 
 
-class ModelBenchmarker:
-    """Measures a loaded model cell by cell.
-
-    model = load_model("qwen3-small", "int8", dtype="bfloat16")
-    for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
-        print(cell.samples)
-    """
+class SourceBenchmarker:
+    """Measures what an engine has opened, cell by cell."""
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        source: TokenSource,
+        config: dict[str, Any],
+        device: Device,
         *,
-        runtime: str = "eager",
-        device: Device | None = None,
         tokenizer: Any | None = None,
         chat_template: bool = False,
         device_memory: DeviceMemory | None = None,
     ) -> None:
-        """Wrap a model that `load_model` returned.
+        """Wrap an open token source.
 
         Args:
-            device: Where the model is; found from the model if not given.
+            config: The model's config.json, parsed.
             tokenizer: For prompts of real text; without one the prompt is random ids.
             device_memory: Whole-device memory from before the model was loaded, to report the growth.
         """
-        from benchmarker.hardware.device import find_device
-
-        self.model = model
-        self.device = device or find_device(str(model.device))
-        self._weights = Weights(model)
-        self.runtime = RUNTIMES[runtime](model, self.device)
+        self.source = source
+        self.device = device
+        self._config = config
+        self._weights = Weights(source.model) if source.model is not None else None
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._device_memory = device_memory
@@ -119,24 +112,21 @@ class ModelBenchmarker:
 
     def prompt(self, point: Point) -> Prompt:
         """The prompt of a cell, checked against the model's length."""
-        config = self.model.config
+        config = self._config
         prompt = make_prompt(
-            point, tokenizer=self._tokenizer, vocabulary=config.vocab_size, chat_template=self._chat_template
+            point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
-        positions = getattr(config, "max_position_embeddings", None)
-        check_fits(point, len(prompt.ids), positions=positions, model=config.model_type)
+        positions = config.get("max_position_embeddings")
+        check_fits(point, len(prompt.ids), positions=positions, model=config.get("model_type", "the model"))
         return prompt
 
     def step(self, point: Point) -> GenerationStep:
         """What one repeat of this cell runs."""
-        import torch
-
         prompt = self.prompt(point)
-        where = torch_device(self.device)
-        ids = torch.tensor([prompt.ids], device=where).repeat(point.batch_size, 1)
-        context = torch.tensor([prompt.context], device=where).repeat(point.batch_size, 1) if prompt.context else None
+        ids = [prompt.ids] * point.batch_size
+        context = [prompt.context] * point.batch_size if prompt.context else None
         return GenerationStep(
-            lambda: self.runtime.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
+            lambda: self.source.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
         )
 
     def measure(
@@ -146,7 +136,7 @@ class ModelBenchmarker:
         *,
         after_each: Callable[[int, Sample], None] = lambda number, sample: None,
     ) -> Cell:
-        """Measure one cell. Running out of memory, or a runtime that cannot do it, is a cell with that status."""
+        """Measure one cell. Running out of memory, or an engine that cannot do it, is a cell with that status."""
         prompt = self.prompt(point)
         cell = Cell(
             prompt_tokens=len(prompt.ids),
@@ -161,7 +151,9 @@ class ModelBenchmarker:
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,
-            ),
+            )
+            if self._weights
+            else None,
         )
         try:
             return self._measure(cell, self.step(point), procedure, after_each)
@@ -187,19 +179,77 @@ class ModelBenchmarker:
             warmup=procedure.warmup,
             warmup_limit=procedure.warmup_limit,
             runs=procedure.runs,
-            timed=self.runtime.timed,
+            timed=self.source.timed,
             after_each=after_each,
         )
-        self.runtime.check()
+        self.source.check()
         growth = self._device_memory.growth_bytes() if self._device_memory else None
         return cell.model_copy(
             update={
                 "warmup": measured.warmup,
-                "samples": measured.samples,
+                "samples": self._samples(measured),
                 "timed_at": measured.timed_at,
-                "memory": memory_of(measured, growth, graph_pool_bytes=self.runtime.graph_pool_bytes),
-                "step": self.runtime.step_facts(),
+                "memory": self._memory(measured, growth),
+                "step": self.source.step_facts(),
                 "first_tokens": step.first_tokens,
                 "flags": (*measured.flags, *sorted(step.flags)),
             }
+        )
+
+    def _samples(self, measured: Measured) -> tuple[Sample, ...]:
+        """Without this process's memory where the engine takes its own elsewhere."""
+        if self.source.peak_bytes() is None:
+            return measured.samples
+        return tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in measured.samples)
+
+    def _memory(self, measured: Measured, growth_bytes: int | None) -> Memory:
+        peak_bytes = self.source.peak_bytes()
+        if peak_bytes is None:
+            return memory_of(measured, growth_bytes, graph_pool_bytes=self.source.graph_pool_bytes)
+        if self.device.kind == "cpu":
+            return Memory(peak_resident_bytes=peak_bytes)
+        return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=growth_bytes)
+
+
+class ModelBenchmarker(SourceBenchmarker):
+    """Measures a loaded model cell by cell.
+
+    model = load_model("qwen3-small", "int8", dtype="bfloat16")
+    for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
+        print(cell.samples)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        engine: str | None = None,
+        runtime: str = "eager",
+        device: Device | None = None,
+        tokenizer: Any | None = None,
+        chat_template: bool = False,
+        device_memory: DeviceMemory | None = None,
+    ) -> None:
+        """Wrap a model that `load_model` returned.
+
+        Args:
+            engine: One of those that run a torch model: eager, cuda_graph, compile or native.
+            runtime: An older word for `engine`.
+            device: Where the model is; found from the model if not given.
+            tokenizer: For prompts of real text; without one the prompt is random ids.
+            device_memory: Whole-device memory from before the model was loaded, to report the growth.
+
+        Raises:
+            SpecError: No such engine, or one that loads its models itself.
+        """
+        from benchmarker.hardware.device import find_device
+
+        device = device or find_device(str(model.device))
+        super().__init__(
+            torch_engine(engine or runtime).source(model, device),
+            model.config.to_dict(),
+            device,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            device_memory=device_memory,
         )

@@ -1,0 +1,172 @@
+"""Jobs on disk: what a sweep writes into its folder for each variant, and its processes and `run --job` read.
+
+A job holds what the config said, not where the config is: a config that is edited during a sweep changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmarker import __version__
+from benchmarker.core.errors import ChangedError, ResultsError, SpecError
+from benchmarker.core.names import slug
+from benchmarker.execution.inputs import changed_inputs, fingerprints
+from benchmarker.execution.job import Job, Origin
+from benchmarker.execution.keys import result_key
+from benchmarker.schema.base import changed_fields, first_problem
+from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import write_atomically
+
+PREFIX = "job-"
+MARK = b'"job_version"'
+"""The first key of every job, which no record has."""
+SHOWN_CHANGES = 3
+
+
+def job_path(folder: Path, variant: str) -> Path:
+    """Where a sweep in that folder keeps the job of a variant."""
+    return folder / f"{PREFIX}{slug(variant)}.json"
+
+
+def write_job(job: Job, folder: Path) -> Path:
+    """Save a job, and return where.
+
+    Raises:
+        ResultsError: The folder cannot be written to.
+    """
+    path = job_path(folder, job.variant.name)
+    write_atomically(path, job.model_dump_json(indent=1, exclude={"part", "output"}) + "\n")
+    return path
+
+
+def read_job_file(path: Path) -> Job:
+    """The job in a file.
+
+    Raises:
+        SpecError: There is none, or it was edited into something that cannot be run.
+    """
+    try:
+        return Job.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SpecError(f"--job {path}: cannot be read: {error.strerror}; a sweep writes job-VARIANT.json") from error
+    except ValidationError as error:
+        raise SpecError(f"--job {path}: {first_problem(error, Job)}; a sweep writes job-VARIANT.json") from error
+
+
+def saved_jobs(folder: Path | None) -> list[Job]:
+    """Every job of a sweep's folder that can be read; none for a folder from before jobs were saved."""
+    jobs = []
+    for path in sorted(folder.glob(f"{PREFIX}*.json")) if folder else []:
+        with contextlib.suppress(SpecError):
+            jobs.append(read_job_file(path))
+    return jobs
+
+
+def is_job_file(path: Path) -> bool:
+    """Whether it is a job, and not the record of a variant whose name begins with `job-`."""
+    if not path.name.startswith(PREFIX):
+        return False
+    with path.open("rb") as file:
+        return MARK in file.read(64)
+
+
+def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
+    """The job with all that its processes check before they measure.
+
+    Args:
+        commit: Hub commit of the model's files; None where it is not known.
+    """
+    origin = Origin(
+        config=str(config),
+        config_sha256=config_sha256,
+        benchmarker=__version__,
+        environment=environment,
+        keys=tuple(cell_keys(job, environment)),
+        inputs=fingerprints(job.model, job.variant, job.quality if job.quality.is_asked else None),
+        commit=commit,
+    )
+    return job.model_copy(update={"origin": origin})
+
+
+def cell_keys(job: Job, environment: Environment) -> list[str]:
+    """`key` of each cell of the job's grid, by position."""
+    points = job.grid.points()
+    return [result_key(job.model, job.variant, point, job.procedure, environment) for point in points]
+
+
+def changed_files(job: Job) -> list[str]:
+    """Names of the job's files that are not what they were when a sweep wrote it."""
+    if job.origin is None:
+        return []
+    return changed_inputs(
+        job.origin.inputs, fingerprints(job.model, job.variant, job.quality if job.is_judged else None)
+    )
+
+
+def check_unchanged(job: Job, environment: Environment) -> None:
+    """Refuse to measure, in a sweep, what is not what the sweep planned.
+
+    Raises:
+        ChangedError: A file, a library, a setting or this program is another one now.
+    """
+    origin = job.origin
+    if origin is None or job.part is None:
+        return
+    if files := changed_files(job):
+        raise ChangedError(f"{_listed(files)} changed since the sweep began; {_way_on(files)}")
+    if tuple(cell_keys(job, environment)) == origin.keys:
+        return
+    changes = changed_fields(origin.environment, environment)
+    if origin.benchmarker != __version__:
+        changes.insert(0, f"benchmarker: {origin.benchmarker}, then {__version__}")
+    raise ChangedError(
+        f"{_listed(changes or ['the files of the model or the job file'])} changed since the sweep began: the keys "
+        "of these cells are not those that it planned; begin a new sweep"
+    )
+
+
+def check_commit(job: Job, commit: str | None) -> None:
+    """Refuse to measure, in a sweep, another commit of the model than the one it began with.
+
+    Raises:
+        ChangedError: With the option that keeps the commit.
+    """
+    planned = job.origin.commit if job.origin and job.part else None
+    if planned and commit and commit != planned:
+        raise ChangedError(
+            f"model {job.model.id} changed on the hub since the sweep began: commit {planned}, then {commit}; "
+            f"begin a new sweep, with --revision {planned} to stay with the first"
+        )
+
+
+def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
+    """Refuse to go on with a sweep whose model or calibration text is another one now.
+
+    Args:
+        saved: Jobs of the sweep's folder.
+        jobs: What is to be measured now, with origins.
+
+    Raises:
+        ResultsError: With what has changed.
+    """
+    before = {job.variant.name: job for job in saved}
+    for job in jobs:
+        earlier = before.get(job.variant.name)
+        if earlier is None or earlier.origin is None or earlier.model != job.model or earlier.variant != job.variant:
+            continue
+        # A text for quality is looked at where quality is: its hash is in the records.
+        if changed := changed_inputs(earlier.origin.inputs, fingerprints(job.model, job.variant)):
+            raise ResultsError(f"--resume: {_listed(changed)} changed since this sweep began; {_way_on(changed)}")
+
+
+def _way_on(changed: Sequence[str]) -> str:
+    return f"put {'it' if len(changed) == 1 else 'them'} back, or begin a new sweep"
+
+
+def _listed(changes: Sequence[str]) -> str:
+    more = len(changes) - SHOWN_CHANGES
+    return "; ".join(changes[:SHOWN_CHANGES]) + (f"; and {more} more" if more > 0 else "")
