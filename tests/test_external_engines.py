@@ -106,6 +106,12 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
     assert (opened.peak_bytes() or 0) > 2**20
 
 
+def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(driver):
+    opened = ExternalSource("fake", driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
+    assert opened.peak_bytes() == 100
+    assert ExternalSource("fake", driver, limit_s=20.0, environment="e", growth_bytes=lambda: None).peak_bytes() is None
+
+
 def test_times_that_agree_are_not_flagged():
     answer = {"tokens": [[1, 2, 3]], "start_ns": 0, "first_ns": 100, "last_ns": 300}
     times = {"ttft_s": 100e-9, "tpot_s": 99e-9}

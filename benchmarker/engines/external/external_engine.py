@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from benchmarker.engines.external.environment_specs import DRIVERS, EngineError
 from benchmarker.engines.external.environments import Marker, environment_states, ready_environment
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver, SubprocessEngine
+from benchmarker.hardware.find_gpu import find_gpu
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -59,14 +60,42 @@ class ExternalEngine(SubprocessEngine):
         state = ready_environment(self.name, device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, state.interpreter, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
+        growth_bytes = growth_of(device)
         driver = Driver(self.name, self._command(state.interpreter))
         try:
             driver.ask("open", limit_s=self.limit_s, **arguments)
-            source = ExternalSource(self.name, driver, limit_s=self.limit_s, environment=state.spec.name, fields=fields)
+            source = ExternalSource(
+                self.name,
+                driver,
+                limit_s=self.limit_s,
+                environment=state.spec.name,
+                fields=fields,
+                growth_bytes=growth_bytes,
+            )
             self.prove(form, checkpoint, source)
             yield source
         finally:
             driver.close()
+
+
+def growth_of(device: Device) -> Callable[[], int | None] | None:
+    """A function that gives the growth of a GPU's memory from now on; None on the CPU.
+
+    Raises:
+        EngineError: The card's driver does not tell, so that the memory of another process could not be known.
+    """
+    if device.kind == "cpu":
+        return None
+    gpu = find_gpu(device)
+    before_bytes = gpu.used_bytes() if gpu else None
+    if gpu is None or before_bytes is None:
+        raise EngineError("the driver does not tell the GPU's memory, so that an engine's own could not be measured")
+
+    def growth_bytes() -> int | None:
+        used_bytes = gpu.used_bytes()
+        return None if used_bytes is None else used_bytes - before_bytes
+
+    return growth_bytes
 
 
 def is_gguf(checkpoint: Checkpoint) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -44,17 +44,21 @@ class ExternalSource(SubprocessSource):
         environment: str,
         loaded: LoadFacts | None = None,
         fields: dict[str, Any] | None = None,
+        growth_bytes: Callable[[], int | None] | None = None,
     ) -> None:
         """A token source.
 
         Args:
             environment: Name of the environment that the driver runs in.
             fields: Of ExternalFacts, as far as the driver cannot know them.
+            growth_bytes: Growth of the GPU's memory since before the driver began, as the card's driver tells it; None
+                where the engine computes on the CPU.
         """
         super().__init__(name, driver, limit_s=limit_s)
         self.loaded = loaded
         self._environment = environment
         self._fields = fields or {}
+        self._growth_bytes = growth_bytes
         self._choosing_share: float | None = None
         self._disagreements: list[float] = []
 
@@ -115,6 +119,15 @@ class ExternalSource(SubprocessSource):
         return RuntimeFacts(
             name=self._name, tokens_read="each", kv_cache=answer["kv_cache"], engine_version=answer["version"]
         )
+
+    def peak_bytes(self) -> int | None:
+        """See TokenSource.peak_bytes: on the CPU the most that the engine's process held; on a GPU the growth of the
+        card's memory, without the KV cache that is reserved for requests that never come."""
+        answer = self._driver.ask("facts", limit_s=FACTS_S)
+        if self._growth_bytes is None:
+            return int(answer["peak_bytes"])
+        growth_bytes = self._growth_bytes()
+        return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
 
     def external_facts(self) -> ExternalFacts:
         """Build, settings and proof of what ran."""
