@@ -40,7 +40,7 @@ DRAFT = re.compile(r"\.[^.]+\.(?P<host>.+)\.(?P<process>[0-9]+)\.[0-9a-f]+\.tmp"
 class Description(Plain):
     """What a cached checkpoint says of itself, in `benchmarker.json` beside its config."""
 
-    kind: Literal["dummy", "gptq"]
+    kind: Literal["dummy", "gptq", "gguf"]
     model: str
     """As the user gave it."""
     options: dict[str, str | int | float | bool | None]
@@ -98,7 +98,7 @@ def whole(key: str) -> Path:
 def quantize_s(folder: Path) -> float | None:
     """How long the checkpoint in this folder took to quantize; None where that was not done here, or not timed."""
     entry = _entry(folder)
-    return entry.description.made_s if entry and entry.description.kind == "gptq" else None
+    return entry.description.made_s if entry and entry.description.kind != "dummy" else None
 
 
 def entries() -> tuple[Entry, ...]:
@@ -138,7 +138,7 @@ def remove(key: str) -> Entry:
 
 @contextlib.contextmanager
 def new_entry(
-    key: str, *, kind: Literal["dummy", "gptq"], model: str, options: dict[str, Any], needed_bytes: int
+    key: str, *, kind: Literal["dummy", "gptq", "gguf"], model: str, options: dict[str, Any], needed_bytes: int
 ) -> Iterator[Path]:
     """A folder to write a checkpoint into; it becomes the entry `key` when the block ends well, and is gone otherwise.
 

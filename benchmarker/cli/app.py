@@ -10,6 +10,7 @@ from benchmarker import __version__
 from benchmarker.cli.checkpoint import checkpoints
 from benchmarker.cli.compare import compare
 from benchmarker.cli.doctor import doctor
+from benchmarker.cli.engine import engines
 from benchmarker.cli.explain import explain
 from benchmarker.cli.generate import generate
 from benchmarker.cli.import_log import import_logs
@@ -35,6 +36,7 @@ app.command()(verify)
 app.command("import")(import_logs)
 app.command()(doctor)
 app.add_typer(checkpoints, name="checkpoint")
+app.add_typer(engines, name="engine")
 
 
 def _version(wanted: bool) -> None:

@@ -16,7 +16,7 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.doctor.machine import Machine
-from benchmarker.engines.registry import ENGINES
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import DType
 
@@ -45,7 +45,7 @@ def look_at(machine: Machine, target: Target) -> Iterator[Outcome]:
             loader.check(loader.options(), Target(target.device, _dtype_for(quant, target)))
         except BenchmarkerError as error:
             missing, is_for_others = str(error), isinstance(error, DeviceError)
-        for runtime in ENGINES:
+        for runtime in MODEL_ENGINES:
             yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine), is_for_others)
 
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
+from benchmarker.engines.external.llama_cpp import LlamaCppEngine
+from benchmarker.engines.external.sglang import SglangEngine
+from benchmarker.engines.external.vllm import VllmEngine
 from benchmarker.engines.torch_engine import Decoder, TorchEngine
 from benchmarker.hardware.device import Device
 
@@ -42,7 +45,12 @@ ENGINES: dict[str, Engine] = {
     "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
     "compile": TorchEngine("compile", "the libraries' decode step through torch.compile, captured on a GPU", _compile),
     "native": TorchEngine("native", "the compiled step with benchmarker's own kernels, on a GPU", _native),
+    "llama-cpp": LlamaCppEngine(),
+    "vllm": VllmEngine(),
+    "sglang": SglangEngine(),
 }
+MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
+"""Those that run a transformers model in this process, in every quantization's form."""
 OLD_NAMES = {"graph": "cuda_graph"}
 """What engines were called before, which configs and commands may still say."""
 

@@ -1,0 +1,244 @@
+"""GGUF files, which llama.cpp reads: written from a folder of safetensors in 16 bit, and looked into.
+
+Only ids go to llama.cpp, and it knows few tokenizers, so a file that is written here has none (`no_vocab`). Norms stay
+float32, as llama.cpp's own converter has them; matrices become float16, for bfloat16 weights with a rounding of the
+smallest ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
+from benchmarker.core.errors import MissingLibraryError, ModelError
+from benchmarker.core.packages import installed_version
+
+if TYPE_CHECKING:
+    import numpy
+    from gguf import GGUFWriter
+    from numpy.typing import NDArray
+
+SUFFIX = ".gguf"
+BLOCK_K = 256
+"""Weights that the K formats (Q4_K, Q6_K, ...) pack together, all of one row."""
+WRITTEN = ("qwen3",)
+"""`model_type`s that are written here; llama.cpp's own convert_hf_to_gguf.py writes the others."""
+BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)
+"""What reading a damaged file raises."""
+
+
+@dataclass(frozen=True)
+class GgufFacts:
+    """What a GGUF file holds."""
+
+    architecture: str
+    parameters: int
+    bytes_by_type: dict[str, int]
+    """Bytes of the tensors of each type: `{"Q8_0": 1_000, "F32": 20}`."""
+    tensors_by_type: dict[str, int]
+    narrow_rows: dict[str, tuple[int, ...]]
+    """Of the quantized tensors whose rows no K format can hold: their types, each with the rows' lengths."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(self.bytes_by_type.values())
+
+    def fallback(self, form: str) -> str | None:
+        """What a K form's label does not say: which tensors had to be of another type; None where none had to."""
+        if "_K" not in form or not self.narrow_rows:
+            return None
+        parts = [
+            f"rows of {', '.join(map(str, lengths))} are {name}" for name, lengths in sorted(self.narrow_rows.items())
+        ]
+        return f"{form}: {'; '.join(parts)}, since the K formats need a multiple of {BLOCK_K}"
+
+
+def require_gguf() -> None:
+    """Check that gguf-py is installed.
+
+    Raises:
+        MissingLibraryError: It is not.
+    """
+    if installed_version("gguf") is None:
+        raise MissingLibraryError("GGUF files need the library 'gguf', which is not installed; pip install gguf")
+
+
+def gguf_facts(path: Path) -> GgufFacts:
+    """Look into a GGUF file without reading its weights.
+
+    Raises:
+        ModelError: It is no GGUF file, is damaged, or is of an architecture that llama.cpp does not know.
+    """
+    require_gguf()
+    import gguf
+
+    _check_magic(path)
+    try:
+        reader = gguf.GGUFReader(path)
+        field = reader.get_field("general.architecture")
+        architecture = "" if field is None else str(field.contents())
+    except BROKEN as error:
+        raise ModelError(f"{path}: a damaged GGUF file ({_first_line(error)})") from error
+    if architecture not in gguf.MODEL_ARCH_NAMES.values():
+        raise ModelError(f"{path}: a GGUF file of the architecture '{architecture}', which llama.cpp does not know")
+    sizes: Counter[str] = Counter()
+    tensors: Counter[str] = Counter()
+    narrow: dict[str, set[int]] = {}
+    for tensor in reader.tensors:
+        name = tensor.tensor_type.name
+        sizes[name] += int(tensor.n_bytes)
+        tensors[name] += 1
+        row = int(tensor.shape[0])
+        if row % BLOCK_K and name not in ("F32", "F16", "BF16"):
+            narrow.setdefault(name, set()).add(row)
+    return GgufFacts(
+        architecture=architecture,
+        parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
+        bytes_by_type=dict(sizes),
+        tensors_by_type=dict(tensors),
+        narrow_rows={name: tuple(sorted(rows)) for name, rows in narrow.items()},
+    )
+
+
+def _check_magic(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if magic != b"GGUF":
+        raise ModelError(f"{path}: not a GGUF file")
+
+
+def write_gguf(folder: Path, target: Path) -> None:
+    """Write the checkpoint in a folder as a GGUF file with matrices of float16, one tensor in memory at a time.
+
+    Raises:
+        ModelError: Its architecture is not written here, or a weight is too large for float16.
+    """
+    require_gguf()
+    import gguf
+
+    config = read_config(folder)
+    check_writable(folder, config)
+    check_weights(folder)
+    writer = gguf.GGUFWriter(target, "qwen3")
+    _write_shape(writer, config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
+    for name, shape in _shapes(folder):
+        kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
+        count = _product(shape)
+        writer.add_tensor_info(_gguf_name(names, name, folder), shape, _dtype(kind), count * itemsize)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, values in _values(folder):
+        if not _is_finite(values):
+            raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so there is no F16 form of it")
+        writer.write_tensor_data(values)
+    writer.close()
+
+
+def check_writable(folder: Path, config: dict[str, Any]) -> None:
+    """Check that a checkpoint with this config can be written as GGUF here.
+
+    Raises:
+        ModelError: It cannot.
+    """
+    kind = config.get("model_type")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if kind not in WRITTEN:
+        reason = f"model_type '{kind}'"
+    elif config.get("quantization_config"):
+        reason = "a checkpoint that is quantized already"
+    elif rope.get("rope_type", "default") != "default":
+        reason = f"rope_type '{rope['rope_type']}'"
+    elif config.get("use_sliding_window") or config.get("attention_bias"):
+        reason = "a sliding window or attention biases"
+    else:
+        return
+    raise ModelError(
+        f"{folder}: {reason} is not written as GGUF here; make the file with llama.cpp's convert_hf_to_gguf.py "
+        "and give it with --model"
+    )
+
+
+def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    rope = config.get("rope_parameters") or {}
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_file_type(1)  # LLAMA_FTYPE_MOSTLY_F16
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+
+
+def _gguf_name(names: Any, name: str, folder: Path) -> str:
+    translated = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    if translated is None:
+        raise ModelError(f"{folder}: the tensor {name} has no place in a GGUF file of Qwen3")
+    return str(translated)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [folder / SINGLE] if not (folder / INDEX).exists() else sorted(folder.glob("*.safetensors"))
+
+
+def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
+    """Each tensor's open file and name. An output layer that repeats the embedding is left out, as GGUF has it."""
+    from safetensors import safe_open
+
+    tied = read_config(folder).get("tie_word_embeddings", False)
+    for path in _files(folder):
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                if not (tied and name == "lm_head.weight"):
+                    yield file, name
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for file, name in _tensor_names(folder):
+        yield name, tuple(file.get_slice(name).get_shape())
+
+
+def _values(folder: Path) -> Iterator[tuple[str, NDArray[numpy.floating[Any]]]]:
+    for file, name in _tensor_names(folder):
+        tensor = file.get_tensor(name)
+        yield name, (tensor.half() if tensor.dim() > 1 else tensor.float()).numpy()
+
+
+def _dtype(name: str) -> Any:
+    import numpy
+
+    return numpy.dtype(name)
+
+
+def _is_finite(values: NDArray[numpy.floating[Any]]) -> bool:
+    import numpy
+
+    return bool(numpy.isfinite(values).all())
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:100] if lines else type(error).__name__

@@ -1,0 +1,187 @@
+"""vLLM, offline and in one process: exactly our token ids, its own request metrics, and our clock beside them.
+
+The steps are those that `LLM.generate` makes (`add_request`, then `step` until nothing is left), with a reading of the
+clock after each. CUDA graphs and compilation are as vLLM ships them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Any
+
+TOP = 100
+"""Likeliest tokens a position whose log-probabilities are asked for."""
+SETTINGS = {
+    # One process: its memory, kernels and model can be looked at.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class Driver:
+    """One model in vLLM."""
+
+    def __init__(self) -> None:
+        os.environ.update(SETTINGS)
+        self._llm: Any = None
+        self._requests = 0
+
+    def open(self, *, cpu_kv_cache_gib: int | None, **arguments: Any) -> dict[str, Any]:
+        """Load a model.
+
+        Args:
+            cpu_kv_cache_gib: Room for the KV cache where vLLM computes on the CPU; None on a GPU.
+            arguments: Of `vllm.LLM`.
+        """
+        if cpu_kv_cache_gib is not None:
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
+        from vllm import LLM
+
+        started_ns = time.perf_counter_ns()
+        self._llm = LLM(
+            **arguments,
+            seed=0,
+            max_logprobs=TOP,
+            # Ids come in and go out. The same prompt comes again and again, and must be computed each time.
+            skip_tokenizer_init=True,
+            enable_prefix_caching=False,
+            # Without this a request has no metrics.
+            disable_log_stats=False,
+        )
+        return {"load_s": (time.perf_counter_ns() - started_ns) / 1e9}
+
+    def generate(
+        self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
+    ) -> dict[str, Any]:
+        """Greedy tokens, our readings of the clock in nanoseconds, and vLLM's own times of each sequence."""
+        if context:
+            raise NotImplementedError("vLLM has no call that leaves a context in the KV cache before the clock starts")
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(
+            temperature=0,
+            max_tokens=new_tokens,
+            min_tokens=new_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.CUMULATIVE,
+        )
+        return self._run(prompt_ids, parameters)
+
+    def _run(self, prompt_ids: list[list[int]], parameters: Any) -> dict[str, Any]:
+        from vllm import TokensPrompt
+
+        engine = self._llm.llm_engine
+        names = [f"{self._requests}-{row}" for row in range(len(prompt_ids))]
+        self._requests += 1
+        latest: dict[str, Any] = {}
+        first_ns = last_ns = 0
+        start_ns = time.perf_counter_ns()
+        for name, ids in zip(names, prompt_ids, strict=True):
+            engine.add_request(name, TokensPrompt(prompt_token_ids=ids), parameters)
+        while engine.has_unfinished_requests():
+            outputs = [output for output in engine.step() if output.outputs[0].token_ids]
+            latest |= {output.request_id: output for output in outputs}
+            if outputs:
+                last_ns = time.perf_counter_ns()
+                if not first_ns and len(latest) == len(names):
+                    first_ns = last_ns
+        end_ns = time.perf_counter_ns()
+        return {
+            "tokens": [list(latest[name].outputs[0].token_ids) for name in names],
+            "start_ns": start_ns,
+            "first_ns": first_ns,
+            "last_ns": last_ns,
+            "end_ns": end_ns,
+            "engine_times": [_engine_times(latest[name].metrics) for name in names],
+        }
+
+    def score(self, *, ids: list[int], output: str) -> dict[str, Any]:
+        """Log-probabilities of the likeliest tokens after each position, as vLLM's *prefill* gives them."""
+        del output
+        from vllm import SamplingParams, TokensPrompt
+
+        parameters = SamplingParams(temperature=0, max_tokens=1, logprobs=TOP, prompt_logprobs=TOP, detokenize=False)
+        (answer,) = self._llm.generate([TokensPrompt(prompt_token_ids=ids)], parameters, use_tqdm=False)
+        # The first position of a prompt follows nothing; what follows the last is the new token's.
+        rows = [*answer.prompt_logprobs[1:], answer.outputs[0].logprobs[0]]
+        return {
+            "path": "prefill",
+            "positions": len(ids),
+            "rows": [
+                {"ids": list(row), "log_probabilities": [entry.logprob for entry in row.values()]} for row in rows
+            ],
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Version, the KV cache's bytes, and what the weights really are."""
+        import vllm
+
+        facts: dict[str, Any] = {"version": vllm.__version__, "kv_cache": "paged"}
+        if self._llm is None:
+            return facts
+        config = self._llm.llm_engine.vllm_config
+        (weights,) = self._llm.apply_model(_weight_facts)
+        (cache_bytes,) = self._llm.collective_rpc(_cache_bytes)
+        return {
+            **facts,
+            **weights,
+            "kv_cache_bytes": cache_bytes,
+            "settings": {
+                **SETTINGS,
+                "quantization": config.model_config.quantization,
+                "dtype": str(config.model_config.dtype).removeprefix("torch."),
+                "compilation_mode": str(config.compilation_config.mode),
+                "cudagraph_mode": str(config.compilation_config.cudagraph_mode),
+                "max_model_len": config.model_config.max_model_len,
+            },
+        }
+
+    def close(self) -> None:
+        """Nothing: the process ends."""
+
+
+def _engine_times(metrics: Any) -> dict[str, float | None] | None:
+    """TTFT on vLLM's wall clock, and seconds a token on its core's clock."""
+    if metrics is None:
+        return None
+    steps = metrics.num_generation_tokens - 1
+    return {
+        "ttft_s": metrics.first_token_latency,
+        "tpot_s": (metrics.last_token_ts - metrics.first_token_ts) / steps if steps else None,
+    }
+
+
+def _weight_facts(model: Any) -> dict[str, Any]:
+    """Bytes of the model's storages by type, each counted once, and how many layers each of vLLM's methods has."""
+    storages = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = (str(tensor.dtype).removeprefix("torch."), storage.nbytes())
+    sizes: Counter[str] = Counter()
+    for dtype, size_bytes in storages.values():
+        sizes[dtype] += size_bytes
+    methods = Counter(type(module.quant_method).__name__ for module in model.modules() if _method(module))
+    backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
+    return {
+        "weight_bytes": sum(sizes.values()),
+        "weight_bytes_by_type": dict(sizes),
+        "linear_methods": dict(methods),
+        "attention": sorted(backends),
+    }
+
+
+def _method(module: Any) -> Any:
+    return getattr(module, "quant_method", None)
+
+
+def _cache_bytes(worker: Any) -> int:
+    """Bytes that the worker reserved for the KV cache, each storage once."""
+    tensors = [
+        part for cache in worker.model_runner.kv_caches for part in (cache if isinstance(cache, list) else [cache])
+    ]
+    return sum({part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in tensors}.values())

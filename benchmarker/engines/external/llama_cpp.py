@@ -1,0 +1,155 @@
+"""llama.cpp: GGUF forms of a checkpoint, made once and cached, or a GGUF file of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from benchmarker.checkpoints import cache
+from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.checkpoints.files import content_sha256
+from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, write_gguf
+from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.engines.base import Form
+from benchmarker.engines.external.environments import Marker
+from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.engines.external.source import ExternalSource
+from benchmarker.engines.subprocess_engine import Driver
+from benchmarker.quantization.base import Options
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+ALL_LAYERS = 999
+"""More than any model has: all of them go to the GPU."""
+FILE = "model.gguf"
+GgufForm = Literal["F16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"]
+
+
+class LlamaCppOptions(Options):
+    """llama.cpp's own."""
+
+    gguf: GgufForm = "F16"
+    """Form of the GGUF file that is made of a checkpoint; a file given with --model is taken as it is."""
+    threads: int | None = Field(default=None, gt=0)
+    """As many as there are physical cores, as in llama-bench, if not said."""
+    gpu_layers: int | None = Field(default=None, ge=0)
+    """All of them on a GPU, if not said."""
+    flash_attention: bool = True
+
+
+class LlamaCppEngine(ExternalEngine):
+    """llama.cpp through llama-cpp-python's low-level calls."""
+
+    name = "llama-cpp"
+    summary = "llama.cpp, in an environment of its own: GGUF forms"
+    options = LlamaCppOptions
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        """See Engine.takes."""
+        if form.quant != "fp16":
+            return (
+                f"llama.cpp has forms of its own: say --engine-option gguf=Q4_0 beside --quant fp16, not {form.quant}"
+            )
+        try:
+            if is_gguf(checkpoint):
+                gguf_facts(checkpoint.folder)
+            else:
+                check_writable(checkpoint.folder, checkpoint.config)
+        except BenchmarkerError as error:
+            return str(error)
+        return None
+
+    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+        """See ExternalEngine.arguments; makes the GGUF file where there is none."""
+        options = form.engine_options
+        assert isinstance(options, LlamaCppOptions)
+        threads = options.threads or physical_cores()
+        path = self.gguf_path(checkpoint, options.gguf, marker, threads, progress)
+        facts = gguf_facts(path)
+        arguments = {
+            "model": str(path),
+            "threads": threads,
+            "gpu_layers": gpu_layers(options, device.kind),
+            "flash_attention": options.flash_attention,
+            "library": marker.library,
+        }
+        return arguments, {
+            "weight_bytes_by_type": facts.bytes_by_type,
+            "tensors_by_type": facts.tensors_by_type,
+            "fallback": None if is_gguf(checkpoint) else facts.fallback(options.gguf),
+        }
+
+    def gguf_path(
+        self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress
+    ) -> Path:
+        """The file in that form, from the cache where it was made before."""
+        if is_gguf(checkpoint):
+            return checkpoint.folder
+        require_gguf()
+        commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
+        model = commit or content_sha256(checkpoint.folder)
+        plain = _cached(
+            checkpoint, "F16", {"model": model, "gguf": "F16"}, lambda path: _write(checkpoint, path, progress)
+        )
+        if gguf == "F16":
+            return plain
+
+        def quantize(target: Path) -> None:
+            progress.note(f"making the {gguf} form of {checkpoint.model_id}")
+            driver = Driver(self.name, self._command(marker))
+            try:
+                driver.ask(
+                    "quantize", limit_s=self.limit_s, source=str(plain), target=str(target), form=gguf, threads=threads,
+                    library=marker.library,
+                )  # fmt: skip
+            finally:
+                driver.close()
+
+        parts = {"model": model, "gguf": gguf, "version": marker.version, "library": marker.library}
+        return _cached(checkpoint, gguf, parts, quantize)
+
+    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
+        """The file's own tensor types are in the record; llama.cpp loads them as they are or not at all."""
+
+
+def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
+    progress.note(f"writing {checkpoint.model_id} as GGUF, F16")
+    write_gguf(checkpoint.folder, path)
+
+
+def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:
+    """A cached GGUF file, made where there is none; looked into, so that a damaged one is told."""
+    key = cache.key_of({"kind": "gguf", **parts})
+    folder = cache.find(key)
+    if folder is None:
+        # Never larger than 16 bit weights, which the folder holds.
+        needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+        with cache.new_entry(
+            key, kind="gguf", model=checkpoint.model_id, options={"gguf": gguf}, needed_bytes=needed_bytes
+        ) as draft:
+            make(draft / FILE)
+        folder = cache.cache_folder() / key
+    try:
+        gguf_facts(folder / FILE)
+    except ModelError as error:
+        raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
+    return folder / FILE
+
+
+def gpu_layers(options: LlamaCppOptions, device: str) -> int:
+    """How many layers go to the GPU."""
+    if options.gpu_layers is not None:
+        return options.gpu_layers
+    return 0 if device == "cpu" else ALL_LAYERS
+
+
+def physical_cores() -> int:
+    """Cores that this process may use; on a machine with hyper-threading half of its logical processors."""
+    import psutil
+
+    logical = len(psutil.Process().cpu_affinity())
+    physical, total = psutil.cpu_count(logical=False), psutil.cpu_count()
+    return max(1, logical * physical // total) if physical and total else logical

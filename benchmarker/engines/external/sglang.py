@@ -1,0 +1,57 @@
+"""SGLang, by its sources: benchmarker's authors have not run it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.engines.base import Form
+from benchmarker.engines.external.environments import Marker
+from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.quantization.base import Options
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+AS_STORED = ("fp16", "gptq", "awq")
+"""benchmarker's quantizations whose checkpoints SGLang loads as they lie on the disk."""
+
+
+class SglangOptions(Options):
+    """SGLang's own."""
+
+    context_length: int | None = Field(default=None, gt=0)
+    """Longest sequence; the model's own if not said."""
+    mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the GPU's memory for weights and KV cache; SGLang's own choice if not said."""
+
+
+class SglangEngine(ExternalEngine):
+    """SGLang's offline `Engine`."""
+
+    name = "sglang"
+    summary = "SGLang, in an environment of its own; not run by benchmarker's authors"
+    options = SglangOptions
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        """See Engine.takes."""
+        if is_gguf(checkpoint):
+            return "GGUF files are for --engine llama-cpp"
+        if form.quant not in AS_STORED:
+            return f"SGLang cannot load the form {form.quant}; it takes {', '.join(AS_STORED)}"
+        return None
+
+    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+        """See ExternalEngine.arguments."""
+        del marker, progress, device
+        options = form.engine_options
+        assert isinstance(options, SglangOptions)
+        arguments = {
+            "model_path": str(checkpoint.folder.resolve()),
+            "dtype": form.dtype,
+            "trust_remote_code": checkpoint.trust_remote_code,
+            **options.model_dump(exclude_none=True),
+        }
+        return arguments, {}

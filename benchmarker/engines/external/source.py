@@ -1,0 +1,178 @@
+"""A token source whose tokens come from a driver in another process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.engines.base import Generation, Scores, TokenIds
+from benchmarker.engines.external.facts import ExternalFacts, disagreement
+from benchmarker.engines.subprocess_engine import Driver, DriverError, SubprocessSource
+from benchmarker.schema.record import LoadFacts, RuntimeFacts
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+FACTS_S = 60.0
+
+
+@dataclass(frozen=True)
+class PrefillScores:
+    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
+    is what is timed, was not asked. A divergence computed from them is a lower bound."""
+
+    ids: NDArray[numpy.int64]
+    """[positions, top]; -1 where an engine gave fewer."""
+    log_probabilities: NDArray[numpy.float32]
+    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
+
+
+class ExternalSource(SubprocessSource):
+    """A driver that has opened a model."""
+
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        *,
+        limit_s: float,
+        environment: str,
+        loaded: LoadFacts | None = None,
+        fields: dict[str, Any] | None = None,
+        growth_bytes: Callable[[], int | None] | None = None,
+    ) -> None:
+        """A token source.
+
+        Args:
+            environment: Name of the environment that the driver runs in.
+            fields: Of ExternalFacts, as far as the driver cannot know them.
+            growth_bytes: Growth of the GPU's memory since before the driver began, as the card's driver tells it; None
+                where the engine computes on the CPU.
+        """
+        super().__init__(name, driver, limit_s=limit_s)
+        self.loaded = loaded
+        self._environment = environment
+        self._fields = fields or {}
+        self._growth_bytes = growth_bytes
+        self._choosing_share: float | None = None
+        self._disagreements: list[float] = []
+
+    def generate(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
+    ) -> Generation:
+        """See TokenSource.generate.
+
+        Raises:
+            DriverError: It failed, or answered other than so many tokens.
+        """
+        answer = self._driver.ask(
+            "generate",
+            limit_s=self._limit_s,
+            prompt_ids=[list(row) for row in prompt_ids],
+            new_tokens=new_tokens,
+            context=None if context is None else [list(row) for row in context],
+        )
+        generation = _generation(self._name, answer)
+        counts = [len(row) for row in generation.tokens]
+        if counts != [new_tokens] * len(prompt_ids):
+            raise DriverError(
+                f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
+                "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
+            )
+        self._keep_times(answer)
+        return generation
+
+    def _keep_times(self, answer: dict[str, Any]) -> None:
+        decode_ns = answer["last_ns"] - answer["first_ns"]
+        if "choosing_ns" in answer and decode_ns:
+            self._choosing_share = answer["choosing_ns"] / decode_ns
+        difference = disagreement(answer)
+        if difference is not None:
+            self._disagreements.append(difference)
+
+    def score(self, ids: TokenIds) -> Scores | None:
+        """See TokenSource.score; None where the engine's scores are of its prefill."""
+        scores = self._scores(ids)
+        return scores if isinstance(scores, Scores) else None
+
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+        """Scores that are of the engine's prefill; None where they are of its decode step."""
+        scores = self._scores(ids)
+        return scores if isinstance(scores, PrefillScores) else None
+
+    def _scores(self, ids: TokenIds) -> Scores | PrefillScores:
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "log_probabilities.f32")
+            answer = self._driver.ask("score", limit_s=self._limit_s, ids=list(ids), output=str(output))
+            if answer["path"] == "decode":
+                return _decode_scores(self._name, output, len(ids), answer["vocabulary"])
+        return _prefill_scores(answer["rows"])
+
+    def facts(self) -> RuntimeFacts:
+        """See TokenSource.facts; `external_facts` has the rest."""
+        answer = self._driver.ask("facts", limit_s=FACTS_S)
+        return RuntimeFacts(
+            name=self._name, tokens_read="each", kv_cache=answer["kv_cache"], engine_version=answer["version"]
+        )
+
+    def peak_bytes(self) -> int | None:
+        """See TokenSource.peak_bytes: on the CPU the most that the engine's process held; on a GPU the growth of the
+        card's memory, without the KV cache that is reserved for requests that never come."""
+        answer = self._driver.ask("facts", limit_s=FACTS_S)
+        if self._growth_bytes is None:
+            return int(answer["peak_bytes"])
+        growth_bytes = self._growth_bytes()
+        return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
+
+    def external_facts(self) -> ExternalFacts:
+        """Build, settings and proof of what ran."""
+        answer = self._driver.ask("facts", limit_s=FACTS_S)
+        fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
+        return ExternalFacts.model_validate(
+            {
+                **fields,
+                **self._fields,
+                "environment": self._environment,
+                "attention": tuple(answer.get("attention", ())),
+                "choosing_share": self._choosing_share,
+                "disagreement": median(self._disagreements) if self._disagreements else None,
+            }
+        )
+
+
+def _generation(name: str, answer: dict[str, Any]) -> Generation:
+    """A driver's answer to `generate`, checked."""
+    try:
+        times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
+        tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
+    if times != sorted(times) or times[0] == times[-1]:
+        raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
+    return Generation(tokens, *times)
+
+
+def _decode_scores(name: str, path: Path, positions: int, vocabulary: int) -> Scores:
+    import numpy
+
+    values = numpy.fromfile(path, dtype=numpy.float32)
+    if len(values) != positions * vocabulary:
+        raise DriverError(f"{name}: its driver scored {len(values)} values where {positions} x {vocabulary} are due")
+    return Scores(values.reshape(positions, vocabulary))
+
+
+def _prefill_scores(rows: Sequence[dict[str, Any]]) -> PrefillScores:
+    import numpy
+
+    width = max(len(row["ids"]) for row in rows)
+    ids = numpy.full((len(rows), width), -1, dtype=numpy.int64)
+    values = numpy.full((len(rows), width), -numpy.inf, dtype=numpy.float32)
+    for index, row in enumerate(rows):
+        ids[index, : len(row["ids"])] = row["ids"]
+        values[index, : len(row["ids"])] = row["log_probabilities"]
+    return PrefillScores(ids, values)

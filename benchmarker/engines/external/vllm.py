@@ -1,0 +1,126 @@
+"""vLLM: checkpoints as they are, or quantized by vLLM while it loads, with the proof that they were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.external.environments import Marker
+from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.engines.external.facts import ExternalFacts
+from benchmarker.engines.external.source import ExternalSource
+from benchmarker.quantization.base import Options
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+AS_STORED = {
+    "fp16": None,
+    "gptq": "gptq",
+    "awq": "awq",
+}
+"""benchmarker's quantizations whose checkpoints vLLM loads as they lie on the disk, each with its `quant_method`."""
+EXPERTS_ONLY = ("int8_per_channel_weight_only",)
+"""Of vLLM's online forms: a dense model would run in 16 bit under an int8 label (vllm/config/quantization.py, 0.33)."""
+UNQUANTIZED = "Unquantized"
+"""How vLLM's classes for layers of 16 bit begin."""
+EXTRA_TOKENS = 16
+"""Room in max_model_len beside the prompt and the new tokens."""
+
+
+class VllmOptions(Options):
+    """vLLM's own."""
+
+    quantization: str | None = None
+    """An online form of vLLM's, of a checkpoint of 16 bit: `fp8`, `fp8_per_channel`, `bitsandbytes`, ..."""
+    max_model_len: int | None = Field(default=None, gt=0)
+    """Longest sequence; the model's own if not said."""
+    max_num_seqs: int = Field(default=16, gt=0)
+    """Most sequences at once."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of the GPU's memory that it takes, nearly all of it for the KV cache."""
+    cpu_kv_cache_gib: int = Field(default=1, gt=0)
+    """Of the KV cache, where it computes on the CPU."""
+
+
+class VllmEngine(ExternalEngine):
+    """vLLM's offline `LLM`."""
+
+    name = "vllm"
+    summary = "vLLM, in an environment of its own"
+    options = VllmOptions
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        """See Engine.takes."""
+        options = form.engine_options
+        assert isinstance(options, VllmOptions)
+        method = (checkpoint.quantization or {}).get("quant_method")
+        if is_gguf(checkpoint):
+            return "vLLM reads GGUF files through a plugin that is not wired here; use --engine llama-cpp"
+        if options.quantization in EXPERTS_ONLY:
+            return (
+                f"vLLM's {options.quantization} quantizes experts alone, so that a dense model would run in 16 bit "
+                "under that label; use quantization=fp8_per_channel, or a quantized checkpoint"
+            )
+        if options.quantization is not None and (form.quant != "fp16" or method is not None):
+            return f"quantization={options.quantization} is for a checkpoint of 16 bit, with --quant fp16"
+        if method is not None or form.quant == "fp16":
+            return None
+        if form.quant not in AS_STORED:
+            forms = ", ".join(AS_STORED)
+            return f"vLLM cannot load the form {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
+        return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
+
+    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+        """See ExternalEngine.arguments."""
+        del marker, progress
+        options = form.engine_options
+        assert isinstance(options, VllmOptions)
+        arguments = {
+            "model": str(checkpoint.folder.resolve()),
+            "dtype": form.dtype,
+            "quantization": options.quantization,
+            "max_model_len": options.max_model_len,
+            "max_num_seqs": options.max_num_seqs,
+            "gpu_memory_utilization": options.gpu_memory_utilization,
+            "trust_remote_code": checkpoint.trust_remote_code,
+            "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
+        }
+        return arguments, {}
+
+    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
+        """Refuse a model that runs unquantized under the label of a quantization, or the reverse."""
+        options = form.engine_options
+        assert isinstance(options, VllmOptions)
+        label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
+        problem = contradiction(label, source.external_facts(), weights_bytes(checkpoint))
+        if problem:
+            raise UnsupportedError(f"vllm: {problem}")
+
+
+def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
+    """Why a model is not what its label says; None where it is.
+
+    Args:
+        label: Of a quantization; None for 16 bit.
+        plain_bytes: Of the checkpoint's files. An online quantization must hold clearly less.
+    """
+    quantized = {name: count for name, count in facts.linear_methods.items() if not name.startswith(UNQUANTIZED)}
+    layers = {name: count for name, count in quantized.items() if "KVCache" not in name and "Embedding" not in name}
+    if label is None:
+        return f"its layers run {', '.join(layers)}, though the row says 16 bit" if layers else None
+    if not layers:
+        return f"no layer runs quantized, though the row says {label}"
+    if facts.weight_bytes is not None and label not in ("gptq", "awq") and facts.weight_bytes > 0.95 * plain_bytes:
+        return (
+            f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row says {label}"
+        )
+    return None
+
+
+def weights_bytes(checkpoint: Checkpoint) -> int:
+    """Of the checkpoint's files of weights."""
+    return sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))

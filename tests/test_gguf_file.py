@@ -1,0 +1,80 @@
+"""GGUF files: written from safetensors, and looked into."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+
+from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts, write_gguf
+from benchmarker.core.errors import ModelError
+
+gguf = pytest.importorskip("gguf")
+
+
+@pytest.fixture
+def path(model_folder: Path, tmp_path: Path) -> Path:
+    write_gguf(model_folder, tmp_path / "model.gguf")
+    return tmp_path / "model.gguf"
+
+
+def test_matrices_are_float16_and_norms_float32_with_the_same_values(path, model_folder):
+    from safetensors.torch import load_file
+
+    tensors = load_file(model_folder / "model.safetensors")
+    written = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    assert len(written) == len([name for name in tensors if name != "lm_head.weight"])
+    up = tensors["model.layers.1.mlp.up_proj.weight"].half().numpy()
+    assert numpy.array_equal(written["blk.1.ffn_up.weight"].data, up)
+    assert written["output_norm.weight"].tensor_type.name == "F32"
+
+
+def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
+    facts = gguf_facts(path)
+    config = json.loads((model_folder / "config.json").read_text())
+    assert facts.architecture == "qwen3"
+    assert set(facts.bytes_by_type) == {"F16", "F32"}
+    assert facts.tensors_by_type["F16"] == 1 + 7 * config["num_hidden_layers"]
+    assert facts.weight_bytes == 2 * facts.parameters + facts.bytes_by_type["F32"] // 2
+
+
+def test_rows_that_no_k_form_can_hold_are_told():
+    facts = GgufFacts("qwen3", 9, {"Q4_K": 8, "Q5_0": 1}, {"Q4_K": 2, "Q5_0": 1}, {"Q5_0": (384,)})
+    assert facts.fallback("Q4_K_M") == "Q4_K_M: rows of 384 are Q5_0, since the K formats need a multiple of 256"
+    assert facts.fallback("Q8_0") is None
+
+
+def test_a_damaged_file_is_one_line(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200])
+    with pytest.raises(ModelError, match="a damaged GGUF file"):
+        gguf_facts(path)
+    path.write_bytes(whole[:-5000])
+    with pytest.raises(ModelError, match="a damaged GGUF file"):
+        gguf_facts(path)
+    path.write_bytes(b"no")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        gguf_facts(path)
+    with pytest.raises(ModelError, match="cannot be read"):
+        gguf_facts(path.with_name("none.gguf"))
+
+
+def test_a_file_of_another_architecture_is_refused(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "abacus")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"architecture 'abacus', which llama.cpp does not know"):
+        gguf_facts(tmp_path / "other.gguf")
+
+
+def test_values_beyond_float16_are_refused(model_folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(model_folder / "model.safetensors").items()}
+    tensors["model.layers.0.mlp.up_proj.weight"][0, 0] = 1e6
+    save_file(tensors, model_folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"up_proj.weight has values that float16 cannot hold"):
+        write_gguf(model_folder, tmp_path / "model.gguf")
