@@ -20,8 +20,8 @@ from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, read_c
 from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
 from benchmarker.core.units import GIB
 from benchmarker.quantization.base import Checkpoint, PlannedTensor, Progress
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.schema.model import ModelSpec, QuantSpec
 
 LAYOUT = 2
 """Goes into the key; raised when the same inputs make another checkpoint."""
@@ -32,7 +32,7 @@ COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 def make_dummy(
     model: ModelSpec,
-    variant: VariantSpec,
+    variant: QuantSpec,
     *,
     source: Path,
     revision: str | None,
@@ -47,7 +47,7 @@ def make_dummy(
     Raises:
         ModelError: No such architecture, or no room on the disk.
     """
-    loader, options = LOADERS[variant.quant], variant.loader_options
+    loader, options = LOADERS[variant.quant], loader_options(variant)
     config = read_config(source)
     config.pop("quantization_config", None)
     if loader.packing:

@@ -18,8 +18,8 @@ from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
 from benchmarker.quantization.base import Checkpoint, Progress, Silent, Target
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.schema.model import ModelSpec, QuantSpec
 
 __all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
 
@@ -44,7 +44,7 @@ SHAPE_KEYS = (
 
 def find_checkpoint(
     model: ModelSpec,
-    variant: VariantSpec,
+    variant: QuantSpec,
     *,
     progress: Progress | None = None,
     device: str = "cpu",
@@ -62,7 +62,7 @@ def find_checkpoint(
     progress = progress or Silent()
     dummy = model.load_format == "dummy"
     loader = LOADERS[variant.quant]
-    loader.check(variant.loader_options, Target(device, model.dtype))
+    loader.check(loader_options(variant), Target(device, model.dtype))
 
     def check_folder(folder: Path) -> None:
         config = read_config(folder)

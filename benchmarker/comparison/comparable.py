@@ -16,7 +16,7 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import changed_fields
-from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.schema.model import RUNTIMES
 from benchmarker.schema.record import RunRecord
 
 SHOWN_VALUES = 3

@@ -41,6 +41,15 @@ class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 
 
+class FieldError(ValueError):
+    """Something in a variant that only a registry can tell is wrong."""
+
+    def __init__(self, text: str, *, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+        """Name of the key, where the sentence is about one."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what it says; its name where it says nothing."""
     lines = str(error).strip().splitlines()

@@ -17,7 +17,7 @@ from benchmarker.core.errors import BenchmarkerError
 from benchmarker.doctor.machine import Machine
 from benchmarker.quantization.base import Target
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.schema.model import RUNTIMES
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""

@@ -14,7 +14,7 @@ from typing import Literal
 from benchmarker import __version__
 from benchmarker.logs.runs import LoggedCell, LoggedRun
 from benchmarker.profiling.printed_values import ProfilerTable
-from benchmarker.schema.experiment import RUNTIMES
+from benchmarker.schema.model import RUNTIMES
 from benchmarker.schema.record import (
     Cell,
     DeviceFacts,

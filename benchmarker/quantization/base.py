@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import installed_version
+from benchmarker.schema.base import DType as DType
 from benchmarker.schema.base import Plain
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-DType = Literal["float16", "bfloat16", "float32"]
-
 
 class Options(Plain):
     """A loader's own options. Every value is a scalar, so that it can be given as `--option key=value`."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from benchmarker.checkpoints.find import find_checkpoint
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Checkpoint, Progress, Target
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.schema.model import ModelSpec, QuantSpec
 
 
-def prepare_checkpoint(model: ModelSpec, variant: VariantSpec, device: Device, progress: Progress) -> Checkpoint:
+def prepare_checkpoint(model: ModelSpec, form: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
     """The checkpoint that the variant's loader takes; the slow part is done once and cached.
 
     Raises:
         BenchmarkerError: The model cannot be had, or not in this form on this device.
     """
-    found = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
+    found = find_checkpoint(model, form, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
-    return LOADERS[variant.quant].prepare(found, variant.loader_options, target, progress)
+    return LOADERS[form.quant].prepare(found, loader_options(form), target, progress)

@@ -7,13 +7,17 @@ misspelt option that is silently ignored makes a wrong measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ValidationError
 
 from benchmarker.core.errors import did_you_mean
 
+DType = Literal["float16", "bfloat16", "float32"]
+"""Types that a model's weights can have where they are not quantized, as torch names them."""
+Scalar = str | int | float | bool | None
+"""A value that can be given as `--option key=value`."""
 SHOWN_LENGTH = 60
 """A longer value is not repeated in a message."""
 

@@ -1,1 +1,39 @@
 """Text generation: what one repeat is, its prompts and what its work cannot do without."""
+
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.workload import Workload, lazily
+from benchmarker.workloads.generation import metrics, words
+from benchmarker.workloads.generation.spec import Experiment, GenerationJob
+
+_HOME = "benchmarker.workloads.generation"
+
+WORKLOAD = Workload(
+    name="generation",
+    question="Which quantization of a model should I run, and in which engine?",
+    unit="token",
+    experiment=Experiment,
+    job=GenerationJob,
+    record=RunRecord,
+    axes=words.AXES,
+    metrics=metrics.METRICS,
+    headline=metrics.HEADLINE,
+    opener=f"{_HOME}.bench:open_bench",
+    spelling=f"{_HOME}.options:OPTIONS",
+    default_variant={"quant": "fp16"},
+    resolve=lazily(f"{_HOME}.forms:resolve"),
+    check_typed=lazily(f"{_HOME}.check:check_typed"),
+    over=lazily(f"{_HOME}.check:over"),
+    parts=lazily(f"{_HOME}.job_facts:key_parts"),
+    facts=lazily(f"{_HOME}.job_facts:record_fields"),
+    inputs=lazily(f"{_HOME}.job_facts:inputs"),
+    look_for=lazily(f"{_HOME}.job_facts:look_for_model"),
+    cell=lazily(f"{_HOME}.job_facts:cell_fields"),
+    point_words=words.point_words,
+    point_arguments=words.point_arguments,
+    cell_words=words.cell_words,
+    sample_words=words.sample_words,
+    repeat_s=words.guess_s,
+    title=words.title,
+    judging=f"{_HOME}.judging:JUDGING",
+    doctor=f"{_HOME}.doctor:DOCTOR",
+)

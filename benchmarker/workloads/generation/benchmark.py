@@ -16,10 +16,11 @@ from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
 from benchmarker.runtimes.base import Generation, UnsupportedError
 from benchmarker.runtimes.registry import RUNTIMES
-from benchmarker.schema.experiment import Grid, Point, Procedure
+from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.record import Cell, Sample
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
+from benchmarker.workloads.generation.spec import Grid, Point
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,0 +1,27 @@
+"""Where each workload's package is. Rooms outside a workload's folder reach it only through here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.schema.workload import Workload
+
+WORKLOADS: dict[str, str] = {
+    "generation": "benchmarker.workloads.generation",
+}
+"""Packages whose `WORKLOAD` describes a workload, by the workload's name."""
+DEFAULT_WORKLOAD = "generation"
+"""Of a config file, a command line or an old record that names none."""
+
+
+def workload_of(name: str) -> Workload:
+    """The description of a workload.
+
+    Raises:
+        SpecError: There is none of this name.
+    """
+    if name not in WORKLOADS:
+        raise SpecError(f"no workload '{name}'{did_you_mean(name, WORKLOADS)}")
+    description: Workload = import_module(WORKLOADS[name]).WORKLOAD
+    return description
