@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarker.comparison.compare import compare as compare
     from benchmarker.core.errors import BenchmarkerError as BenchmarkerError
+    from benchmarker.engines.generator import Generator as Generator
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
     from benchmarker.report.notebook import read_record as read_record
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BenchmarkerError": "core.errors",
     "Grid": "workloads.generation.spec",
+    "Generator": "engines.generator",
     "ModelBenchmarker": "workloads.generation.benchmark",
     "Procedure": "schema.experiment",
     "compare": "comparison.compare",

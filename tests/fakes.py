@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Literal
 
 from benchmarker.hardware.device import Peak
+from benchmarker.hardware.gpu import GpuState
 from benchmarker.schema.record import Sample
 
 
@@ -34,6 +36,53 @@ class FakeDevice:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return "out of memory" in str(error)
+
+
+class FakeGpu:
+    """A GPU whose driver says nothing. A test overrides what its own says."""
+
+    vendor = "NVIDIA"
+    name: str | None = None
+    uuid: str | None = None
+    driver: str | None = None
+    newest_cuda: str | None = None
+    is_sliced = False
+
+    def used_bytes(self) -> int | None:
+        return None
+
+    def total_bytes(self) -> int | None:
+        return None
+
+    def energy_j(self) -> float | None:
+        return None
+
+    def power_w(self) -> float | None:
+        return None
+
+    def power_limit_w(self) -> float | None:
+        return None
+
+    def power_default_w(self) -> float | None:
+        return None
+
+    def temperature_c(self) -> float | None:
+        return None
+
+    def clock_mhz(self) -> int | None:
+        return None
+
+    def full_clock_mhz(self) -> int | None:
+        return None
+
+    def memory_bytes_per_s(self) -> float | None:
+        return None
+
+    def process_ids(self) -> tuple[int, ...] | None:
+        return None
+
+    def state(self) -> GpuState:
+        return GpuState(time.time(), throttled_by=None)
 
 
 class Timeline:

@@ -7,14 +7,16 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Checkpoint, Loaded, Silent, Target
 from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.runtimes.base import Runtime
-from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+from benchmarker.schema.base import Scalar
+from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record import LoadFacts
+from benchmarker.workloads.generation.spec import VariantSpec
 
 EMBEDDING = 2048 * 128
 LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)
@@ -71,7 +73,7 @@ def distance(one: Loaded, other: Loaded) -> float:
     return float((logits(one) - logits(other)).norm() / logits(other).norm())
 
 
-def tokens_of(runtime: Runtime, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
+def tokens_of(runtime: Decoder, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
     """What the runtime makes the second time, with all set up."""
     runtime.generate(prompt, new_tokens)
     made: list[list[int]] = runtime.generate(prompt, new_tokens).tokens.tolist()

@@ -13,18 +13,20 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.core.console import Streams, Terminal
-from benchmarker.execution import after_timing as afterwards
-from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
-from benchmarker.execution.job import Job
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import Device
-from benchmarker.runtimes.base import UnsupportedError
-from benchmarker.runtimes.graph import GraphRuntime
-from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Job
 from benchmarker.schema.record import RuntimeFacts
+from benchmarker.workloads.generation import after_timing as afterwards
+from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.spec import Grid
 from tests.fakes import FakeDevice
 from tests.records import cell, profile, record
-from tests.test_runtimes_graph import Rerun
+from tests.test_engines_graph import Rerun
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -41,7 +43,7 @@ def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker
     facts = RuntimeFacts(name="graph", tokens_read="end", kv_cache="static", graph_kernels=in_graph)
     runtime = SimpleNamespace(kernels_per_token=lambda count: kernels, facts=lambda: facts)
     device = SimpleNamespace(kind="cuda")
-    return cast("ModelBenchmarker", SimpleNamespace(device=device, runtime=runtime, step=lambda point: lambda: None))
+    return cast("ModelBenchmarker", SimpleNamespace(device=device, source=runtime, step=lambda point: lambda: None))
 
 
 def counted(in_graph: int | None, kernels: float | None) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
     device = FakeDevice()
     subject = ModelBenchmarker(model, device=device)
     if runtime == "graph":
-        subject.runtime = GraphRuntime(model, device, capture=Rerun())
+        subject.source = TorchSource(model, CudaGraphDecoder(model, device, capture=Rerun()), device)
     grid = Grid(prompt_tokens=(3,), new_tokens=(4,), batch_size=(1, 2, 64))
     cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]
@@ -107,7 +109,7 @@ def refusing(error: Exception) -> ModelBenchmarker:
         "ModelBenchmarker",
         SimpleNamespace(
             device=FakeDevice(),
-            runtime=SimpleNamespace(kernels_per_token=refuse),
+            source=SimpleNamespace(kernels_per_token=refuse),
             step=lambda point: refuse,
             prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
         ),
@@ -124,7 +126,7 @@ STEPS: dict[str, Callable[[ModelBenchmarker], dict[str, Any]]] = {
 
 @pytest.fixture
 def _board(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(afterwards, "find_board", lambda device: None)
+    monkeypatch.setattr(afterwards, "find_gpu", lambda device: None)
     monkeypatch.setattr(afterwards, "measure_energy", lambda board, *, generation, prefill: generation())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.hardware.device import CpuDevice, CudaDevice, find_device, torch_device
+from benchmarker.hardware.device import CpuDevice, CudaDevice, find_device, find_devices, torch_device
 
 
 @pytest.fixture
@@ -108,3 +108,11 @@ def test_a_mark_that_cannot_be_set_back_is_no_peak(monkeypatch, tmp_path):
     device = CpuDevice()
     device.reset_peak()
     assert device.peak().resident_bytes is None
+
+
+def test_several_gpus_are_named_each_once(gpus):
+    assert [device.torch_name for device in find_devices(["cuda:1", "cuda:0"])] == ["cuda:1", "cuda:0"]
+    with pytest.raises(DeviceError, match="--device cuda,cuda:0: cuda:0 is named twice; name each device once"):
+        find_devices(["cuda", "cuda:0"])
+    with pytest.raises(DeviceError, match="there is no GPU 2"):
+        find_devices(["cuda:0", "cuda:2"])

@@ -13,14 +13,16 @@ import pytest
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
 from benchmarker.core.units import GIB
+from benchmarker.doctor.card import Card, all_cards, card_of
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Machine
 from benchmarker.doctor.text import finding_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
 from benchmarker.doctor.visit import visit
-from benchmarker.hardware.cards import Card, amd_card, nvidia_card
+from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
+from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.quantization.base import Target
 from tests.records import cpu_environment, environment
 
@@ -58,7 +60,7 @@ def said(**changes: Any) -> list[Finding]:
 
 
 def the_no(**changes: Any) -> Finding:
-    (no,) = [one for one in said(**changes) if one.level == "no"]
+    (no,) = [finding for finding in said(**changes) if finding.level == "no"]
     return no
 
 
@@ -237,7 +239,6 @@ class FakeNvml:
 
     def __getattr__(self, name: str) -> Any:
         answers = {
-            "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetName": "NVIDIA H100",
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=4 * 2**20, total=80 * GIB),
             "nvmlSystemGetCudaDriverVersion_v2": 13000,
@@ -256,7 +257,7 @@ class FakeNvml:
 
 
 def test_a_card_is_read_through_nvml_and_what_it_does_not_say_is_unknown():
-    assert nvidia_card(FakeNvml(), 0) == H100
+    assert card_of(NvidiaGpu(FakeNvml(), "handle")) == H100
 
 
 def test_a_card_is_read_through_amdsmi():
@@ -267,14 +268,23 @@ def test_a_card_is_read_through_amdsmi():
         amdsmi_get_gpu_vram_usage=lambda handle: {"vram_used": 300, "vram_total": 196_592},
         amdsmi_get_power_cap_info=lambda handle: {"power_cap": 600_000_000, "default_power_cap": 750_000_000},
     )
-    assert amd_card(amdsmi, None) == Card(
+    assert card_of(AmdGpu(amdsmi, None)) == Card(
         "AMD Instinct MI300X",
+        vendor="AMD",
         driver="6.12.12",
         used_bytes=300 * 2**20,
         memory_bytes=196_592 * 2**20,
         power_limit_w=600.0,
         power_default_w=750.0,
     )
+
+
+def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name(monkeypatch, tmp_path):
+    monkeypatch.setattr("benchmarker.doctor.card.all_gpus", lambda: ())
+    monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path)
+    assert all_cards() == (Card("an AMD card", vendor="AMD"),)
+    monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path / "absent")
+    assert all_cards() == ()
 
 
 def test_a_device_that_is_not_there_is_said_and_the_rest_is_looked_at_all_the_same():

@@ -22,7 +22,9 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quantization.base import Checkpoint
 from benchmarker.quantization.gptq.loader import GPTQOptions
 from benchmarker.quantization.gptq.packing import balanced, deviation
-from benchmarker.schema.experiment import ModelSpec, Scalar, VariantSpec
+from benchmarker.schema.base import Scalar
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 
 class Steps:
@@ -225,7 +227,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, 
         make(shape_folder, progress=Full())
     assert str(caught.value) == (
         f"{cache_folder}: the checkpoint (1.1 MiB) was not made: the disk is full; "
-        "set BENCHMARKER_CACHE to a folder with room for it"
+        "make room or set BENCHMARKER_CACHE to a folder with room for it"
     )
     assert list(cache_folder.iterdir()) == []
 

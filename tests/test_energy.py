@@ -8,17 +8,19 @@ import pytest
 
 from benchmarker.comparison.compare import compare
 from benchmarker.core.errors import DeviceError
-from benchmarker.hardware.board import AmdBoard, NvidiaBoard
+from benchmarker.hardware.amd import AmdGpu
+from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.record import Energy, EnergyWindow
+from tests.fakes import FakeGpu
 from tests.records import cell, failed_cell, record, rounds, save
 
 IDLE_W, BUSY_W = 100.0, 300.0
 
 
 @dataclass
-class FakeBoard:
+class CountingGpu(FakeGpu):
     """Counts energy as its own clock passes: at idle while it sleeps, more while it works."""
 
     now_s: float = 0.0
@@ -26,8 +28,6 @@ class FakeBoard:
     counts: bool = True
     shown_w: float | None = BUSY_W
     generations: int = 0
-    uuid: str | None = None
-    driver: str | None = None
     slept_s: list[float] = field(default_factory=list)
 
     def work(self, seconds: float = 0.5) -> None:
@@ -51,28 +51,17 @@ class FakeBoard:
     def temperature_c(self) -> float | None:
         return 40.0
 
-    def used_bytes(self) -> int | None:
-        return None
-
-    def clock_mhz(self) -> float | None:
-        return None
-
-    def memory_bytes_per_s(self) -> float | None:
-        return None
-
     @property
     def watch(self) -> Stopwatch:
         return Stopwatch(now=lambda: self.now_s, sleep=self.sleep)
 
 
-def counted(board: FakeBoard, *, seconds: float = 0.5) -> Energy:
-    return measure_energy(
-        board, generation=lambda: board.work(seconds), prefill=lambda: board.work(0.1), watch=board.watch
-    )
+def counted(gpu: CountingGpu, *, seconds: float = 0.5) -> Energy:
+    return measure_energy(gpu, generation=lambda: gpu.work(seconds), prefill=lambda: gpu.work(0.1), watch=gpu.watch)
 
 
 def test_every_window_holds_whole_generations_for_at_least_ten_seconds():
-    energy = counted(FakeBoard())
+    energy = counted(CountingGpu())
     assert len(energy.generation) == len(energy.prefill) == WINDOWS
     for window in energy.generation:
         assert window.seconds >= WINDOW_S
@@ -82,32 +71,30 @@ def test_every_window_holds_whole_generations_for_at_least_ten_seconds():
 
 
 def test_a_long_generation_is_repeated_often_enough():
-    assert counted(FakeBoard(), seconds=8.0).generation[0].generations == LEAST_GENERATIONS
+    assert counted(CountingGpu(), seconds=8.0).generation[0].generations == LEAST_GENERATIONS
 
 
 def test_idle_power_is_read_with_the_board_at_rest_for_as_long():
-    board = FakeBoard()
-    counted(board)
-    assert board.slept_s == [WINDOW_S]
+    gpu = CountingGpu()
+    counted(gpu)
+    assert gpu.slept_s == [WINDOW_S]
 
 
 @pytest.mark.parametrize(
-    ("board", "why"),
+    ("gpu", "why"),
     [
         (None, "only GPUs have the counter"),
-        (FakeBoard(counts=False), "no energy counter"),
-        (FakeBoard(shown_w=100.0), "says 300 W and its power readings 100 W; one is wrong"),
+        (CountingGpu(counts=False), "no energy counter"),
+        (CountingGpu(shown_w=100.0), "says 300 W and its power readings 100 W; one is wrong"),
     ],
 )
-def test_a_counter_that_cannot_say_gives_a_reason_and_no_number(board, why):
+def test_a_counter_that_cannot_say_gives_a_reason_and_no_number(gpu, why):
     with pytest.raises(DeviceError, match=why):
-        measure_energy(
-            board, generation=board.work if board else list, prefill=None, watch=(board or FakeBoard()).watch
-        )
+        measure_energy(gpu, generation=gpu.work if gpu else list, prefill=None, watch=(gpu or CountingGpu()).watch)
 
 
 def test_a_counter_that_stands_still_is_refused():
-    class Stuck(FakeBoard):
+    class Stuck(CountingGpu):
         def energy_j(self) -> float | None:
             return 7.0
 
@@ -116,7 +103,7 @@ def test_a_counter_that_stands_still_is_refused():
 
 
 def test_a_board_without_power_readings_is_believed():
-    assert counted(FakeBoard(shown_w=None)).generation
+    assert counted(CountingGpu(shown_w=None)).generation
 
 
 def energy(per_generation_j: float, *, prefill_j: float = 2.0) -> Energy:
@@ -196,8 +183,8 @@ class FakeLibrary:
         return {"current_socket_power": "N/A", "average_socket_power": 250, "temperature_hotspot": 61}
 
 
-def test_the_boards_give_base_units():
-    nvidia, amd = NvidiaBoard(FakeLibrary(), None), AmdBoard(FakeLibrary(), None)
+def test_the_gpus_give_base_units():
+    nvidia, amd = NvidiaGpu(FakeLibrary(), None), AmdGpu(FakeLibrary(), None)
     assert nvidia.energy_j() == 5000.0
     assert nvidia.power_w() == 310.5
     assert nvidia.temperature_c() is None

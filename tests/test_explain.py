@@ -8,7 +8,7 @@ from benchmarker.comparison.compare import compare_records
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
-from benchmarker.schema.old_products import PACKED, by_rows
+from benchmarker.schema.kernels_used import PACKED
 from benchmarker.schema.record import Kernel, RuntimeFacts
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, profile, record, sample
@@ -175,7 +175,12 @@ def test_a_torch_fallback_is_said_loudly() -> None:
     assert found.proof.warnings[1].startswith("not a low-bit product: ")
 
 
-@pytest.mark.parametrize(("products", "warned"), [(f"{by_rows(1, 253)}; {PACKED}", False), (by_rows(1, 253), True)])
+DENSE = "one query's products with 1 of 253 linears are made by benchmarker's own kernel, not inductor's"
+
+
+@pytest.mark.parametrize(
+    ("products", "warned"), [(f"{DENSE}; {PACKED}", False), (DENSE, True), (f"{PACKED} (3 of 252 linears)", True)]
+)
 def test_only_our_product_of_packed_words_takes_the_place_of_a_torch_fallback(products: str, warned: bool) -> None:
     facts = load(
         quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.doctor.instruments import readings
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import CudaDevice, find_device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import WINDOW_S, WINDOWS, measure_energy
 
 torch = pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def test_work_takes_more_energy_than_rest(device):
             torch.mm(matrix, matrix)
         device.synchronize()
 
-    energy = measure_energy(find_board(device), generation=work, prefill=None)
+    energy = measure_energy(find_gpu(device), generation=work, prefill=None)
     assert len(energy.generation) == WINDOWS
     assert energy.idle_power_w is not None
     for window in energy.generation:

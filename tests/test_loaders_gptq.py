@@ -14,7 +14,7 @@ import torch
 
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
 from benchmarker.quantization.gptq.backends import check_what_ran
-from benchmarker.schema.experiment import Scalar
+from benchmarker.schema.base import Scalar
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, facts_of, load, logits, prepare
 
 

@@ -6,11 +6,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.hardware.board import amd_board, nvidia_board
+from benchmarker.hardware.amd import find_amd_gpu
 from benchmarker.hardware.device import CpuDevice, CudaDevice
+from benchmarker.hardware.find_gpu import recorded_gpu
+from benchmarker.hardware.nvidia import find_nvidia_gpu
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import Measured
-from benchmarker.schema.record import Memory, Sample
+from benchmarker.schema.record import DeviceFacts, Memory, Sample
 
 GIB = 2**30
 
@@ -78,20 +80,31 @@ def test_without_a_library_or_on_cpu_there_is_no_growth(monkeypatch, nvml):
     assert DeviceMemory(CudaDevice(0)).growth_bytes() is None
 
 
-def test_a_library_without_its_driver_is_no_board(nvml, monkeypatch):
+def test_a_library_without_its_driver_is_no_gpu(nvml, monkeypatch):
     def refuse():
         raise nvml.NVMLError("driver not loaded")
 
     monkeypatch.setattr(nvml, "nvmlInit", refuse)
-    assert nvidia_board("bb") is None
+    assert find_nvidia_gpu("bb") is None
 
 
 def test_a_slice_of_a_card_is_found_too(nvml):
     nvml.used["MIG-cc"] = GIB
-    board = nvidia_board("cc")
-    assert board is not None
-    assert (board.uuid, board.driver, board.used_bytes()) == ("MIG-cc", "580.159.04", GIB)
-    assert nvidia_board("dd") is None
+    gpu = find_nvidia_gpu("cc")
+    assert gpu is not None
+    assert (gpu.uuid, gpu.driver, gpu.used_bytes()) == ("MIG-cc", "580.159.04", GIB)
+    assert find_nvidia_gpu("dd") is None
+
+
+def test_a_gpu_is_found_by_the_uuid_of_its_record(nvml):
+    nvml.used["MIG-cc"] = GIB
+    for uuid in ("GPU-bb", "MIG-cc"):
+        gpu = recorded_gpu(DeviceFacts(kind="cuda", name="NVIDIA H100", uuid=uuid))
+        assert gpu is not None
+        assert gpu.uuid == uuid
+    assert recorded_gpu(DeviceFacts(kind="cuda", name="NVIDIA H100", uuid="MIG-bb")) is None
+    assert recorded_gpu(DeviceFacts(kind="cuda", name="NVIDIA H100")) is None
+    assert recorded_gpu(DeviceFacts(kind="cpu", name="a processor", uuid="GPU-bb")) is None
 
 
 class FakeAmdsmi(ModuleType):
@@ -138,11 +151,14 @@ def test_an_amd_card_is_found_by_its_address(monkeypatch):
 
 def test_what_amdsmi_cannot_say_is_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdsmi())
-    board = amd_board("0000:03:00")
-    assert board is not None
-    assert board.driver is None
-    assert board.uuid == "a4ff740f-0000-1000-80e5-a36ee91f2b6d"
-    assert amd_board("0000:04:00") is None
+    gpu = find_amd_gpu("0000:03:00")
+    assert gpu is not None
+    assert gpu.driver is None
+    assert gpu.uuid == "a4ff740f-0000-1000-80e5-a36ee91f2b6d"
+    assert find_amd_gpu("0000:04:00") is None
+    recorded = recorded_gpu(DeviceFacts(kind="rocm", name="AMD Instinct MI300X", uuid=gpu.uuid))
+    assert recorded is not None
+    assert recorded.total_bytes() == 65520 * 2**20
 
 
 def measured(*peaks, reserved=None, resident=None):

@@ -20,10 +20,10 @@ from benchmarker.measure.peaks import (
     host_time,
     measure_limits,
 )
-from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Memory, RunRecord, RuntimeFacts, StepFacts
 from benchmarker.schema.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, failed_cell, record, save

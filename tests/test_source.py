@@ -10,7 +10,8 @@ import pytest
 
 from benchmarker.checkpoints.find import find_checkpoint, load_tokenizer, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, ModelError
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 
 def find(model: Path | str, quant: str = "fp16", *, dummy: bool = False, revision: str | None = None):

@@ -9,33 +9,32 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from benchmarker.comparison.words import duration_words
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
+from benchmarker.core.words import duration_words
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.experiment import ModelSpec
 from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
-from benchmarker.sweep.lock import LOCK, Owner, locked
+from benchmarker.sweep.lock import LOCK, OWNER, locked
 from benchmarker.sweep.order import Task, order, without_given_up
 from benchmarker.sweep.request import chosen, rounds_of, split_arguments
+from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
 
 CONFIG = Path("configs/qwen3-4b.yaml")
 
 
 def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -> None:
-    def nowhere(model: ModelSpec) -> None:
-        raise ModelError(f"{model.id}: no such folder")
+    def nowhere(job: GenerationJob) -> None:
+        raise ModelError(f"{job.model.id}: no such folder")
 
     stage = Stage(tmp_path, look_for=nowhere)
     with pytest.raises(ModelError, match=r"^Qwen/Qwen3-4B: no such folder$"):
         stage.sweep()
     assert not stage.results.exists()
     # What was measured of it is compared all the same.
-    stage.look_for = lambda model: None
+    stage.look_for = lambda job: None
     stage.sweep()
     stage.look_for = nowhere
     assert stage.sweep(resume=True) == []
@@ -312,22 +311,40 @@ def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_pat
     holder.kill()
     holder.join()
     with locked(tmp_path):
-        assert Owner.model_validate_json((tmp_path / LOCK).read_bytes()).pid == os.getpid()
-    assert not (tmp_path / LOCK).exists()
+        assert (tmp_path / OWNER).read_text().startswith(f"process {os.getpid()} on ")
+    assert not (tmp_path / OWNER).exists()
 
 
-def test_a_process_with_the_number_of_a_dead_owner_does_not_hold_the_lock(tmp_path: Path) -> None:
-    me = psutil.Process()
-    own = Owner(pid=me.pid, started_s=me.create_time(), host=os.uname().nodename)
-    for text in (own.model_copy(update={"started_s": own.started_s - 3600}).model_dump_json(), "", '{"pid": 1'):
-        (tmp_path / LOCK).write_text(text)
-        with locked(tmp_path):
+def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"pid": 1')
+    (tmp_path / OWNER).write_text("process 1 on elsewhere")
+    with locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (None, "another sweep is writing there"),
+        ("process 7 on elsewhere", r"another sweep \(process 7 on elsewhere\) is writing there"),
+    ],
+)
+def test_a_refusal_says_who_holds_the_folder_as_far_as_it_is_known(
+    tmp_path: Path, owner: str | None, words: str
+) -> None:
+    with locked(tmp_path):
+        (tmp_path / OWNER).unlink()
+        if owner:
+            (tmp_path / OWNER).write_text(owner)
+        with pytest.raises(ResultsError, match=words), locked(tmp_path):
             pass
-    (tmp_path / LOCK).write_text(own.model_copy(update={"host": "elsewhere"}).model_dump_json())
-    with (
-        pytest.raises(ResultsError, match="on elsewhere holds this folder; if it no longer runs there, delete"),
-        locked(tmp_path),
-    ):
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="choose another folder with --output"), locked(tmp_path / "file"):
         pass
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.sweep import child
+from benchmarker.sweep.lock import LOCK
 from tests.faults.stage import Stage, killed_at_write
 
 OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
@@ -222,7 +223,8 @@ def test_a_parent_killed_between_two_writes_loses_nothing_that_was_finished(tmp_
     ]
     assert before <= set(ok)
     assert len(ok) == 4
-    assert not list(stage.results.glob(".*"))
+    # A lock file that is removed could be held by two at once.
+    assert [path.name for path in stage.results.glob(".*")] == [LOCK]
 
 
 @pytest.mark.parametrize("at", ["start", "load", "cell 0", "cell 1", "end"])
@@ -287,7 +289,10 @@ def test_a_limit_on_file_size_is_one_line_and_costs_no_finished_cell(tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
     assert stage.sweep_apart(limit, resume=True, rounds=2) == 1
-    assert "the limit on file size (ulimit -f) is too low for a record" in (tmp_path / "traceback").read_text()
+    assert (
+        "the limit on file size (ulimit -f) is too low; raise it or choose another folder"
+        in (tmp_path / "traceback").read_text()
+    )
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 

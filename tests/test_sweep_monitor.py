@@ -11,37 +11,41 @@ from typing import Any
 
 import pytest
 
-from benchmarker.hardware.gauge import NvidiaGauge, Reading
-from benchmarker.hardware.monitor import Monitor, conditions, find_monitor, why_invalid
+from benchmarker.hardware.conditions import conditions_of, together, why_invalid
+from benchmarker.hardware.gpu import GpuState
+from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record, write_record
 from tests import records
+from tests.fakes import FakeGpu
 from tests.faults.stage import Stage
 
 
-class FakeGauge:
-    """A board that reads the same for ever; or one thing after another, and then the last."""
+class ShownGpu(FakeGpu):
+    """A GPU that reads the same for ever; or one thing after another, and then the last."""
 
-    full_clock_mhz = 1980
+    def __init__(self, *states: GpuState) -> None:
+        self.show(*states)
 
-    def __init__(self, *readings: Reading) -> None:
-        self.show(*readings)
+    def show(self, *states: GpuState) -> None:
+        self._states = list(states)
 
-    def show(self, *readings: Reading) -> None:
-        self._readings = list(readings)
+    def full_clock_mhz(self) -> int:
+        return 1980
 
-    def read(self) -> Reading:
-        reading = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
-        return replace(reading, at_s=time.time())
+    def state(self) -> GpuState:
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        return replace(state, time_s=time.time())
 
 
-def reading(clock: int = 1980, temperature: float = 40.0, power: float = 300.0, *throttled_by: str) -> Reading:
-    return Reading(0.0, clock, temperature, power, frozenset(throttled_by))
+def reading(clock: int = 1980, temperature: float = 40.0, power: float = 300.0, *throttled_by: str) -> GpuState:
+    return GpuState(0.0, clock, temperature, power, frozenset(throttled_by))
 
 
 def test_many_readings_become_one() -> None:
     taken = [reading(1980, 40, 300), reading(1950, 45, 400, "power_cap"), reading(1900, 44, 500)]
-    assert conditions(taken, full_clock_mhz=1980) == Conditions(
+    assert conditions_of(taken, full_clock_mhz=1980) == Conditions(
         samples=3,
         sm_clock_mhz=1950,
         sm_clock_full_mhz=1980,
@@ -49,8 +53,8 @@ def test_many_readings_become_one() -> None:
         power_w=400.0,
         throttled_by=("power_cap",),
     )
-    assert conditions([], full_clock_mhz=1980) is None
-    assert conditions([Reading(0.0)], full_clock_mhz=None) == Conditions(samples=1)
+    assert conditions_of([], full_clock_mhz=1980) is None
+    assert conditions_of([GpuState(0.0)], full_clock_mhz=None) == Conditions(samples=1)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions
 
 
 def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
-    monitor = Monitor(FakeGauge(reading()))
+    monitor = Monitor(ShownGpu(reading()))
     started = time.time()
     with monitor.running():
         time.sleep(0.55)
@@ -87,23 +91,23 @@ def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
 
 
 def test_a_cell_between_two_readings_has_both() -> None:
-    monitor = Monitor(FakeGauge(reading()))
+    monitor = Monitor(ShownGpu(reading()))
     with monitor.running():
         time.sleep(0.55)
-    at_s = time.time() - 0.3
-    seen = monitor.between(at_s, at_s + 1e-6)
+    start_s = time.time() - 0.3
+    seen = monitor.between(start_s, start_s + 1e-6)
     assert seen
     assert seen.samples >= 2
 
 
 def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
-    gauge = FakeGauge(reading(temperature=40))
-    monitor = Monitor(gauge)
+    gpu = ShownGpu(reading(temperature=40))
+    monitor = Monitor(gpu)
     with monitor.running():
         time.sleep(0.25)
     slept: list[float] = []
     monkeypatch.setattr("benchmarker.hardware.monitor.time.sleep", slept.append)
-    gauge.show(reading(temperature=80), reading(temperature=46), reading(temperature=45))
+    gpu.show(reading(temperature=80), reading(temperature=46), reading(temperature=45))
     monitor.cool_down()
     assert slept == [1.0, 1.0]
     monitor.cool_down()
@@ -111,34 +115,76 @@ def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarker.hardware.monitor.KEPT", 1)
-    gauge = FakeGauge(reading(temperature=40), reading(temperature=80))
-    monitor = Monitor(gauge)
+    monkeypatch.setattr("benchmarker.hardware.monitor.CAPACITY", 1)
+    gpu = ShownGpu(reading(temperature=40), reading(temperature=80))
+    monitor = Monitor(gpu)
     with monitor.running():
         time.sleep(0.35)
     slept: list[float] = []
     monkeypatch.setattr("benchmarker.hardware.monitor.time.sleep", slept.append)
-    gauge.show(reading(temperature=80), reading(temperature=44))
+    gpu.show(reading(temperature=80), reading(temperature=44))
     monitor.cool_down()
     assert slept == [1.0]
 
 
-class BrokenGauge(FakeGauge):
-    """A board that answers a few times, and then no more."""
+def test_several_gpus_are_read_by_themselves_and_together() -> None:
+    hot = reading(1400, 80, 500.0, "hardware_thermal")
+    monitor = Monitor(ShownGpu(reading(1900, 40, 300.0)), ShownGpu(hot))
+    started = time.time()
+    with monitor.running():
+        time.sleep(0.35)
+    cool_gpu, hot_gpu = monitor.each_between(started, time.time())
+    assert cool_gpu
+    assert hot_gpu
+    assert (cool_gpu.sm_clock_mhz, why_invalid(cool_gpu)) == (1900, None)
+    assert (hot_gpu.sm_clock_mhz, hot_gpu.throttled_by) == (1400, ("hardware_thermal",))
+    both = monitor.between(started, time.time())
+    assert both
+    assert why_invalid(both) == "the board was throttled meanwhile (hardware thermal)"
+    assert (both.sm_clock_mhz, both.temperature_c, both.power_w) == (1400, 80.0, 800.0)
 
-    def read(self) -> Reading:
-        if len(self._readings) == 1:
+
+def test_one_gpu_that_was_not_read_leaves_all_of_them_unknown() -> None:
+    monitor = Monitor(ShownGpu(reading()), BrokenGpu(reading()))
+    started = time.time()
+    with monitor.running():
+        time.sleep(0.25)
+    first, second = monitor.each_between(started, time.time())
+    assert first
+    assert second is None
+    assert monitor.between(started, time.time()) is None
+    assert monitor.problem
+    assert monitor.problem.startswith("the board cannot be read (AttributeError: no such question)")
+
+
+def test_several_gpus_together_are_as_the_worst_of_them() -> None:
+    small = Conditions(samples=5, sm_clock_mhz=1500, sm_clock_full_mhz=1500, temperature_c=50, power_w=200, processes=1)
+    large = Conditions(samples=4, sm_clock_mhz=1700, sm_clock_full_mhz=1980, temperature_c=45, power_w=300, processes=2)
+    assert together([small, large]) == Conditions(
+        samples=4, sm_clock_mhz=1700, sm_clock_full_mhz=1980, temperature_c=50, power_w=500, processes=2
+    )
+    assert together([large]) == large
+    silent = Conditions(samples=9, throttled_by=None)
+    mixed = together([small, silent])
+    assert (mixed.power_w, mixed.temperature_c, mixed.throttled_by, mixed.processes) == (None, None, (), 1)
+
+
+class BrokenGpu(ShownGpu):
+    """A GPU that answers a few times, and then no more."""
+
+    def state(self) -> GpuState:
+        if len(self._states) == 1:
             raise AttributeError("no such question")
-        return super().read()
+        return super().state()
 
 
 def test_a_board_that_cannot_be_read_any_more_is_said_once_and_the_sweep_goes_on(tmp_path: Path) -> None:
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
-    monitor = Monitor(BrokenGauge(reading(), reading(), reading()))
+    monitor = Monitor(BrokenGpu(reading(), reading(), reading()))
     stage = Stage(tmp_path, rounds=2, faults=[work], find_monitor=lambda surroundings: monitor)
     assert stage.sweep() == []
-    said = [line for line in stage.printed.splitlines() if "the board" in line]
-    assert said == [
+    lines = [line for line in stage.printed.splitlines() if "the board" in line]
+    assert lines == [
         "  the board cannot be read (AttributeError: no such question); "
         "clocks and throttling are not watched from here on"
     ]
@@ -178,27 +224,27 @@ class FakeNvml:
             raise self.NVMLError
         return SimpleNamespace(violationTime=1000 * policy)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:
-        return [object()]
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=7)]
 
 
 def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
-    gauge = NvidiaGauge(FakeNvml(), "card")  # type: ignore[arg-type]
-    assert gauge.full_clock_mhz is None
+    gpu = NvidiaGpu(FakeNvml(), "card")
+    assert gpu.full_clock_mhz() is None
     expected = reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
-    assert replace(gauge.read(), at_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
+    assert replace(gpu.state(), time_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
 
 
 def test_a_driver_that_refuses_every_question_has_not_said_that_nothing_was_throttled() -> None:
     class Mute(FakeNvml):
         def __getattribute__(self, name: str) -> Any:
-            found = super().__getattribute__(name)
-            return self.refuse if name.startswith("nvmlDevice") else found
+            attribute = super().__getattribute__(name)
+            return self.refuse if name.startswith("nvmlDevice") else attribute
 
         def refuse(self, *arguments: object) -> None:
             raise self.NVMLError
 
-    seen = conditions([NvidiaGauge(Mute(), "card").read()], full_clock_mhz=None)  # type: ignore[arg-type]
+    seen = conditions_of([NvidiaGpu(Mute(), "card").state()], full_clock_mhz=None)
     assert seen == Conditions(samples=1, throttled_by=None)
     assert why_invalid(seen) is None
 
@@ -207,7 +253,7 @@ def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:
     taken = [replace(reading(), held_ns={"thermal": 5_000, "power_cap": 7})] + 3 * [
         replace(reading(), held_ns={"thermal": 9_000, "power_cap": 7})
     ]
-    assert conditions(taken, full_clock_mhz=None) == Conditions(
+    assert conditions_of(taken, full_clock_mhz=None) == Conditions(
         samples=4, sm_clock_mhz=1980, temperature_c=40.0, power_w=300.0, throttled_by=("thermal",)
     )
 
@@ -215,9 +261,9 @@ def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:
 def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path: Path) -> None:
     hot = [reading(1980, 40, 300.0, "hardware_thermal")] * 3
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
-    gauge = FakeGauge(*hot, reading(1980, 40, 300.0, "power_cap"))
+    gpu = ShownGpu(*hot, reading(1980, 40, 300.0, "power_cap"))
     stage = Stage(
-        tmp_path, variants=["a"], new_tokens=[50], faults=[work], find_monitor=lambda surroundings: Monitor(gauge)
+        tmp_path, variants=["a"], new_tokens=[50], faults=[work], find_monitor=lambda surroundings: Monitor(gpu)
     )
     assert stage.sweep() == []
     throttled, again = (record.cells[0] for record in stage.records())
@@ -228,11 +274,11 @@ def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path:
 
 
 def throttled(environment: object) -> Monitor:
-    return Monitor(FakeGauge(reading(1980, 90, 300.0, "hardware_thermal")))
+    return Monitor(ShownGpu(reading(1980, 90, 300.0, "hardware_thermal")))
 
 
 def cool(environment: object) -> Monitor:
-    return Monitor(FakeGauge(reading()))
+    return Monitor(ShownGpu(reading()))
 
 
 SLOW = {"variant": "a", "at": "cell 0", "do": "slow"}

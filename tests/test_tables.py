@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from benchmarker.comparison.compare import compare, to_markdown
-from benchmarker.core.numbers import times, with_spread
+from benchmarker.core.numbers import percent, times, with_spread
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import Column, escaped, plain_line, table
 from tests.records import environment, failed_cell, failed_record, record, save
@@ -103,3 +103,19 @@ def test_a_hostile_record_makes_a_table_of_the_right_shape(tmp_path, name):
     assert not any(letter in text for letter in "\x1b\x07\r\u202e\u2066\u200b")
     html = MarkdownIt("gfm-like", {"linkify": False}).render(text)
     assert not any(tag in html for tag in ("<script", "<img", "<a ", "<em>", "<s>", "<del>"))
+
+
+@pytest.mark.parametrize(
+    ("share", "places", "text"),
+    [
+        (0.893, None, "89 %"),
+        (0.0893, None, "8.9 %"),
+        (0.0996, None, "10 %"),
+        (0, None, "0 %"),
+        (-0.031, None, "-3.1 %"),
+        (0.01, 0, "1 %"),
+        (0.893, 1, "89.3 %"),
+    ],
+)
+def test_a_share_has_two_digits_unless_it_is_told_how_many(share, places, text):
+    assert percent(share, places=places) == text

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.core.console import Streams, Terminal, clean, one_line_errors, quiet_libraries
+from benchmarker.core.console import Streams, Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import SpecError
+from benchmarker.core.terminal_text import clean
 
 ROOT = Path(__file__).parents[1]
 

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import check_weights
+from benchmarker.core.disk_errors import why_not_written
 from benchmarker.core.errors import ModelError
 from benchmarker.core.units import gib
 from benchmarker.schema.base import Plain
@@ -102,8 +103,8 @@ def quantize_s(folder: Path) -> float | None:
 
 def entries() -> tuple[Entry, ...]:
     """Every finished checkpoint, the oldest first."""
-    found = [_entry(path.parent) for path in cache_folder().glob(f"[!.]*/{DESCRIPTION}")]
-    return tuple(sorted((entry for entry in found if entry), key=lambda entry: entry.description.created))
+    candidates = [_entry(path.parent) for path in cache_folder().glob(f"[!.]*/{DESCRIPTION}")]
+    return tuple(sorted((entry for entry in candidates if entry), key=lambda entry: entry.description.created))
 
 
 def _entry(folder: Path) -> Entry | None:
@@ -158,7 +159,8 @@ def new_entry(
             (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
             _publish(draft, final)
     except OSError as error:
-        raise ModelError(_why_not_made(final.parent, error, needed_bytes)) from error
+        reason = why_not_written(error, elsewhere="set BENCHMARKER_CACHE to a folder with room for it")
+        raise ModelError(f"{final.parent}: the checkpoint ({gib(needed_bytes)}) was not made: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -206,20 +208,3 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
             f"not enough room for the checkpoint: it needs {gib(needed_bytes)}, {folder} has {gib(free_bytes)} free; "
             "make room, or set BENCHMARKER_CACHE to a folder on another disk"
         )
-
-
-def _why_not_made(folder: Path, error: OSError, needed_bytes: int) -> str:
-    remedies = {
-        errno.ENOSPC: "the disk is full",
-        errno.EDQUOT: "the disk quota is used up",
-        errno.EFBIG: "the limit on file size (ulimit -f) is too low",
-        errno.EACCES: "no permission to write there",
-        errno.EROFS: "the file system is read-only",
-        errno.ENOTDIR: "part of the path is a file, not a folder",
-        errno.EEXIST: "part of the path is a file, not a folder",
-    }
-    return (
-        f"{folder}: the checkpoint ({gib(needed_bytes)}) was not made: "
-        f"{remedies.get(error.errno or 0, error.strerror or str(error))}; "
-        "set BENCHMARKER_CACHE to a folder with room for it"
-    )

@@ -11,6 +11,7 @@ from benchmarker.cli.checkpoint import checkpoints
 from benchmarker.cli.compare import compare
 from benchmarker.cli.doctor import doctor
 from benchmarker.cli.explain import explain
+from benchmarker.cli.generate import generate
 from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
 from benchmarker.cli.run import RunCommand, run_command
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("run", cls=RunCommand)(run_command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
+app.command()(generate)
 app.command()(compare)
 app.command()(explain)
 app.command()(report)

@@ -200,7 +200,9 @@ def read_job(arguments: Sequence[str], experiment: ExperimentBase | None = None)
     from benchmarker.schema.job import PROGRAM
     from benchmarker.schema.registry import workload_of
 
-    workload, rest = (workload_of(experiment.workload), list(arguments)) if experiment else _workload_and_rest(arguments)
+    workload, rest = (
+        (workload_of(experiment.workload), list(arguments)) if experiment else _workload_and_rest(arguments)
+    )
     answer = command_of(asked_job, workload).main(rest, prog_name=PROGRAM, standalone_mode=False, obj=experiment)
     if answer is None or isinstance(answer, int):
         # Help, which prints, answers with an exit code.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option, flag_of, options_of
+from benchmarker.schema.options import Option, options_of
 from benchmarker.schema.workload import Workload
 
 COMMON_FIRST = {
@@ -67,6 +67,7 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
     """
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    todays = workload.options.todays
     for option in options_of(workload):
         value = _value(option, values[_name_of(option)])
         if value is None:
@@ -74,9 +75,10 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
         if option.kind == "pairs" or option.key:
             typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
             continue
-        shown = option.flag if option.kind == "flag" else f"{option.flag} {value}"
+        value, shown = todays(option.place, value), option.flag if option.kind == "flag" else f"{option.flag} {value}"
         if typed.get(option.place, value) != value:
-            raise SpecError(_contradiction(workload, option, sources[option.place], shown))
+            things = f"{option.place.rpartition('.')[2]}s"
+            raise SpecError(f"{sources[option.place]} and {shown} name two {things}; give one of them")
         typed[option.place], sources[option.place] = value, shown
     return typed
 
@@ -91,12 +93,6 @@ def whole_numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise SpecError(f"{option} {text}: write whole numbers separated by commas, such as 3,26") from None
-
-
-def _contradiction(workload: Workload, option: Option, first: str, second: str) -> str:
-    if option.kind == "flag":
-        return f"{second} is {flag_of(workload, option.place)} {option.value}, and {first} is given too"
-    return f"{first} and {second} say two things; give one of them"
 
 
 def _command(workload: Workload) -> str:

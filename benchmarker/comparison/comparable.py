@@ -15,8 +15,8 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
+from benchmarker.engines.registry import ENGINES, engine_name
 from benchmarker.schema.base import changed_fields
-from benchmarker.schema.model import RUNTIMES
 from benchmarker.schema.record import RunRecord
 
 SHOWN_VALUES = 3
@@ -176,7 +176,8 @@ def named_variants(
 
 
 def _place(runtime: str) -> int:
-    return RUNTIMES.index(runtime) if runtime in RUNTIMES else len(RUNTIMES)
+    names = list(ENGINES)
+    return names.index(engine_name(runtime)) if engine_name(runtime) in names else len(names)
 
 
 def circumstances() -> dict[str, Circumstance]:
@@ -251,7 +252,9 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 def form_of(record: RunRecord) -> tuple[str, str, str, str]:
     """What FORM names, of this record."""
-    options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
+    options = ", ".join(
+        f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
+    )
     return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -26,6 +25,7 @@ from rich.text import Text
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.core.silence import Streams, quiet_libraries
 from benchmarker.core.table_wrapping import folded
+from benchmarker.core.terminal_text import clean
 
 __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed", "quiet_libraries"]
 
@@ -223,16 +223,6 @@ def print_what_can_be_printed() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def clean(text: str) -> str:
-    """Text without what could steer a terminal or turn its direction around; tabs and line ends stay."""
-    return "".join(
-        letter
-        if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs")
-        else "\N{REPLACEMENT CHARACTER}"
-        for letter in text
-    )
 
 
 def _say(text: str) -> None:

@@ -41,6 +41,14 @@ class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 
 
+class UnsupportedError(BenchmarkerError):
+    """This variant cannot do this here; the message says which operation and why."""
+
+
+class WrongResultError(BenchmarkerError):
+    """What came out is not what was asked for: its time means nothing."""
+
+
 class FieldError(ValueError):
     """Something in a variant that only a registry can tell is wrong."""
 

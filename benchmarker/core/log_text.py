@@ -1,12 +1,8 @@
-"""The text of a log that someone saved: whatever a terminal, a pager or a shell's redirection made of it.
-
-Lines are told apart as an editor tells them apart, so that a line number in an error is the one that is seen there.
-"""
+"""The text of a log that someone saved: whatever a terminal, a pager or a shell's redirection made of it."""
 
 from __future__ import annotations
 
 import codecs
-import re
 from pathlib import Path
 
 from benchmarker.core.errors import ResultsError
@@ -17,7 +13,6 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_ESCAPE_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
 
 
 def read_log(path: Path) -> str:
@@ -43,9 +38,3 @@ def read_log(path: Path) -> str:
     if "\0" in text:
         raise ResultsError(f"{path}: not a text file; give the log of a run, as UTF-8 text")
     return text
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines as a terminal would show them: no escape codes, and of a redrawn line (a progress bar) the last."""
-    lines = _ESCAPE_CODES.sub("", text).split("\n")
-    return [line.rstrip("\r").rpartition("\r")[2] for line in lines]

@@ -42,8 +42,10 @@ def decimal(value: float, *, digits: int = DIGITS) -> str:
     return f"{value:.{_places(value, digits=digits)}f}"
 
 
-def percent(fraction: float, *, places: int = 0) -> str:
-    """`95 %`."""
+def percent(fraction: float, *, places: int | None = None) -> str:
+    """`89 %`, or `8.9 %` below 10 %; with `places` always so many decimals."""
+    if places is None:
+        places = 1 if 0 < 100 * abs(fraction) < 9.95 else 0
     return f"{100 * fraction:.{places}f} %"
 
 

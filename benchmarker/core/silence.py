@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,9 +19,9 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.terminal_text import lines_of
 
 TAIL_BYTES = 64 * 1024
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,7 @@ class Streams:
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
             text = file.read().decode(errors="replace")
-        # A progress bar rewrites its line after a carriage return: its last state is what counts.
-        shown = (_ESCAPE.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in text.split("\n"))
-        return "\n".join([line for line in shown if line][-lines:])
+        return "\n".join([line.rstrip() for line in lines_of(text) if line.strip()][-lines:])
 
 
 @contextmanager

@@ -44,11 +44,12 @@ def _table(lines: Sequence[str], width: int) -> list[str]:
     parts = list(_parts(columns[keys:], width - _width(columns[:keys]) - 1))
     if keys == 0 or len(parts) < 2:
         return list(lines)
-    made = [_lines([*columns[:keys], *part]) for part in parts]
-    return [line for part in made for line in ("", *part)][1:]
+    tables = [_lines([*columns[:keys], *part]) for part in parts]
+    return [line for table in tables for line in ("", *table)][1:]
 
 
 def _cells(line: str) -> list[str]:
+    """The texts between a row's bars."""
     return _BETWEEN.split(line)[1:-1]
 
 
@@ -58,7 +59,7 @@ def _keys(columns: Sequence[Sequence[str]]) -> int:
     if True not in is_left:
         return 0
     first = is_left.index(True)
-    return next((at for at in range(first, len(is_left)) if not is_left[at]), len(is_left))
+    return next((index for index in range(first, len(is_left)) if not is_left[index]), len(is_left))
 
 
 def _parts(columns: Sequence[Sequence[str]], room: int) -> Iterator[list[Sequence[str]]]:
@@ -74,7 +75,7 @@ def _parts(columns: Sequence[Sequence[str]], room: int) -> Iterator[list[Sequenc
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
-    """With a bar before each."""
+    """Columns of a terminal that these take, with a bar before each."""
     return sum(1 + max(map(cell_len, column)) for column in columns)
 
 

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from rich.cells import cell_len
+
+from benchmarker.core.terminal_text import without_escape_codes
+
 NAME_LENGTH = 80
 RowT = TypeVar("RowT", contravariant=True)
 
-_ESCAPE_CODES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
 # An underscore inside a word, as in exllama_v2, starts no emphasis and reads better bare.
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
@@ -32,7 +35,7 @@ class Column(Generic[RowT]):
 def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
     """A GitHub table. The columns' texts are already escaped where they need it."""
     texts = [[column.heading, *(column.text(row) for row in rows)] for column in columns]
-    aligned = [_aligned(one, column.align) for one, column in zip(texts, columns, strict=True)]
+    aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(texts, columns, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
 
 
@@ -43,19 +46,11 @@ def bullets(lines: Iterable[str]) -> str:
 
 def _aligned(texts: Sequence[str], align: str) -> list[str]:
     """The heading, the rule under it, and the cells of one column, all equally wide in a terminal."""
-    width = max(3, *map(_width, texts))
-    gaps = [" " * (width - _width(text)) for text in texts]
+    width = max(3, *map(cell_len, texts))
+    gaps = [" " * (width - cell_len(text)) for text in texts]
     padded = [text + gap if align == "left" else gap + text for text, gap in zip(texts, gaps, strict=True)]
     rule = f":{'-' * (width - 1)}" if align == "left" else f"{'-' * (width - 1)}:"
     return [padded[0], rule, *padded[1:]]
-
-
-def _width(text: str) -> int:
-    """Columns in a terminal: Chinese letters and most emoji take two, combining accents none."""
-    return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
 
 
 def escaped(text: str, *, longest: int = NAME_LENGTH) -> str:
@@ -65,6 +60,6 @@ def escaped(text: str, *, longest: int = NAME_LENGTH) -> str:
 
 def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
     """The text without escape codes, controls and line breaks, cut to `longest` characters, for a terminal."""
-    spaced = " ".join(_ESCAPE_CODES.sub("", text).split())
+    spaced = " ".join(without_escape_codes(text).split())
     shown = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"

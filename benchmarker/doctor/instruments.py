@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.core.units import GIB
-from benchmarker.hardware.board import Board, find_board
 from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.hardware.gpu import Gpu
 from benchmarker.measure.peaks import measure_limits
 
 SLEEP_S = 0.2
@@ -51,21 +52,21 @@ class Reading:
 
 def readings(device: Device) -> Iterator[Reading]:
     """Every instrument in turn; takes a few seconds, on a GPU some more."""
-    board = find_board(device)
-    yield _clock(device, board)
+    gpu = find_gpu(device)
+    yield _clock(device, gpu)
     yield _memory(device)
-    yield _bandwidth(device, board)
-    yield _energy(device, board)
+    yield _bandwidth(device, gpu)
+    yield _energy(device, gpu)
 
 
-def _clock(device: Device, board: Board | None) -> Reading:
+def _clock(device: Device, gpu: Gpu | None) -> Reading:
     if device.kind == "cpu":
         return _host_clock()
     if device.kind == "rocm":
         return Reading(
             "clock", "ms", None, None, (0.97, 1.03), "what a spinning kernel counts differs between AMD cards"
         )
-    clock_hz = _spinning_clock_hz(device, board)
+    clock_hz = _spinning_clock_hz(device, gpu)
     if clock_hz is None:
         return Reading("clock", "ms", None, None, (0.97, 1.03), "the driver does not tell the clock")
     cycles = int(SPIN_S * clock_hz)
@@ -95,17 +96,17 @@ def _both_clocks_ns() -> tuple[int, int]:
     return shown, raw
 
 
-def _spinning_clock_hz(device: Device, board: Board | None) -> float | None:
+def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
     """The clock while the same kernel spins: a board that has just woken up is slower."""
     import torch
 
-    if board is None:
+    if gpu is None:
         return None
     with torch.cuda.device(torch_device(device)):
         torch.cuda._sleep(int(5e8))
         torch.cuda._sleep(int(5e8))
         time.sleep(0.1)
-        clock_mhz = board.clock_mhz()
+        clock_mhz = gpu.clock_mhz()
     device.synchronize()
     return None if clock_mhz is None else 1e6 * clock_mhz
 
@@ -145,38 +146,38 @@ def _mark(device: Device) -> int | None:
     return peak.resident_bytes if peak.allocated_bytes is None else peak.allocated_bytes
 
 
-def _bandwidth(device: Device, board: Board | None) -> Reading:
+def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
     """No program reads all that the bus could carry; more than that is a mistake of ours."""
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
-    expected = board.memory_bytes_per_s() if board else None
+    expected = gpu.memory_bytes_per_s() if gpu else None
     remark = "the memory's clock and bus width" if expected else "nothing tells what the memory allows"
     shown = limits.read_bytes_per_s / 1e9
     return Reading("bandwidth", "GB/s", expected and expected / 1e9, shown, (0.6, 1.02), remark)
 
 
-def _energy(device: Device, board: Board | None) -> Reading:
+def _energy(device: Device, gpu: Gpu | None) -> Reading:
     within = (0.8, 1.2)
-    if board is None:
+    if gpu is None:
         why = "no counter on a processor" if device.kind == "cpu" else "no NVML or amdsmi"
         return Reading("energy", "J", None, None, within, why)
     work = _load(device)
-    expected, shown = energy_and_power(board, work, window_s=ENERGY_WINDOW_S)
+    expected, shown = energy_and_power(gpu, work, window_s=ENERGY_WINDOW_S)
     return Reading("energy", "J", expected, shown, within, "mean power times the time, under load")
 
 
 def energy_and_power(
-    board: Board, work: Callable[[], Any], *, window_s: float, clock: Callable[[], float] = time.perf_counter
+    gpu: Gpu, work: Callable[[], Any], *, window_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float | None, float | None]:
     """Mean power times the time, and what the counter says; None where the board does not tell."""
     work()
-    before, started = board.energy_j(), clock()
+    before, started = gpu.energy_j(), clock()
     powers: list[float] = []
     while clock() < started + window_s:
         work()
-        power = board.power_w()
+        power = gpu.power_w()
         if power is not None:
             powers.append(power)
-    after, elapsed = board.energy_j(), clock() - started
+    after, elapsed = gpu.energy_j(), clock() - started
     expected = statistics.fmean(powers) * elapsed if powers else None
     return expected, None if before is None or after is None else after - before
 

@@ -14,7 +14,7 @@ import psutil
 from benchmarker.checkpoints.cache import cache_folder
 from benchmarker.checkpoints.hub import transport_error
 from benchmarker.core.packages import installed_version
-from benchmarker.hardware.cards import Card, amd_cards, nvidia_cards
+from benchmarker.doctor.card import Card, all_cards
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.environment import environment
 from benchmarker.schema.record import Environment
@@ -38,7 +38,7 @@ class Machine:
     torch_says: str | None
     """Why it sees none, where it says."""
     architectures: tuple[str, ...]
-    """That it has kernels for: `sm_90`, `gfx90a`."""
+    """Architectures that torch has kernels for: `sm_90`, `gfx90a`."""
     cards: tuple[Card, ...]
     has_amd: bool
     has_triton: bool
@@ -49,9 +49,9 @@ class Machine:
     cache: Path
     """Folder of the hub's cache, where a model goes."""
     free_bytes: int
-    """There."""
+    """Free space in the caches: the hub's, and benchmarker's own where that has less."""
     busy_processors: float
-    """Over one second in which this process did nothing."""
+    """Processors that other programs kept busy over one second."""
     missing: tuple[str, ...]
     """Of LIBRARIES, those that are not installed."""
 
@@ -61,7 +61,7 @@ def look(device: Device) -> Machine:
     import torch
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    nvidia, amd = nvidia_cards(), amd_cards()
+    cards = all_cards()
     sees_gpu = torch.cuda.is_available()
     cache = Path(HF_HUB_CACHE)
     return Machine(
@@ -71,8 +71,8 @@ def look(device: Device) -> Machine:
         torch_sees_gpu=sees_gpu,
         torch_says=None if sees_gpu else _why_no_gpu(),
         architectures=tuple(torch.cuda.get_arch_list()) if sees_gpu else (),
-        cards=(*nvidia, *amd),
-        has_amd=bool(amd),
+        cards=cards,
+        has_amd=any(card.vendor == "AMD" for card in cards),
         has_triton=find_spec("triton") is not None,
         compiler=next(filter(None, map(shutil.which, (os.environ.get("CXX") or "", *COMPILERS))), None),
         hub=_why_no_hub(),
@@ -118,5 +118,5 @@ def _is_installed(package: str) -> bool:
 
 def _free_bytes(folder: Path) -> int:
     """On the disk that the folder is on, or would be."""
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    return shutil.disk_usage(there).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free

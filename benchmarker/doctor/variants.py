@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.doctor.machine import Machine
+from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.base import Target
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.model import RUNTIMES
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""
@@ -41,17 +41,19 @@ def look_at(machine: Machine, target: Target) -> Iterator[Outcome]:
             loader.check(loader.options(), target)
         except BenchmarkerError as error:
             missing = str(error)
-        for runtime in RUNTIMES:
+        for runtime in ENGINES:
             yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine))
 
 
 def _why_no_runtime(runtime: str, machine: Machine) -> str | None:
     on_gpu = machine.environment.device.kind != "cpu"
-    if runtime == "graph" and not on_gpu:
-        return "a graph is captured on a GPU only; use --runtime compile here"
-    if runtime == "compile" and on_gpu and not machine.has_triton:
+    if runtime == "cuda_graph" and not on_gpu:
+        return "a graph is captured on a GPU only; use --engine compile here"
+    if runtime == "native" and not on_gpu:
+        return "its kernels are written for a GPU; use --engine compile here"
+    if runtime in ("compile", "native") and on_gpu and not machine.has_triton:
         return "needs Triton: pip install triton"
-    if runtime == "compile" and machine.compiler is None:
+    if runtime in ("compile", "native") and machine.compiler is None:
         return "needs a C++ compiler: apt-get install g++"
     return None
 
@@ -77,7 +79,7 @@ def try_all(
             say(f"trying {one.quant}, {one.runtime}")
             arguments = [
                 *("--model", str(model), "--load-format", "dummy", "--device", target.device),
-                *("--dtype", target.dtype, "--quant", one.quant, "--runtime", one.runtime),
+                *("--dtype", target.dtype, "--quant", one.quant, "--engine", one.runtime),
                 *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
                 *("--no-profile", "--quiet", "--output", str(folder / "records")),
             ]

@@ -61,13 +61,15 @@ def make_job(
         typed["variant.variant"] = variant
     elif variant is not None or experiment:
         base = _variant_of(description, experiment, variant, config, typed)
-    values = experiment.model_dump(mode="json") if experiment else {}
+    values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
+    subject = experiment.subject_values() if experiment else {}
     job = description.job(
         workload=description.name,
-        subject=_overlaid(_part_class(description, "subject"), experiment.subject_values() if experiment else {}, _below("subject", typed)),
         variant=_variant(description, base, _below("variant", typed)),
-        grid=_overlaid(_part_class(description, "grid"), values.get("grid", {}), _below("grid", typed)),
-        procedure=_overlaid(_part_class(description, "procedure"), values.get("procedure", {}), _below("procedure", typed)),
+        **{
+            part: _overlaid(_part_class(description, part), part_values, _below(part, typed))
+            for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
+        },
         device=device,
         output=output,
         reproduce=reproduce,
@@ -140,8 +142,9 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed) -> Any
     """
     data = {**values, **{key: value for key, value in typed.items() if "." not in key}}
     for name, info in kind.model_fields.items():
-        if info.annotation is not None and is_group(info.annotation):
-            group = _overlaid(info.annotation, values.get(name, {}), _below(name, typed))
+        inner: Any = info.annotation
+        if is_group(inner):
+            group = _overlaid(inner, values.get(name, {}), _below(name, typed))
             data[name] = group.model_dump(mode="json")
     return validated(kind, data, where=WHERE)
 

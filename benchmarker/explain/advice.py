@@ -75,7 +75,7 @@ def _mixed(case: Case) -> str:
 def _dequantize(case: Case) -> str:
     """By form and device: which kernel multiplies packed weights."""
     wanted = "A kernel that multiplies the packed weights saves it"
-    if case.quant == "int8" and case.runtime != "compile":
+    if case.quant == "int8" and case.runtime not in ("compile", "native"):
         return f"{wanted}: `--runtime compile` fuses the conversion into the product."
     if case.quant == "gptq":
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
@@ -95,6 +95,6 @@ def _dequantize(case: Case) -> str:
 def _static(case: Case) -> str:
     if case.runtime == "eager":
         return "`--runtime compile` fuses casts and small kernels, and its KV cache is written in place."
-    if case.runtime == "graph":
+    if case.runtime in ("graph", "cuda_graph"):
         return "`--runtime compile` fuses casts and small kernels."
     return "the kernels themselves would have to be better."

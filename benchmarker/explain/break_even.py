@@ -23,6 +23,9 @@ State = Literal["cold", "warm"]
 QUANTIZED_AHEAD = ("gptq",)
 """Forms that are quantized before they are loaded; the others are while loading."""
 
+COMPILED = ("compile", "native")
+"""Engines whose setting up is compiling, which a cache on disk makes shorter."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -92,7 +95,7 @@ def _setup(records: Sequence[RunRecord], state: State) -> float | None:
     found = [
         one.setup_s
         for one in facts
-        if one.setup_s is not None and (one.setup_cache == state or (not one.setup_cache and one.name != "compile"))
+        if one.setup_s is not None and (one.setup_cache == state or (not one.setup_cache and one.name not in COMPILED))
     ]
     if found:
         return statistics.median(found)

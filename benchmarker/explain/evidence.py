@@ -14,7 +14,7 @@ PRODUCTS_FROM = 0.50
 SLOW_BELOW = 0.60
 """Products that read the weights at less of the bandwidth leave that much to a better kernel."""
 UNCAPTURED = frozenset({"ExllamaV2Linear"})
-"""Classes of layers that launch on the default stream; see runtimes/capture.py."""
+"""Classes of layers that launch on the default stream; see engines/graph_capture.py."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from benchmarker.comparison.aggregate import cell_of, keys_of, make_row
 from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.evidence import Case
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.phases import conversion_of, decode_phase, prefill_phase, table_conversion, table_phase
 from benchmarker.explain.values import Conversion, Explanation, NotExplained, Phase
 from benchmarker.explain.verdict import COMPUTE_FROM, DEQUANTIZE_FROM, HOST_BELOW, verdict_of
@@ -17,7 +18,7 @@ from benchmarker.explain.waterfall import waterfall
 from benchmarker.explain.what_ran import loaded_proof, proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.schema.old_products import PACKED
+from benchmarker.schema.kernels_used import multiplies_all_packed, read_sentences
 from benchmarker.schema.record import Profile, RunRecord
 
 FASTER_PROFILED = 0.97
@@ -148,7 +149,8 @@ def _explanation(
 
 def _multiplies_words(record: RunRecord) -> bool:
     """Whether all of GPTQ's products are ours, which they are for one query."""
-    return PACKED in ((record.runtime and record.runtime.own_products) or "").split("; ")
+    runtime = record.runtime
+    return runtime is not None and multiplies_all_packed(runtime.kernels_used or read_sentences(runtime.own_products))
 
 
 def _row(

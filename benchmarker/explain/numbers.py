@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.core.numbers import percent
 from benchmarker.profiling.table import NAME_COLUMNS, shortened
 
 
@@ -15,12 +16,6 @@ def ms(seconds: float) -> str:
 def signed_ms(seconds: float) -> str:
     """`+24.1 ms`, `-6.6 ms`."""
     return f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))}"
-
-
-def percent(share: float) -> str:
-    """`89 %`; one decimal below 10 %."""
-    value = 100 * share
-    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
 
 
 def signed_percent(share: float) -> str:

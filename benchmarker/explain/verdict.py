@@ -16,9 +16,10 @@ in a record from before the bandwidth was measured, it does not hold.
 
 from __future__ import annotations
 
+from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import advice_for
 from benchmarker.explain.evidence import PRODUCTS, PRODUCTS_FROM, Case
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.values import Bound, Conversion, PartName, Phase, Verdict, Waterfall
 from benchmarker.profiling.categories import category
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.values import Conversion, Phase, Proof
 from benchmarker.explain.verdict import DEQUANTIZE_FROM
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
@@ -36,7 +37,7 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
 def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
     """What the loaded layers say by themselves."""
     # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime != "compile" else ())
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime not in ("compile", "native") else ())
 
 
 def _loaded(load: LoadFacts) -> list[str]:

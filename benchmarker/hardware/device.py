@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -164,6 +165,20 @@ def find_device(name: str = "auto") -> Device:
             f"--device {name}: there is no GPU {index}; torch sees {torch.cuda.device_count()}, numbered from 0"
         )
     return CudaDevice(index)
+
+
+def find_devices(names: Sequence[str]) -> tuple[Device, ...]:
+    """Several devices of this host, in the order in which a user names them.
+
+    Raises:
+        DeviceError: One of them is not there, or is named twice.
+    """
+    devices = tuple(find_device(name) for name in names)
+    torch_names = [device.torch_name for device in devices]
+    repeated = next((name for name in torch_names if torch_names.count(name) > 1), None)
+    if repeated:
+        raise DeviceError(f"--device {','.join(names)}: {repeated} is named twice; name each device once")
+    return devices
 
 
 def torch_device(device: Device) -> torch.device:

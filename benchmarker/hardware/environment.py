@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from benchmarker.core.packages import COMPUTING, installed_version
-from benchmarker.hardware.board import find_board
 from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.hardware.host import cores, cpu_name, memory_bytes
 from benchmarker.schema.record import DeviceFacts, Environment
 
@@ -111,16 +111,16 @@ def _device_facts(device: Device) -> DeviceFacts:
 
     place = torch_device(device)
     properties = torch.cuda.get_device_properties(place)
-    board = find_board(device)
+    gpu = find_gpu(device)
     amd = device.kind == "rocm"
     return DeviceFacts(
         kind=device.kind,
         name=properties.name,
         index=place.index,
-        uuid=(board.uuid if board else None) or (None if amd else f"GPU-{properties.uuid}"),
+        uuid=(gpu.uuid if gpu else None) or (None if amd else f"GPU-{properties.uuid}"),
         memory_bytes=properties.total_memory,
         # As `gfx90a:sramecc+:xnack-` where the architecture has switches.
         capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
-        driver=board.driver if board else None,
+        driver=gpu.driver if gpu else None,
         runtime=torch.version.hip if amd else torch.version.cuda,
     )

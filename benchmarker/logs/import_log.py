@@ -14,8 +14,9 @@ from datetime import date
 from pathlib import Path
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
-from benchmarker.core.log_text import lines_of, read_log
+from benchmarker.core.log_text import read_log
 from benchmarker.core.names import slug
+from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.to_record import DeviceKind, Log, kind_of, to_record
 from benchmarker.logs.variant import Evidence

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from benchmarker.core.numbers import percent
 from benchmarker.core.tables import Column, bullets, table
 from benchmarker.core.units import MISSING, gib, seconds
-from benchmarker.explain.numbers import code, percent
+from benchmarker.explain.numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, Category, category
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarker import __version__
+from benchmarker.engines.registry import ENGINES, OLD_NAMES
 from benchmarker.logs.runs import LoggedCell, LoggedRun
 from benchmarker.profiling.printed_values import ProfilerTable
-from benchmarker.schema.model import RUNTIMES
 from benchmarker.schema.record import (
     Cell,
     DeviceFacts,
@@ -160,7 +160,7 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
 
 def _runtime(name: str) -> str:
     """The one that a variant's name has in it; the reference script had no other than `model.generate`."""
-    return next((word for word in name.split() if word in RUNTIMES), "eager")
+    return next((word for word in name.split() if word in ENGINES or word in OLD_NAMES), "eager")
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.hardware.board import Board
+from benchmarker.hardware.gpu import Gpu
 from benchmarker.schema.record import Energy, EnergyWindow
 
 WINDOW_S = 10.0
@@ -40,7 +40,7 @@ REAL = Stopwatch()
 
 
 def measure_energy(
-    board: Board | None,
+    gpu: Gpu | None,
     *,
     generation: Callable[[], object],
     prefill: Callable[[], object] | None,
@@ -49,57 +49,57 @@ def measure_energy(
     """Count the energy of a generation, of its prefill, and of doing nothing; takes a good minute.
 
     Args:
-        board: None where no driver library answers.
+        gpu: None where no driver library answers.
         generation: Runs one whole generation and returns when the device is drained.
         prefill: The same with a single new token; None where the generation has no more.
 
     Raises:
         DeviceError: The counter cannot say.
     """
-    if board is None:
+    if gpu is None:
         raise DeviceError("no energy: no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
-    _count(board)
-    idle = _idle_power_w(board, watch)
-    windows = _windows(board, generation, watch)
-    return Energy(idle_power_w=idle, generation=windows, prefill=_windows(board, prefill, watch) if prefill else ())
+    _count(gpu)
+    idle = _idle_power_w(gpu, watch)
+    windows = _windows(gpu, generation, watch)
+    return Energy(idle_power_w=idle, generation=windows, prefill=_windows(gpu, prefill, watch) if prefill else ())
 
 
-def _idle_power_w(board: Board, watch: Stopwatch) -> float:
+def _idle_power_w(gpu: Gpu, watch: Stopwatch) -> float:
     """With the model loaded and nothing to do."""
-    before, started = _count(board), watch.now()
+    before, started = _count(gpu), watch.now()
     watch.sleep(WINDOW_S)
-    return (_count(board) - before) / (watch.now() - started)
+    return (_count(gpu) - before) / (watch.now() - started)
 
 
-def _windows(board: Board, work: Callable[[], object], watch: Stopwatch) -> tuple[EnergyWindow, ...]:
+def _windows(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> tuple[EnergyWindow, ...]:
     until = watch.now() + SETTLE_S
     while watch.now() < until:
         work()
-    return tuple(_window(board, work, watch) for _ in range(WINDOWS))
+    return tuple(_window(gpu, work, watch) for _ in range(WINDOWS))
 
 
-def _window(board: Board, work: Callable[[], object], watch: Stopwatch) -> EnergyWindow:
+def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWindow:
     """Whole generations for at least ten seconds."""
-    warm, powers, generations = board.temperature_c(), list[float](), 0
-    before, started = _count(board), watch.now()
+    warm, powers, generations = gpu.temperature_c(), list[float](), 0
+    before, started = _count(gpu), watch.now()
     while generations < LEAST_GENERATIONS or watch.now() < started + WINDOW_S:
         work()
         generations += 1
-        if (power := board.power_w()) is not None:
+        if (power := gpu.power_w()) is not None:
             powers.append(power)
-    counted, lasted = _count(board) - before, watch.now() - started
+    counted, lasted = _count(gpu) - before, watch.now() - started
     _check(counted, lasted, powers)
     return EnergyWindow(
         seconds=lasted,
         energy_j=counted,
         generations=generations,
         temperature_before_c=warm,
-        temperature_after_c=board.temperature_c(),
+        temperature_after_c=gpu.temperature_c(),
     )
 
 
-def _count(board: Board) -> float:
-    count = board.energy_j()
+def _count(gpu: Gpu) -> float:
+    count = gpu.energy_j()
     if count is None:
         raise DeviceError("no energy: this board or its driver has no energy counter")
     return count

@@ -8,8 +8,10 @@ other programs on the same card too.
 
 from __future__ import annotations
 
-from benchmarker.hardware.board import find_board
+from typing import Any
+
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.record import Memory
 
@@ -18,8 +20,8 @@ class DeviceMemory:
     """Memory in use on the whole board. Make one before the process touches the card."""
 
     def __init__(self, device: Device) -> None:
-        self._board = find_board(device)
-        self.before_bytes = self._board.used_bytes() if self._board else None
+        self._gpu = find_gpu(device)
+        self.before_bytes = self._gpu.used_bytes() if self._gpu else None
         """In use when this was made; None on CPU, and where the driver does not say."""
 
     def growth_bytes(self) -> int | None:
@@ -28,14 +30,14 @@ class DeviceMemory:
         Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
         release.
         """
-        now = self._board.used_bytes() if self._board else None
+        now = self._gpu.used_bytes() if self._gpu else None
         if now is None or self.before_bytes is None:
             return None
         growth = now - self.before_bytes
         return growth if growth >= 0 else None
 
 
-def memory_of(measured: Measured, growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
+def memory_of(measured: Measured[Any], growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
     """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
     allocated = [one.peak_allocated_bytes for one in measured.samples if one.peak_allocated_bytes is not None]
     return Memory(

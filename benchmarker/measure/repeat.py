@@ -6,25 +6,40 @@ The number of timed repeats is fixed before the first one, and none is dropped: 
 from __future__ import annotations
 
 import gc
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.hardware.device import Device
 from benchmarker.schema.record import Sample
-from benchmarker.workloads.base import Step
 
 STABLE_WITHIN = 1.02
+LEAST_S = 0.020
+"""A repeat of less is mostly the clock, the launch and the wait for the device."""
+MOST_CALLS = 10_000
+GROWTH = 10
+"""The next try has at most so many times the calls: the first calls are slow, and would lead astray."""
+
+SampleT = TypeVar("SampleT", bound=Sample)
+SampleT_co = TypeVar("SampleT_co", bound=Sample, covariant=True)
+
+
+class Step(Protocol[SampleT_co]):
+    """One repeat: runs the work, and returns its raw times."""
+
+    def __call__(self) -> SampleT_co: ...
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Generic[SampleT]):
     """The raw repeats of one cell."""
 
-    warmup: tuple[Sample, ...]
-    samples: tuple[Sample, ...]
+    warmup: tuple[SampleT, ...]
+    samples: tuple[SampleT, ...]
     timed_at: tuple[float, float]
     """Unix times before the first of them and after the last."""
     reserved_bytes: int | None
@@ -32,33 +47,71 @@ class Measured:
     flags: tuple[str, ...]
 
 
-def warm_up(step: Step, *, at_least: int, limit: int) -> tuple[Sample, ...]:
+class CallsInARow:
+    """A step for work that is too short for the clock: as many calls in a row as take 20 ms together.
+
+    How many they are is found at the first repeat, which is a part of the warm-up, and stays for the others.
+    """
+
+    def __init__(self, work: Callable[[], object], device: Device) -> None:
+        self._work = work
+        self._device = device
+        self.calls: int | None = None
+        """Calls of one repeat; None before the first."""
+
+    def mean_s(self) -> float:
+        """Mean seconds of one call, the device drained before the first call and after the last."""
+        if self.calls is None:
+            self.calls = self._calls_needed()
+        return self._total_s(self.calls) / self.calls
+
+    def _calls_needed(self) -> int:
+        self._total_s(1)
+        calls = 1
+        while calls < MOST_CALLS:
+            total_s = self._total_s(calls)
+            if total_s >= LEAST_S:
+                break
+            # A tenth more than it looks like, so that the next try mostly is the last.
+            calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / total_s), MOST_CALLS)
+        return calls
+
+    def _total_s(self, calls: int) -> float:
+        self._device.synchronize()
+        started_ns = time.perf_counter_ns()
+        for _ in range(calls):
+            self._work()
+        self._device.synchronize()
+        return (time.perf_counter_ns() - started_ns) / 1e9
+
+
+def warm_up(step: Step[SampleT], *, at_least: int, limit: int) -> tuple[SampleT, ...]:
     """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
 
     Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
     """
-    samples: list[Sample] = []
+    samples: list[SampleT] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
     return tuple(samples)
 
 
-def is_stable(samples: list[Sample] | tuple[Sample, ...]) -> bool:
+def is_stable(samples: Sequence[Sample]) -> bool:
     """Whether the last three latencies differ by no more than 2 %."""
     last = [sample.latency_s for sample in samples[-3:]]
     return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
 
 
 def measure(
-    step: Step,
+    step: Step[SampleT],
     device: Device,
     *,
     warmup: int,
     warmup_limit: int,
     runs: int,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
-    after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-) -> Measured:
+    after_each: Callable[[int, SampleT], None] = lambda number, sample: None,
+) -> Measured[SampleT]:
     """Time `runs` repeats of the step.
 
     Args:
@@ -68,7 +121,7 @@ def measure(
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
-    samples: list[Sample] = []
+    samples: list[SampleT] = []
     reserved = resident = 0
     # A collection in a timed repeat would be ours, not the model's.
     gc.collect()

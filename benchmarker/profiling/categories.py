@@ -62,10 +62,10 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
         "quantized matmul",
     ),
-    # Our own: see runtimes/*_kernel.py.
-    (r"^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
-    (r"^rows_kernel", "matmul"),
-    (r"^one_query_kernel", "attention"),
+    # Our own: see kernels/.
+    (r"^gemv_(gptq|nf4|int8)_kernel|^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
+    (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
+    (r"^decode_attention_kernel|^one_query_kernel", "attention"),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
     (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),

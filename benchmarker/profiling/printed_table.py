@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.log_text import lines_of
+from benchmarker.core.terminal_text import lines_of
 from benchmarker.profiling.printed_rows import with_kinds
 from benchmarker.profiling.printed_values import ProfilerTable, TableRow
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+
 class Options(Plain):
     """A loader's own options. Every value is a scalar, so that it can be given as `--option key=value`."""
 

@@ -41,7 +41,7 @@ def _fastest(able: Sequence[Row]) -> str:
             f"{_rate(second)}."
         )
     if word == "not tested":
-        ahead = "" if second.is_baseline else f", {percent(lead - 1)} ahead of {_name(second)}"
+        ahead = "" if second.is_baseline else f", {percent(lead - 1, places=0)} ahead of {_name(second)}"
         return (
             f"{where}, **{_name(first)} was fastest in this look**: {_rate(first)}{against}{ahead}; too few rounds to "
             "tell that from chance."
@@ -96,7 +96,7 @@ def _choice(able: Sequence[Row]) -> str:
     others = "the other is" if len(beaten) == 1 else "each of the others is"
     return (
         f"Worth a look {verb} {names}: {others} matched or beaten by one of these in all that was measured, to within "
-        f"{percent(SAME_WITHIN)}."
+        f"{percent(SAME_WITHIN, places=0)}."
     )
 
 

@@ -24,7 +24,8 @@ def _spread(rows: Sequence[Row]) -> list[str]:
     said = []
     if any(row.rate and row.rate.low is not None for row in rows):
         said.append(
-            f"[low, high] is the {percent(CONFIDENCE)} interval over the rounds, one median from a fresh process each."
+            f"[low, high] is the {percent(CONFIDENCE, places=0)} interval over the rounds, "
+            "one median from a fresh process each."
         )
     untested = [row for row in rows if row.rounds < MIN_ROUNDS and row.rate and row.rate.deviation is not None]
     if any(row.processes == 1 for row in untested):
@@ -59,12 +60,12 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     if not detectable:
         return []
     least, most = (percent(ratio - 1, places=1) for ratio in (min(detectable), max(detectable)))
-    band = percent(SAME_WITHIN)
+    band = percent(SAME_WITHIN, places=0)
     seen = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
     return [
         f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
         f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would tell.",
-        f"A true difference of {seen} would have been detected at least {percent(POWER)} of the time.",
+        f"A true difference of {seen} would have been detected at least {percent(POWER, places=0)} of the time.",
     ]
 
 

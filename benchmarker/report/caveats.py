@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from benchmarker.comparison.aggregate import keys_of
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words, duration_words, plural, reason_words, status_words
+from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
+from benchmarker.core.words import duration_words, plural
 from benchmarker.report.limits import impossible
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import RunRecord, RuntimeFacts
+from benchmarker.schema.status_words import reason_words, status_words
 
 FLAGS = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
@@ -280,10 +282,16 @@ def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     return [f"{_names(names)}: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()]
 
 
+def kernel_notes(runtime: RuntimeFacts) -> list[str]:
+    """What of a decode step was not a library's own kernel: no other program runs it so."""
+    if runtime.own_products:
+        return [runtime.own_products]
+    ours = [use.words() for use in runtime.kernels_used if use.origin == "benchmarker"]
+    return ["; ".join(ours)] if ours else []
+
+
 def _notes(records: Sequence[RunRecord]) -> list[str]:
     notes = [(record, note) for record in records if record.load for note in record.load.notes]
-    notes += [
-        (record, record.runtime.own_products) for record in records if record.runtime and record.runtime.own_products
-    ]
+    notes += [(record, note) for record in records if record.runtime for note in kernel_notes(record.runtime)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

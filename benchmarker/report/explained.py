@@ -42,7 +42,7 @@ def _ceilings(comparison: Comparison) -> list[str]:
 def _in_a_graph(one: Explanation, comparison: Comparison) -> Row | None:
     """The same form of the model in the same cell, its steps replayed as a graph."""
     form = _form(comparison, one.variant)
-    rows = (row for row in comparison.rows if row.runtime == "graph" and row.cell == one.cell)
+    rows = (row for row in comparison.rows if row.runtime in ("graph", "cuda_graph") and row.cell == one.cell)
     return next((row for row in rows if _form(comparison, row.variant) == form), None)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import get_args
 
 from benchmarker.comparison.words import cell_words
+from benchmarker.core.numbers import percent
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
 from benchmarker.explain.difference import Contrast
-from benchmarker.explain.numbers import percent
 from benchmarker.explain.values import Bound, Explanation, NotExplained, Part, PartName
 
 ACROSS = 4

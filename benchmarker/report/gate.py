@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import status_words
 from benchmarker.core.numbers import percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN, Ratio
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
 from benchmarker.report.columns import cell_columns
+from benchmarker.schema.status_words import status_words
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,6 @@ def _caption(gate: Gate) -> str:
         f"A cell fails where it takes more than {percent(gate.limit.fraction, places=1)} longer and a ratio of 1 is "
         f"excluded, after Holm's correction over the table, or where it was measured before and fails now, in all "
         f"rounds or in so many that it cannot be tested. "
-        f"[low, high] is the {percent(CONFIDENCE)} interval from one median per process, unpaired (Welch); "
-        f"same: within ±{percent(SAME_WITHIN)}."
+        f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
+        f"same: within ±{percent(SAME_WITHIN, places=0)}."
     )

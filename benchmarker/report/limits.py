@@ -77,9 +77,12 @@ def limit_columns(known: Sequence[Row]) -> Columns:
         Column("TPOT ms", lambda row: _number(row.tpot.value * 1e3 if row.tpot else None)),
         Column("decode tok/s", lambda row: _number(row.decode_tokens_per_s)),
         Column("floor ms", lambda row: _number(row.floor_s * 1e3 if row.floor_s else None)),
-        Column("MBU", lambda row: MISSING if row.mbu is None else percent(row.mbu)),
+        Column("MBU", lambda row: _share(row.mbu)),
         Column("best", lambda row: _times(row.best_ratio)),
-        Column("reached", lambda row: MISSING if row.best_ratio_reached is None else percent(row.best_ratio_reached)),
+        Column(
+            "reached",
+            lambda row: _share(row.best_ratio_reached),
+        ),
     ]
     if any(row.kernels_per_token is not None for row in known):
         columns.append(Column("kernels/token", lambda row: _whole(row.kernels_per_token)))
@@ -110,7 +113,7 @@ def limit_caption(rows: Sequence[Row]) -> str:
 def impossible(rows: Sequence[Row]) -> list[str]:
     """Rows that are faster than their memory allows."""
     return [
-        f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu)}"
+        f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
         + (
             ", because all that a token reads stays in the last cache: its memory is no limit for it."
             if row.fits_cache
@@ -167,6 +170,11 @@ def _shape(cell: CellKey) -> str:
 
 def _agreement(row: Row) -> str:
     return MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}"
+
+
+def _share(fraction: float | None) -> str:
+    """`66 %`; a dash where it is not known."""
+    return MISSING if fraction is None else percent(fraction, places=0)
 
 
 def _times(ratio: float | None) -> str:

@@ -86,7 +86,7 @@ def _margin(check: Check) -> str:
     excess = limit.excess(check.value)
     side = ("above" if limit.is_upper else "below") if excess > 0 else ("below" if limit.is_upper else "above")
     close = {"close": ", too close to call", "untested": f", of fewer than {MIN_ROUNDS} rounds"}.get(check.fit, "")
-    return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess))} {side} the limit{close})"
+    return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
 
 
 def _named(one: Candidate) -> str:

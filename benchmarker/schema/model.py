@@ -9,9 +9,6 @@ from pydantic import Field, model_validator
 
 from benchmarker.schema.base import DType, Plain, Scalar
 
-RUNTIMES = ("eager", "graph", "compile")
-"""In the order in which tables show them."""
-
 
 class ModelSpec(Plain):
     """Where the weights come from."""

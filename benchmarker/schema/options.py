@@ -74,6 +74,17 @@ def option_names(workload: Workload) -> dict[str, bool]:
     return COMMON | {option.flag: option.takes_value for option in options_of(workload)}
 
 
+def arguments_of(workload: Workload, point: Any) -> list[str]:
+    """Options that measure one cell alone."""
+    if workload.point_arguments:
+        return workload.point_arguments(point)
+    return [
+        word
+        for axis in workload.axes
+        for word in (flag_of(workload, f"grid.{axis.name}"), str(getattr(point, axis.name)))
+    ]
+
+
 def flag_of(workload: Workload, place: str) -> str:
     """The option that fills a field."""
     return next(option.flag for option in options_of(workload) if option.place == place)

@@ -13,6 +13,7 @@ from pydantic import Field
 from benchmarker.schema.base import Count, Number, Plain, Positive, Seconds, Whole
 from benchmarker.schema.energy import Energy as Energy
 from benchmarker.schema.energy import EnergyWindow as EnergyWindow
+from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel as Kernel
 from benchmarker.schema.profile import Profile as Profile
 from benchmarker.schema.quality import Quality, TaskResult
@@ -148,6 +149,8 @@ class VariantFacts(Plain):
     runtime: str
     options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     """All of the loader's options, defaults included."""
+    engine_options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """All of the engine's options, defaults included. Empty for an engine that has none."""
 
 
 class LoadFacts(Plain):
@@ -185,7 +188,7 @@ class RuntimeFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
-    kv_cache: Literal["dynamic", "static"]
+    kv_cache: Literal["dynamic", "static", "paged"]
     setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""
@@ -208,8 +211,12 @@ class RuntimeFacts(Plain):
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    kernels_used: tuple[KernelUse, ...] = ()
+    """Whose kernels a decode step uses. Empty in records from before this was a value."""
     own_products: str | None = None
-    """What multiplies by the weights, where it is a kernel of this program's, or one for several linears at once."""
+    """The same of this program's own kernels, in sentences, in records from before `kernels_used`."""
+    engine_version: str | None = None
+    """Of an engine that is a program of its own. None where the versions of the environment tell it."""
     kernels_per_token: Number | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""

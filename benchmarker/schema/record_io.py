@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from benchmarker.core.disk_errors import why_not_written
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
@@ -52,7 +52,8 @@ def write_atomically(path: Path, text: str) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise ResultsError(_why_not_written(path, error)) from error
+        reason = why_not_written(error, elsewhere="choose another folder with --output")
+        raise ResultsError(f"{path}: not saved: {reason}") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -62,19 +63,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _why_not_written(path: Path, error: OSError) -> str:
-    remedies = {
-        errno.ENOSPC: "the disk is full; make room or choose another folder with --output",
-        errno.EDQUOT: "the disk quota is used up; make room or choose another folder with --output",
-        errno.EFBIG: "the limit on file size (ulimit -f) is too low for a record",
-        errno.EACCES: "no permission to write there; choose another folder with --output",
-        errno.EROFS: "the file system is read-only; choose another folder with --output",
-        errno.EEXIST: "part of the path is a file, not a folder; choose another with --output",
-        errno.ENOTDIR: "part of the path is a file, not a folder; choose another with --output",
-    }
-    return f"{path}: not saved: {remedies.get(error.errno or 0, error.strerror or str(error))}"
 
 
 def read_record(path: Path) -> RunRecord:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, get_args
 
-from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, VariantBase
+from benchmarker.schema.experiment import ExperimentBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Cell, RunRecord, Sample, VariantFacts
 
@@ -81,6 +80,11 @@ class Shorthand:
     """Of a mapping: `--calibration FILE` is `calibration=FILE`."""
 
 
+def as_it_is(place: str, value: Any) -> Any:  # noqa: ARG001
+    """Has one spelling."""
+    return value
+
+
 @dataclass(frozen=True)
 class Options:
     """How a workload's fields are spelt on the command line, where that is not `--field-name`."""
@@ -92,6 +96,8 @@ class Options:
     repeated: tuple[str, ...] = ()
     """Places of lists whose values are sentences: the option is repeated, instead of one list with commas."""
     shorthands: tuple[Shorthand, ...] = ()
+    todays: Callable[[str, Any], Any] = as_it_is
+    """The value of a place as it is spelt today: two spellings of one value do not contradict."""
     panels: Mapping[str, str] = field(default_factory=dict)
     """Heading of each group in the order of --help, by the group's place: `subject.quality` is under `Quality`."""
     example: str = ""
@@ -143,6 +149,17 @@ def plain_facts(job: Job) -> dict[str, Any]:
     return {"variant": VariantFacts(**job.variant.model_dump())}
 
 
+def plain_dtype(job: Job) -> str:
+    """The variant's type, or the subject's."""
+    dtype = getattr(job.variant, "dtype", None) or getattr(job.subject, "dtype", None)
+    return dtype or "float32"
+
+
+def same_subject(job: Job, other: Job) -> bool:
+    """Are of the same subject."""
+    return job.subject == other.subject
+
+
 def no_inputs(job: Job, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
     """Reads no file."""
     return {}
@@ -151,6 +168,35 @@ def no_inputs(job: Job, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
 def nothing_to_look_for(job: Job) -> str | None:  # noqa: ARG001
     """Needs nothing that could be missing."""
     return None
+
+
+class Judging(Protocol):
+    """What a workload measures apart from time: once for each form, in a process of its own, after everything that is
+    timed. The jobs and records are its own."""
+
+    name: str
+    """`quality`."""
+
+    def check(self, job: Any) -> None:
+        """Refuse what cannot be measured, before anything is timed. Raises BenchmarkerError."""
+
+    def form(self, job: Any) -> str | None:
+        """Jobs with the same text share one measurement. None where nothing is asked."""
+
+    def words(self, job: Any) -> str:
+        """What is asked, for the plan."""
+
+    def is_done(self, record: Any, job: Any) -> bool:
+        """Whether all that is asked is in the record, measured as it is asked."""
+
+    def changes(self, job: Any, judged: Any, reason: str | None) -> dict[str, Any]:
+        """Fields of the records, from that of the process that measured (None if there is none) and why it failed."""
+
+    def missing(self, record: Any) -> str | None:
+        """Why something is not there that was asked for."""
+
+    def lost(self, job: Any, judged: Any) -> str:
+        """What a process that failed was to measure and did not."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +236,11 @@ class Workload:
     """Fields of a record that are known before anything was done."""
     inputs: Callable[..., dict[str, str]] = no_inputs
     """Fingerprints of the files that a job reads, by what they are: (job, judged=whether those for quality too)."""
+    is_same: Callable[[Any, Any], bool] = same_subject
+    """Whether two jobs read the same files of the same model, or whatever `look_for` says the commit of."""
     look_for: Callable[[Any], str | None] = nothing_to_look_for
     """Sees before a sweep begins that what the job needs is there, and says its hub commit. Raises BenchmarkerError."""
-    cell: Callable[[Any, Any, Sequence[Any]], Any] | None = None
+    cell: Callable[[Any, Any, Sequence[Any]], dict[str, Any] | None] | None = None
     """Fields of a cell that is not measured, from job, point and the records so far; None as long as they are not
     known. The axes by default."""
     point_words: Callable[[Any], str] | None = None
@@ -201,10 +249,16 @@ class Workload:
     """Options that measure this cell alone. An option for each axis by default."""
     cell_words: Callable[[Any], str] | None = None
     """What is said before a cell is measured. The axes' words by default."""
+    cell_opening: str = "cell: "
+    """How that begins: a sweep says it more shortly."""
+    grid_heading: str = "cells"
+    """What stands before the cells of a plan."""
     sample_words: Callable[[Any, Any], str] | None = None
     """What is said after a repeat, from cell and sample, behind its latency. The headline metric by default."""
-    repeat_s: Callable[[Any], float] = lambda point: 1.0  # noqa: ARG005
+    repeat_s: Callable[[Any], float] = lambda point: 1.0
     """First guess of the seconds that one repeat takes at a point."""
+    dtype: Callable[[Any], Any] = plain_dtype
+    """Type in which the device's matmul rate is measured."""
     title: Callable[[Any], str] = lambda job: str(job.workload)
     """What a job is about, for its first line and the folder of its records."""
     judging: str | None = None
@@ -228,6 +282,29 @@ class Workload:
             return self.point_words(point)
         return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
 
+    def words_of(self, cell: Cell) -> str:
+        """What is said before a cell is measured."""
+        if self.cell_words:
+            return self.cell_words(cell)
+        return self.cell_opening + ", ".join(axis.words(getattr(cell, axis.name)) for axis in self.axes)
+
+    def cell_fields(self, job: Job, point: Any, records: Sequence[RunRecord]) -> dict[str, Any] | None:
+        """Fields of a cell that is not measured; None as long as they are not known."""
+        if self.cell:
+            return self.cell(job, point, records)
+        return {axis.name: getattr(point, axis.name) for axis in self.axes}
+
+    @property
+    def cell_class(self) -> type[Cell]:
+        """Of the cells of its records."""
+        kind: type[Cell] = get_args(self.record.model_fields["cells"].annotation)[0]
+        return kind
+
+    @property
+    def judged_by(self) -> Judging | None:
+        """What is measured apart from time."""
+        return imported(self.judging) if self.judging else None
+
     def at_least(self, point: Any, other: Any) -> bool:
         """Whether a point needs no less memory than the other."""
         return all(
@@ -237,7 +314,13 @@ class Workload:
             for axis in self.axes
         )
 
+    @property
+    def rate_unit(self) -> str:
+        """Of the headline metric, as it is shown."""
+        return self.metric(self.headline).shown_unit
+
     def rate(self, cell: Cell, sample: Sample) -> float | None:
-        """The headline metric of one repeat."""
-        of_sample = self.metric(self.headline).of_sample
-        return of_sample(cell, sample) if of_sample else None
+        """The headline metric of one repeat, as it is shown."""
+        metric = self.metric(self.headline)
+        value = metric.of_sample(cell, sample) if metric.of_sample else None
+        return None if value is None else metric.scale * value

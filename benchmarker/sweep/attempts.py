@@ -7,25 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from benchmarker.comparison.words import reason_words, status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
-from benchmarker.hardware.monitor import is_shared, why_invalid
-from benchmarker.schema.experiment import Point
+from benchmarker.hardware.conditions import is_shared, why_invalid
 from benchmarker.schema.record import Cell, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.status_words import reason_words, status_words
+from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import RERUNS, Decision, Fault, decide, fault_of
-from benchmarker.sweep.shape_text import cell_line, shape_words
 from benchmarker.sweep.state import Failure, Ledger, Site
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
-HIDDEN = ("  run ", "prompt of ", "error: ")
+HIDDEN = ("  run ", "error: ")
 """Beginnings of a child's lines that a sweep says more shortly."""
 
 
@@ -99,6 +99,7 @@ class Attempt:
         if self.record is None or after != before:
             write_record(after, self.path)
         self.watch.record = after
+        self.ledger.records.append(after)
 
     def _blank(self) -> RunRecord:
         job = self.site.job(self.variant)
@@ -106,20 +107,14 @@ class Attempt:
         return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
 
     def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
-        """None for a text prompt, as long as no child has told its length."""
-        point = self.site.points(self.variant)[position]
-        tokens = self.ledger.prompt_tokens.get(point.prompt or "") if point.prompt else point.prompt_tokens
-        if tokens is None:
+        """None as long as no child has told what only a child can tell of the cell."""
+        site, point = self.site, self.site.points(self.variant)[position]
+        records = [*self.ledger.records, *([self.record] if self.record else [])]
+        fields = site.workload.cell_fields(site.job(self.variant), point, records)
+        if fields is None:
             return None
-        return Cell(
-            prompt_tokens=tokens,
-            text=self.site.job(self.variant).grid.text_of(point),
-            new_tokens=point.new_tokens,
-            batch_size=point.batch_size,
-            depth=point.depth,
-            status=fault.status,
-            reason=fault.reason,
-        )
+        cell: Cell = site.workload.cell_class(**fields, status=fault.status, reason=fault.reason)
+        return cell
 
     def _under_conditions(self, cell: Cell) -> Cell:
         """The cell with how the board was meanwhile, which may make it invalid."""
@@ -147,7 +142,7 @@ class Attempt:
     def _show(self, lines: Sequence[str]) -> None:
         """Print what is new, and learn how long cells take."""
         for line in lines:
-            if not line.startswith((*HIDDEN, f"{self.variant}: ")):
+            if not line.startswith((*HIDDEN, f"{self.variant}: ", self.site.workload.cell_opening)):
                 self.terminal.line(f"  {line}")
         monitor = self.site.monitor
         if monitor and monitor.problem and not self.ledger.is_unwatched:
@@ -155,12 +150,9 @@ class Attempt:
             self.ledger.is_unwatched = True
         if self._told == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
-        if self.record:
-            texts = self.site.job(self.variant).grid.prompts
-            self.ledger.prompt_tokens |= dict(zip(texts, self.record.text_tokens, strict=False))
         points = self.site.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
-            self.terminal.line(f"  {cell_line(points[position], cell)}")
+            self.terminal.line(f"  {cell_line(self.site.workload, points[position], cell)}")
             now = time.monotonic()
             known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
             self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
@@ -249,7 +241,9 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
         attempt.ledger.profiled.discard(attempt.variant)
     statuses = [cell.status for cell in attempt.finished]
     points = attempt.site.points(attempt.variant)
-    decision = decide(attempt.cells, statuses, fault, phase=phase, tries=tries, points=points)
+    decision = decide(
+        attempt.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=attempt.site.workload
+    )
     attempt.settle(decision, fault)
     if fault and not decision.is_final:
         tries[decision.pending[0]] += 1
@@ -281,7 +275,7 @@ def _fault_in(cell: Cell) -> Fault:
 def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     """What is given up with this child: one entry for the whole variant where it is all the same."""
     points, lost = attempt.site.points(attempt.variant), outcome.lost
-    entries: list[tuple[Point | None, Fault]] = [(points[position], why) for position, why in lost.items()]
+    entries: list[tuple[Any, Fault]] = [(points[position], why) for position, why in lost.items()]
     if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
     if after := outcome.after_cells:
@@ -289,7 +283,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
-            what=f"{where}, {shape_words(point)}" if point else where,
+            what=f"{where}, {attempt.site.workload.in_words(point)}" if point else where,
             fault=why,
             log=attempt.log.path,
             tail=attempt.tail,

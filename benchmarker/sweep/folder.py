@@ -17,10 +17,10 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.job import Job
 from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
+from benchmarker.schema.job import Job
 from benchmarker.schema.record import Cell, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import CellStatus, RunRecord
+from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child import Ended, Phase
-from benchmarker.sweep.shape_text import shape_words
 
 RETRIED = ("crash", "timeout")
 TRIES = 2
@@ -75,7 +75,8 @@ def decide(
     *,
     phase: Phase,
     tries: Mapping[int, int],
-    points: Sequence[Point],
+    points: Sequence[Any],
+    workload: Workload,
 ) -> Decision:
     """What becomes of the cells that a child was given.
 
@@ -87,7 +88,7 @@ def decide(
     """
     rest = tuple(pending[len(finished) :])
     if rest and finished and finished[-1] in OUT_OF_MEMORY:
-        return _without_larger(pending[len(finished) - 1], finished[-1], rest, points)
+        return _without_larger(pending[len(finished) - 1], finished[-1], rest, points, workload)
     if not rest or fault is None:
         unmeasured = Fault("error", "the process ended without measuring it")
         return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
@@ -98,28 +99,20 @@ def decide(
         reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
         return Decision(dict.fromkeys(rest, Fault(fault.status, reason)), (), is_final=True)
     if fault.status in OUT_OF_MEMORY:
-        after = _without_larger(at, fault.status, rest[1:], points)
+        after = _without_larger(at, fault.status, rest[1:], points, workload)
         return Decision({at: fault, **after.failed}, after.pending, is_final=True)
     return Decision({at: fault}, rest[1:], is_final=True)
 
 
-def _without_larger(at: int, status: CellStatus, rest: Sequence[int], points: Sequence[Point]) -> Decision:
-    larger = [position for position in rest if _at_least(points[position], points[at])]
-    reason = f"not tried: the smaller {shape_words(points[at])} ran out of memory"
+def _without_larger(
+    at: int, status: CellStatus, rest: Sequence[int], points: Sequence[Any], workload: Workload
+) -> Decision:
+    larger = [position for position in rest if workload.at_least(points[position], points[at])]
+    reason = f"not tried: the smaller {workload.in_words(points[at])} ran out of memory"
     return Decision(
         dict.fromkeys(larger, Fault(status, reason)),
         tuple(position for position in rest if position not in larger),
         is_final=True,
-    )
-
-
-def _at_least(one: Point, other: Point) -> bool:
-    """Whether it needs no less memory."""
-    return (
-        one.batch_size >= other.batch_size
-        and one.depth >= other.depth
-        and one.new_tokens >= other.new_tokens
-        and (one.prompt_tokens or len(one.prompt or "")) >= (other.prompt_tokens or len(other.prompt or ""))
     )
 
 

@@ -29,7 +29,8 @@ from benchmarker.quality.scoring import keep, score_against
 from benchmarker.quality.statistics import divergence
 from benchmarker.quantization.base import Silent
 from benchmarker.quantization.load import load_model
-from benchmarker.schema.experiment import ModelSpec, QualitySpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.quality_spec import QualitySpec
 
 MODEL = "qwen3-small"
 DTYPE = "bfloat16"

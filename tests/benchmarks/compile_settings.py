@@ -24,12 +24,15 @@ import torch
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
+from benchmarker.engines import compile as compiled
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.inductor import ON_GPU, known_settings
+from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import Device, find_device, torch_device
+from benchmarker.kernels import decode_attention, gemv_dense, restore
+from benchmarker.kernels import replace_linears as linears
 from benchmarker.measure.profile import count_kernels
 from benchmarker.quantization.load import load_model
-from benchmarker.runtimes import attention, compiled, forwards, linears
-from benchmarker.runtimes.base import UnsupportedError
-from benchmarker.runtimes.compiled import ON_GPU, CompiledRuntime, known_settings
 from benchmarker.schema.config_io import parse_option
 
 
@@ -39,7 +42,7 @@ class Alternative:
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Of inductor, beside ON_GPU's."""
-    flash_from: int = attention.FLASH_FROM_POSITIONS
+    flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
     by_inductor: bool = False
@@ -98,21 +101,19 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
     context = torch.arange(given.depth, device=place).remainder(1000)[None] if given.depth else None
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
-        stack.enter_context(patch.object(attention, "FLASH_FROM_POSITIONS", tried.flash_from))
+        stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
         if tried.by_inductor:
-            stack.enter_context(patch.object(linears, "fits_rows", lambda linear: False))
+            stack.enter_context(patch.object(gemv_dense, "supports", lambda linear: "left to inductor"))
         if tried.activation_apart:
-            stack.enter_context(patch.object(compiled, "fuse_gates", lambda model: []))
+            stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_gates", lambda model: []))
         if tried.attention_waits and device.kind != "cpu":
-            from benchmarker.runtimes import attention_kernel
-
-            stack.enter_context(patch.object(attention_kernel, "can_start_early", lambda device: False))
+            stack.enter_context(patch.object(decode_attention, "can_start_early", lambda device: False))
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
-        undo_forwards(model)
-        runtime = CompiledRuntime(model, device, settings=known_settings(ON_GPU | tried.settings))
+        restore(model)
+        runtime = NativeDecoder(model, device, settings=known_settings(ON_GPU | tried.settings))
         started = time.perf_counter()
         try:
             with busy(given.busy):
@@ -140,15 +141,6 @@ def busy(processes: int) -> Iterator[None]:
         for one in running:
             one.kill()
             one.wait()
-
-
-def undo_forwards(model: PreTrainedModel) -> None:
-    """Take back every forward that an earlier runtime has given a module."""
-    made = set(forwards._made.values())
-    for module in model.modules():
-        module.__dict__.pop("part", None)
-        while type(module) in made:
-            module.__class__ = type(module).__bases__[0]
 
 
 def _arguments() -> argparse.Namespace:

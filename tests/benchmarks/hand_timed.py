@@ -23,12 +23,12 @@ import torch
 from scipy.stats import binom
 from transformers import PreTrainedModel
 
+from benchmarker.engines.decode_loop import StaticCacheDecoder
+from benchmarker.engines.prefill_decode import prefill
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
-from benchmarker.runtimes.loop import FixedRuntime
-from benchmarker.runtimes.static import prefill
-from benchmarker.schema.experiment import Point
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.spec import Point
 
 
 def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
@@ -45,7 +45,7 @@ def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: 
     return elapsed_s
 
 
-def steps_by_hand(runtime: FixedRuntime, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
+def steps_by_hand(runtime: StaticCacheDecoder, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
     """The same for a runtime that has set this shape up: what it repeats, and nothing between."""
     shape = runtime._shape
     assert shape is not None
@@ -84,7 +84,7 @@ def main() -> None:
     step = benchmarker.step(point)
 
     def timed_by_hand() -> float:
-        if isinstance(benchmarker.runtime, FixedRuntime):
+        if isinstance(benchmarker.runtime, StaticCacheDecoder):
             return steps_by_hand(benchmarker.runtime, ids, given.new_tokens, device)
         return by_hand(model, ids, given.new_tokens, device)
 

@@ -145,8 +145,8 @@ def _front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
     return (
         "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "
-        f"something, to within {percent(SAME_WITHIN)} of speed and memory. Hollow marks are beaten by another."
-        f"{left_out}"
+        f"something, to within {percent(SAME_WITHIN, places=0)} of speed and memory. "
+        f"Hollow marks are beaten by another.{left_out}"
     )
 
 

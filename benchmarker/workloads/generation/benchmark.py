@@ -8,19 +8,22 @@ device is drained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import first_line
-from benchmarker.hardware.device import Device, torch_device
-from benchmarker.measure.memory import DeviceMemory, memory_of
-from benchmarker.measure.repeat import measure
-from benchmarker.runtimes.base import Generation, UnsupportedError
-from benchmarker.runtimes.registry import RUNTIMES
+from benchmarker.core.errors import WrongResultError
+from benchmarker.engines.base import Generation, TokenSource
+from benchmarker.engines.registry import torch_engine
+from benchmarker.hardware.device import Device
+from benchmarker.measure.memory import DeviceMemory
+from benchmarker.measure.repeat import Measured
 from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.record import Cell, Sample
+from benchmarker.schema.record import Cell, Memory, Sample
+from benchmarker.workloads.base import Nothing
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
 from benchmarker.workloads.generation.spec import Grid, Point
+from benchmarker.workloads.measure_cell import measure_cell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 def sample_of(generation: Generation) -> Sample:
     """The raw times of one generation in seconds."""
-    tokens = int(generation.tokens.shape[1])
+    tokens = len(generation.tokens[0])
     # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
     decode_s = (generation.last_ns - generation.first_ns) / 1e9
     return Sample(
@@ -39,17 +42,13 @@ def sample_of(generation: Generation) -> Sample:
     )
 
 
-class WrongTokenCountError(Exception):
-    """A generation came out shorter or longer than asked: its time means nothing."""
-
-
 class GenerationStep:
     """One cell's repeat. Remembers the first generation's tokens: every later one must make the same."""
 
     def __init__(self, generate: Callable[[], Generation], *, new_tokens: int) -> None:
         self._generate = generate
         self._new_tokens = new_tokens
-        self._tokens: Any = None
+        self._tokens: tuple[tuple[int, ...], ...] | None = None
         self.flags: set[str] = set()
         self.first_token_ns: int | None = None
         """When the newest repeat had its first token, on `time.perf_counter_ns`."""
@@ -57,52 +56,45 @@ class GenerationStep:
     def __call__(self) -> Sample:
         generation = self._generate()
         self.first_token_ns = generation.first_ns
-        made = int(generation.tokens.shape[1])
-        if made != self._new_tokens:
-            raise WrongTokenCountError(f"{made} tokens came instead of {self._new_tokens}")
+        for tokens in generation.tokens:
+            if len(tokens) != self._new_tokens:
+                raise WrongResultError(f"{len(tokens)} tokens came instead of {self._new_tokens}")
         if self._tokens is None:
             self._tokens = generation.tokens
-        elif not bool((self._tokens == generation.tokens).all()):
+        elif self._tokens != generation.tokens:
             self.flags.add("nondeterministic_tokens")
         return sample_of(generation)
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
         """At most 64 tokens of the first sequence."""
-        return () if self._tokens is None else tuple(self._tokens[0, :64].tolist())
+        return () if self._tokens is None else self._tokens[0][:64]
 
 
-class ModelBenchmarker:
-    """Measures a loaded model cell by cell.
-
-    model = load_model("qwen3-small", "int8", dtype="bfloat16")
-    for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
-        print(cell.samples)
-    """
+class SourceBenchmarker(Nothing):
+    """Measures what an engine has opened, cell by cell."""
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        source: TokenSource,
+        config: dict[str, Any],
+        device: Device,
         *,
-        runtime: str = "eager",
-        device: Device | None = None,
         tokenizer: Any | None = None,
         chat_template: bool = False,
         device_memory: DeviceMemory | None = None,
     ) -> None:
-        """Wrap a model that `load_model` returned.
+        """Wrap an open token source.
 
         Args:
-            device: Where the model is; found from the model if not given.
+            config: The model's config.json, parsed.
             tokenizer: For prompts of real text; without one the prompt is random ids.
             device_memory: Whole-device memory from before the model was loaded, to report the growth.
         """
-        from benchmarker.hardware.device import find_device
-
-        self.model = model
-        self.device = device or find_device(str(model.device))
-        self._weights = Weights(model)
-        self.runtime = RUNTIMES[runtime](model, self.device)
+        self.source = source
+        self.device = device
+        self._config = config
+        self._weights = Weights(source.model) if source.model is not None else None
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._device_memory = device_memory
@@ -120,24 +112,21 @@ class ModelBenchmarker:
 
     def prompt(self, point: Point) -> Prompt:
         """The prompt of a cell, checked against the model's length."""
-        config = self.model.config
+        config = self._config
         prompt = make_prompt(
-            point, tokenizer=self._tokenizer, vocabulary=config.vocab_size, chat_template=self._chat_template
+            point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
-        positions = getattr(config, "max_position_embeddings", None)
-        check_fits(point, len(prompt.ids), positions=positions, model=config.model_type)
+        positions = config.get("max_position_embeddings")
+        check_fits(point, len(prompt.ids), positions=positions, model=config.get("model_type", "the model"))
         return prompt
 
     def step(self, point: Point) -> GenerationStep:
         """What one repeat of this cell runs."""
-        import torch
-
         prompt = self.prompt(point)
-        where = torch_device(self.device)
-        ids = torch.tensor([prompt.ids], device=where).repeat(point.batch_size, 1)
-        context = torch.tensor([prompt.context], device=where).repeat(point.batch_size, 1) if prompt.context else None
+        ids = [prompt.ids] * point.batch_size
+        context = [prompt.context] * point.batch_size if prompt.context else None
         return GenerationStep(
-            lambda: self.runtime.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
+            lambda: self.source.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
         )
 
     def measure(
@@ -147,9 +136,16 @@ class ModelBenchmarker:
         *,
         after_each: Callable[[int, Sample], None] = lambda number, sample: None,
     ) -> Cell:
-        """Measure one cell. Running out of memory, or a runtime that cannot do it, is a cell with that status."""
+        """Measure one cell. Running out of memory, or an engine that cannot do it, is a cell with that status."""
+        cell: Cell = measure_cell(
+            self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
+        )
+        return cell
+
+    def cell(self, point: Point) -> Cell:
+        """What is known of a cell before it is measured."""
         prompt = self.prompt(point)
-        cell = Cell(
+        return Cell(
             prompt_tokens=len(prompt.ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
@@ -162,45 +158,88 @@ class ModelBenchmarker:
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,
-            ),
+            )
+            if self._weights
+            else None,
         )
-        try:
-            return self._measure(cell, self.step(point), procedure, after_each)
-        except UnsupportedError as error:
-            return cell.model_copy(update={"status": "unsupported", "reason": str(error)})
-        except WrongTokenCountError as error:
-            return cell.model_copy(update={"status": "invalid", "reason": str(error)})
-        except Exception as error:
-            if not self.device.is_out_of_memory(error):
-                raise
-            reason = first_line(error)
-        # Outside the except block, whose traceback keeps the failed generation's tensors alive.
-        self.device.release()
-        status = "oom_host" if self.device.kind == "cpu" else "oom_gpu"
-        return cell.model_copy(update={"status": status, "reason": reason})
 
-    def _measure(
-        self, cell: Cell, step: GenerationStep, procedure: Procedure, after_each: Callable[[int, Sample], None]
-    ) -> Cell:
-        measured = measure(
-            step,
-            self.device,
-            warmup=procedure.warmup,
-            warmup_limit=procedure.warmup_limit,
-            runs=procedure.runs,
-            timed=self.runtime.timed,
-            after_each=after_each,
-        )
-        self.runtime.check()
-        growth = self._device_memory.growth_bytes() if self._device_memory else None
-        return cell.model_copy(
-            update={
-                "warmup": measured.warmup,
-                "samples": measured.samples,
-                "timed_at": measured.timed_at,
-                "memory": memory_of(measured, growth, graph_pool_bytes=self.runtime.graph_pool_bytes),
-                "step": self.runtime.step_facts(),
-                "first_tokens": step.first_tokens,
-                "flags": (*measured.flags, *sorted(step.flags)),
-            }
+    def facts(self) -> dict[str, Any]:
+        """What ran, for the record."""
+        return {"runtime": self.source.facts()}
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
+        return self.source.timed()
+
+    def measured(self, cell: Cell, step: GenerationStep, measured: Measured[Sample]) -> dict[str, Any]:
+        """Fields of the cell that only the engine and the step can tell.
+
+        Raises:
+            UnsupportedError: What ran is not what the row says.
+        """
+        self.source.check()
+        return {
+            "samples": self._samples(measured),
+            "memory": self._memory(cell.memory),
+            "step": self.source.step_facts(),
+            "first_tokens": step.first_tokens,
+            "flags": (*measured.flags, *sorted(step.flags)),
+        }
+
+    def _samples(self, measured: Measured[Sample]) -> tuple[Sample, ...]:
+        """Without this process's memory where the engine takes its own elsewhere."""
+        if self.source.peak_bytes() is None:
+            return measured.samples
+        return tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in measured.samples)
+
+    def _memory(self, memory: Memory) -> Memory:
+        peak_bytes = self.source.peak_bytes()
+        if peak_bytes is None:
+            return memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
+        if self.device.kind == "cpu":
+            return Memory(peak_resident_bytes=peak_bytes)
+        return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
+
+
+class ModelBenchmarker(SourceBenchmarker):
+    """Measures a loaded model cell by cell.
+
+    model = load_model("qwen3-small", "int8", dtype="bfloat16")
+    for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
+        print(cell.samples)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        engine: str | None = None,
+        runtime: str = "eager",
+        device: Device | None = None,
+        tokenizer: Any | None = None,
+        chat_template: bool = False,
+        device_memory: DeviceMemory | None = None,
+    ) -> None:
+        """Wrap a model that `load_model` returned.
+
+        Args:
+            engine: One of those that run a torch model: eager, cuda_graph, compile or native.
+            runtime: An older word for `engine`.
+            device: Where the model is; found from the model if not given.
+            tokenizer: For prompts of real text; without one the prompt is random ids.
+            device_memory: Whole-device memory from before the model was loaded, to report the growth.
+
+        Raises:
+            SpecError: No such engine, or one that loads its models itself.
+        """
+        from benchmarker.hardware.device import find_device
+
+        device = device or find_device(str(model.device))
+        super().__init__(
+            torch_engine(engine or runtime).source(model, device),
+            model.config.to_dict(),
+            device,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            device_memory=device_memory,
         )

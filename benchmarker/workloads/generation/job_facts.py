@@ -15,6 +15,7 @@ from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import ModelFacts, RunRecord, VariantFacts
+from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
@@ -28,18 +29,24 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
         "model": job.model.model_dump(mode="json"),
         "files": _files(Path(job.model.id)),
         "quant": variant.quant,
-        "runtime": variant.runtime,
         "options": loader_options(variant).model_dump(mode="json"),
+        "engine": variant.engine,
+        "engine_options": engine_options(variant).model_dump(mode="json"),
     }
 
 
 def record_fields(job: GenerationJob) -> dict[str, Any]:
     """Model and variant, as the record has them."""
     variant = job.variant
-    options = loader_options(variant).model_dump()
     return {
         "model": ModelFacts(**job.model.model_dump()),
-        "variant": VariantFacts(name=variant.name, quant=variant.quant, runtime=variant.runtime, options=options),
+        "variant": VariantFacts(
+            name=variant.name,
+            quant=variant.quant,
+            runtime=variant.engine,
+            options=loader_options(variant).model_dump(),
+            engine_options=engine_options(variant).model_dump(),
+        ),
     }
 
 

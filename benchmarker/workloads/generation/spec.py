@@ -1,17 +1,18 @@
 """What is asked of text generation: which model, in which forms, over which grid.
 
-Frozen values, checked when they are made, before torch is imported or a byte is downloaded. Quantizations and runtimes
+Frozen values, checked when they are made, before torch is imported or a byte is downloaded. Quantizations and engines
 are plain names here: `workloads/generation/forms.py` looks them up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Plain, Scalar
 from benchmarker.schema.experiment import ExperimentBase, GridBase, NotNegative, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.model import ModelSpec, QuantSpec
@@ -19,11 +20,14 @@ from benchmarker.schema.quality_spec import QualitySpec
 
 
 class VariantSpec(QuantSpec, VariantBase):
-    """One form of the model: a quantization, its options, and how tokens are produced."""
+    """One form of the model: a quantization, its options, and who makes the tokens."""
 
-    runtime: str = "eager"
-    """How tokens are produced: `eager` is `model.generate`; `graph` a static cache and a decode step captured as a CUDA
-    or HIP graph; `compile` the same with the step compiled by torch (and captured too on a GPU)."""
+    engine: str = "eager"
+    """Who makes the tokens: `eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a
+    CUDA or HIP graph; `compile` the same with the step compiled by torch; `native` that with benchmarker's own kernels,
+    on a GPU. `runtime` is an older word for this key, and `graph` for `cuda_graph`."""
+    engine_options: dict[str, Scalar] = Field(default_factory=dict)
+    """The engine's own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -32,14 +36,30 @@ class VariantSpec(QuantSpec, VariantBase):
             return {**data, "name": name_of(data)}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _older_word(cls, data: Any) -> Any:
+        # pydantic calls the last of these first, so that the name is made of today's words.
+        if not isinstance(data, dict) or "runtime" not in data:
+            return data
+        if "engine" in data:
+            raise ValueError("engine and runtime are one key; give one of them")
+        return {("engine" if key == "runtime" else key): value for key, value in data.items()}
 
-def name_of(data: dict[str, Any]) -> str:
+    @property
+    def runtime(self) -> str:
+        """An older word for `engine`."""
+        return self.engine
+
+
+def name_of(data: Mapping[str, Any]) -> str:
     """What tables call a form that nobody named: `gptq group_size=64 compile`."""
     parts = [data["quant"]]
-    if isinstance(data.get("options"), dict):
-        parts += [f"{key}={value}" for key, value in data["options"].items()]
-    if data.get("runtime", "eager") != "eager":
-        parts.append(str(data["runtime"]))
+    for field in ("options", "engine_options"):
+        if isinstance(data.get(field), dict):
+            parts += [f"{key}={value}" for key, value in data[field].items()]
+    if data.get("engine", "eager") != "eager":
+        parts.append(str(data["engine"]))
     return " ".join(parts)
 
 

@@ -58,6 +58,13 @@ def guess_s(point: Point) -> float:
     return point.new_tokens * TOKEN_S
 
 
+def same_model(job: Job, other: Job) -> bool:
+    """Whether two jobs are of one model."""
+    assert isinstance(job, GenerationJob)
+    assert isinstance(other, GenerationJob)
+    return job.model == other.model
+
+
 def title(job: Job) -> str:
     """The model."""
     assert isinstance(job, GenerationJob)

@@ -1,0 +1,81 @@
+"""`benchmarker generate`: text from a model in the form, and by the engine, that was measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.core.errors import SpecError
+
+
+def generate(
+    prompt: Annotated[
+        list[str] | None, typer.Argument(help="Texts; each line of standard input is one where none is given.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
+    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
+    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32, for what is not quantized.")] = "float16",
+    quant: Annotated[str, typer.Option(help="fp16, int8, gptq or bnb4.")] = "fp16",
+    option: Annotated[list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.")] = None,
+    engine: Annotated[str, typer.Option(help="eager, cuda_graph, compile or native.")] = "eager",
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 200,
+    chat_template: Annotated[
+        bool, typer.Option("--chat-template", help="Wrap each text in the model's own template.")
+    ] = False,
+    stream: Annotated[bool, typer.Option(help="Print each piece as soon as it is known.")] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,
+) -> None:
+    """Generate text with a model in the form that was measured, by the same decode step.
+
+    Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
+    """
+    with one_line_errors():
+        asked: dict[str, Any] = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+        form = {"quant": quant, "engine": engine}
+        generator = _load(asked, form, option or [], device=device, chat_template=chat_template, verbose=verbose)
+        for text in prompt or _lines():
+            for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
+                print(piece, end="", flush=stream)
+            print(flush=True)
+
+
+def _lines() -> Iterator[str]:
+    """Texts from a pipe, one a line.
+
+    Raises:
+        SpecError: Nobody sends any.
+    """
+    if sys.stdin.isatty():
+        raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
+    for line in sys.stdin:
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _load(
+    asked: dict[str, Any], form: dict[str, Any], options: list[str], *, device: str, chat_template: bool, verbose: bool
+) -> Any:
+    """A Generator. All is checked before a byte of the model is looked for."""
+    from benchmarker.checkpoints.read_model import load_tokenizer
+    from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.execution.job import make_job
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import open_model
+
+    typed = {f"subject.model.{name}": value for name, value in asked.items()}
+    typed |= {f"variant.{name}": value for name, value in form.items()} | {"variant.options": options or None}
+    job: Any = make_job(typed)
+    variant = job.variant
+    found_device = find_device(device)
+    refuse_device(variant.engine, found_device)
+    with quiet_libraries(verbose=verbose) as streams:
+        loaded, checkpoint = open_model(job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
+        return Generator(
+            loaded.model, engine=variant.engine, tokenizer=load_tokenizer(checkpoint), chat_template=chat_template
+        )

@@ -1,0 +1,198 @@
+"""Attention of one query a sequence against a fixed cache, with grouped heads and without a mask.
+
+Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times
+over in Qwen3-4B, and a mask rules out the fast kernels; so neither is done here. On NVIDIA in 16 bit torch's flash
+attention takes the length of each sequence from the device, reads only the positions up to it, and splits a long one
+over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
+
+A short cache is quick to read and slow to launch for: there the native engine attends by this program's own kernel,
+which also reads the filled part alone. The other engines leave it to torch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.static_cache import Filled
+from benchmarker.kernels.decode_attention import decode_attention, supports
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+LIBRARY = "benchmarker_decode"
+"""Name by which transformers calls attention by torch's kernels. It makes no mask for a name that is not its own."""
+NATIVE = "benchmarker_decode_native"
+"""The same, with this program's kernel for a short cache."""
+
+FLASH = "flash, reads the filled part"
+ONE_KERNEL = "one kernel, reads the filled part"
+MATMULS = "two matmuls, read the whole cache"
+OTHER_WAYS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
+"""Arguments of transformers' attention that change what comes out, and that are not written here."""
+
+
+@contextmanager
+def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
+    """Let the model attend in this way, for decode steps alone: a prefill keeps the model's own.
+
+    Args:
+        native: Whether this program's own kernel may be used.
+    """
+    config: Any = model.config
+    before = config._attn_implementation
+    config._attn_implementation = NATIVE if native else LIBRARY
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    filled: Filled | None = None,
+    native: bool = False,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one layer in one decode step.
+
+    Args:
+        query: [batch, heads, 1, head_dim].
+        key: [batch, key heads, positions, head_dim], with what is not filled at its end; so is the value.
+        native: Whether this program's own kernel may be used.
+        others: What some models ask of their attention besides. What `OTHER_WAYS` does not name changes nothing.
+
+    Returns:
+        [batch, 1, heads, head_dim].
+
+    Raises:
+        UnsupportedError: The model attends in a way of its own.
+    """
+    asked = [name for name in OTHER_WAYS if others.get(name) is not None]
+    if filled is None or attention_mask is not None or asked:
+        why = ", ".join(asked) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
+        raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
+    way = way_of(key, native=native)
+    if way == ONE_KERNEL:
+        output = decode_attention(query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), filled.lengths, scaling)
+        return output.unsqueeze(1), None
+    if way == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
+    batch, heads, _, head_dim = query.shape
+    groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
+    scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
+    unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
+    weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
+    return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
+
+
+def attend_native(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    filled: Filled | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As `attend`, with this program's own kernel for a short cache on a GPU."""
+    return attend(module, query, key, value, attention_mask, scaling=scaling, filled=filled, native=True, **others)
+
+
+def way_of(key: Tensor, *, native: bool = False) -> str:
+    """How a cache is attended to: one of the ways above, as the record says it.
+
+    Args:
+        native: Whether this program's own kernel may be used.
+    """
+    if native and supports(key) is None:
+        return ONE_KERNEL
+    head_dim = key.shape[3]
+    # AMD's flash attention does not take lengths from the device.
+    is_nvidia = key.is_cuda and torch.version.hip is None
+    return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and head_dim <= 256 else MATMULS
+
+
+@torch.library.custom_op("benchmarker::filled_attention", mutates_args=())
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    scaling: float,
+) -> Tensor:
+    """torch's flash attention over sequences of their own lengths.
+
+    One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys.
+
+    Args:
+        query: As for `attend`.
+        key: As stored, [batch, positions, key heads, head_dim], so that nothing is copied; so is the value.
+    """
+    batch, heads, _, head_dim = query.shape
+    in_a_row = query.reshape(batch, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
+    made = flash_kernel(*in_a_row, query_starts, key_starts, lengths, positions=key.shape[1], scaling=scaling)
+    return made.view(batch, 1, heads, head_dim)
+
+
+def flash_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    lengths: Tensor,
+    *,
+    positions: int,
+    scaling: float,
+) -> Tensor:
+    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with one query.
+
+    The operator is the one beneath torch.nn.attention.varlen.
+    """
+    made: Tensor = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        query_starts,
+        key_starts,
+        1,
+        positions,
+        0.0,
+        False,
+        False,
+        scale=scaling,
+        seqused_k=lengths,
+    )[0]
+    return made
+
+
+@flash.register_fake
+def _shape(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    query_starts: Tensor,
+    key_starts: Tensor,
+    scaling: float,
+) -> Tensor:
+    batch, heads, _, head_dim = query.shape
+    return query.new_empty((batch, 1, heads, head_dim))
+
+
+AttentionInterface.register(LIBRARY, attend)
+AttentionInterface.register(NATIVE, attend_native)

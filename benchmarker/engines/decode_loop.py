@@ -1,0 +1,345 @@
+"""The generation loop of the runtimes with a fixed cache: everything is made ready at a new shape, then only repeated.
+
+A step takes its token from a fixed place and leaves the next one there, so that it can be run, compiled or replayed
+without a word from the host. New tokens are collected on the device and read once, after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from benchmarker.engines.attention import ONE_KERNEL, way_of
+from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
+from benchmarker.engines.graph_capture import Capture, Captured
+from benchmarker.engines.kernels_used import linear_kernels
+from benchmarker.engines.prefill_decode import (
+    CHUNK,
+    cache_length,
+    decode_step,
+    fill,
+    log_probabilities,
+    prefill,
+    prefill_logits,
+)
+from benchmarker.engines.static_cache import StaticKVCache
+from benchmarker.engines.torch_engine import Decoded
+from benchmarker.hardware.device import Device
+from benchmarker.schema.kernels_used import KernelUse, Origin
+from benchmarker.schema.record import RuntimeFacts, StepFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+PIECE = 8
+"""Steps that a GPU is given between two looks at the tokens: as many are in vain at most twice, at the end."""
+
+
+@dataclass
+class Latest:
+    """What the step that ran last left behind."""
+
+    logits: Tensor | None = None
+    """[batch, 1, vocabulary]. Of a captured step always the same memory, which each replay writes anew."""
+
+
+@dataclass
+class Shape:
+    """All that belongs to one cache shape."""
+
+    cache: StaticKVCache
+    token: Tensor
+    """[batch, 1]: what the next step takes."""
+    tokens: Tensor
+    """[batch, positions of the cache]: each token at its own position."""
+    plain_step: Callable[[], None]
+    """One decode step, kernel by kernel."""
+    step: Callable[[], None]
+    """The same in the way that the runtime runs it."""
+    captured: Captured | None = None
+    context: Tensor | None = None
+    """The tokens of the depth that the cache holds; None for none."""
+    latest: Latest = field(default_factory=lambda: Latest())
+
+
+class StaticCacheDecoder:
+    """Prefill as the model does it, and a decode step over a fixed cache, captured where there is a `capture`."""
+
+    name: str
+    native_attention = False
+    """Whether this program's own attention may be used."""
+
+    def __init__(self, model: PreTrainedModel, device: Device, *, capture: Capture | None) -> None:
+        self._model = model
+        self._device = device
+        self._capture = capture
+        self._shape: Shape | None = None
+        self._setup_s: float | None = None
+        self._captured = 0
+        self._replays = 0
+        self._is_timed = False
+
+    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Decoded:
+        """See TokenSource.generate. The first call at a new shape sets it up."""
+        import torch
+
+        self._check_device()
+        called_ns = time.perf_counter_ns()
+        depth = 0 if context is None else context.shape[1]
+        with torch.no_grad(), self._explained():
+            shape, is_new = self._prepare(len(prompt), cache_length(depth + prompt.shape[1] + new_tokens))
+            prepared_ns = time.perf_counter_ns()
+            self._fill(shape, context)
+            generation = self._generate(shape, prompt, new_tokens, depth)
+        if is_new:
+            # A depth that is put into the cache in between is no part of setting up.
+            setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
+            self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
+        return generation
+
+    def _generate(self, shape: Shape, prompt: Tensor, new_tokens: int, depth: int) -> Decoded:
+        cache, step = shape.cache, shape.step
+        cache.go_to(depth)
+        self._device.synchronize()
+        start_ns = time.perf_counter_ns()
+        shape.token.copy_(prefill(self._model, prompt, cache))
+        shape.tokens.index_copy_(1, cache.place.position.view(1), shape.token)
+        cache.begin_decoding()
+        self._device.synchronize()
+        first_ns = time.perf_counter_ns()
+        # Prefill already made the first token, so N tokens are N - 1 steps.
+        for _ in range(new_tokens - 1):
+            step()
+        self._device.synchronize()
+        end_ns = time.perf_counter_ns()
+        if self._is_timed and shape.captured:
+            self._replays += new_tokens - 1
+        first = depth + prompt.shape[1]
+        tokens = shape.tokens[:, first : first + new_tokens].cpu()
+        return Decoded(tokens=tokens, start_ns=start_ns, first_ns=first_ns, last_ns=end_ns, end_ns=end_ns)
+
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """See Decoder.stream. The host reads a piece while the device makes the next one, so that it never waits."""
+        self._check_device()
+        prompt_tokens = prompt.shape[1]
+        shape = self._begin(prompt, new_tokens)
+        on_host = self._read_later(shape, prompt_tokens, 1)
+        launched = 1
+        while True:
+            count = min(PIECE if self._runs_ahead else 1, new_tokens - launched)
+            ahead = None
+            if self._runs_ahead and count:
+                ahead = self._advance(shape, prompt_tokens + launched, count)
+            tokens = on_host()
+            kept = list(takewhile(lambda token: token not in stop, tokens))
+            if kept:
+                yield kept
+            if len(kept) < len(tokens) or not count:
+                return
+            on_host = ahead or self._advance(shape, prompt_tokens + launched, count)
+            launched += count
+
+    @property
+    def _runs_ahead(self) -> bool:
+        """Whether steps are done while the host does something else."""
+        return self._device.kind != "cpu"
+
+    def _begin(self, prompt: Tensor, new_tokens: int) -> Shape:
+        """A shape with the prompt in its cache and the first new token made."""
+        import torch
+
+        with torch.no_grad(), self._explained():
+            shape = self._with_room(prompt.shape[1] + new_tokens)
+            shape.cache.go_to(0)
+            for chunk in prompt.split(CHUNK, dim=1):
+                shape.token.copy_(prefill(self._model, chunk, shape.cache))
+            shape.tokens.index_copy_(1, shape.cache.place.position.view(1), shape.token)
+            shape.cache.begin_decoding()
+        return shape
+
+    def _with_room(self, tokens: int) -> Shape:
+        """A shape of one sequence with room for so many tokens: the one that is ready, or one a good deal larger than
+        asked, so that texts of many lengths set up few of them."""
+        if self._shape is None or len(self._shape.tokens) > 1 or self._shape.tokens.shape[1] < tokens:
+            positions = getattr(self._model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
+            self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))
+        assert self._shape is not None
+        self._shape.context = None
+        return self._shape
+
+    def _advance(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
+        """Start so many steps; the value waits for their tokens, whose first is at `position` in the cache."""
+        import torch
+
+        with torch.no_grad(), self._explained():
+            for _ in range(count):
+                shape.step()
+        return self._read_later(shape, position, count)
+
+    def _read_later(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
+        import torch
+
+        tokens = shape.tokens[0, position : position + count]
+        if not tokens.is_cuda:
+            values: list[int] = tokens.tolist()
+            return lambda: values
+        copied = torch.empty(count, dtype=tokens.dtype, pin_memory=True).copy_(tokens, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+
+        def read() -> list[int]:
+            event.synchronize()
+            return list(copied.tolist())
+
+        return read
+
+    def score(self, ids: Tensor) -> Tensor:
+        """See Decoder.score."""
+        import torch
+
+        self._check_device()
+        with torch.no_grad(), self._explained():
+            shape = self._with_room(ids.shape[1])
+            shape.cache.go_to(0)
+            rows = [log_probabilities(prefill_logits(self._model, ids[:, :1], shape.cache))]
+            shape.cache.begin_decoding()
+            for position in range(1, ids.shape[1]):
+                shape.token.copy_(ids[:, position : position + 1])
+                shape.step()
+                assert shape.latest.logits is not None
+                rows.append(log_probabilities(shape.latest.logits))
+        return torch.stack(rows)
+
+    def _check_device(self) -> None:
+        """Refuse a device that this engine cannot run on.
+
+        Raises:
+            UnsupportedError: With the engine that can.
+        """
+        if self._capture is None and self.name in NEEDS_GPU:
+            raise UnsupportedError(NEEDS_GPU[self.name])
+
+    def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
+        """What belongs to this shape, and whether it was made just now. One shape is kept at a time."""
+        import torch
+
+        shape = self._shape
+        if shape and shape.tokens.shape == (batch, length):
+            return shape, False
+        self._shape = shape = None  # gives the memory back before more is taken
+        self._forget()
+        self._device.release()
+        cache = StaticKVCache(self._model, batch=batch, length=length)
+        device = cache.place.position.device
+        token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+        tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
+
+        latest = Latest()
+
+        def step() -> None:
+            following, latest.logits = self._decode(token, cache)
+            token.copy_(following)
+            tokens.index_copy_(1, cache.place.position.view(1), token)
+
+        cache.begin_decoding()
+        captured = self._capture(step) if self._capture else None
+        self._captured += captured is not None
+        replay = captured.replay if captured else step
+        self._shape = Shape(cache, token, tokens, step, replay, captured, latest=latest)
+        return self._shape, True
+
+    def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
+        """One decode step; see `decode_step`."""
+        return decode_step(self._model, token, cache)
+
+    def _forget(self) -> None:
+        """Drop what belongs to the last shape."""
+
+    def _fill(self, shape: Shape, context: Tensor | None) -> None:
+        """Put the depth into the cache, unless it is there: steps write only behind it."""
+        if context is not None and context is not shape.context:
+            fill(self._model, context, shape.cache)
+        shape.context = context
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Turns errors of setting up into UnsupportedError."""
+        return nullcontext()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """See TokenSource.timed."""
+        self._is_timed = True
+        try:
+            yield
+        finally:
+            self._is_timed = False
+
+    def check(self) -> None:
+        """See TokenSource.check."""
+        # The loop has no other way to run a step than the shape's; this can only be wrong with us.
+        assert not self._capture or (self._shape and self._shape.captured)
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        """See TokenSource.kernels_per_token."""
+        import torch
+
+        if self._shape is None:
+            return None
+        depth = 0 if self._shape.context is None else self._shape.context.shape[1]
+        self._shape.cache.go_to(depth)
+        self._shape.cache.begin_decoding()
+        # A profiler that starts after a capture may see nothing of a replay, which runs the very same kernels.
+        captured_logits = self._shape.latest.logits
+        with torch.no_grad():
+            kernels = float(count(self._shape.plain_step))
+        # A replay goes on writing where it always did.
+        self._shape.latest.logits = captured_logits
+        return kernels
+
+    @property
+    def graph_pool_bytes(self) -> int | None:
+        """See Memory.graph_pool_bytes; of the shape that ran last."""
+        return self._shape.captured.pool_bytes if self._shape and self._shape.captured else None
+
+    def step_facts(self) -> StepFacts | None:
+        """See TokenSource.step_facts."""
+        if self._shape is None:
+            return None
+        captured = self._shape.captured
+        return StepFacts(graph_kernels=captured.kernels if captured else None, attention=self._attention(self._shape))
+
+    def _attention(self, shape: Shape) -> str:
+        return way_of(shape.cache.keys, native=self.native_attention)
+
+    def _linear_kernels(self) -> tuple[KernelUse, ...]:
+        """Whose kernels multiply by the weights."""
+        return linear_kernels(self._model, compiled=False)
+
+    def _kernels_used(self) -> tuple[KernelUse, ...]:
+        if self._shape is None:
+            return self._linear_kernels()
+        attention = self._attention(self._shape)
+        origin: Origin = "benchmarker" if attention == ONE_KERNEL else "library"
+        name = "decode_attention" if attention == ONE_KERNEL else attention.split(",")[0]
+        return (*self._linear_kernels(), KernelUse(purpose="attention", origin=origin, name=name))
+
+    def facts(self) -> RuntimeFacts:
+        """See TokenSource.facts."""
+        last = self.step_facts() or StepFacts()
+        return RuntimeFacts(
+            name=self.name,
+            tokens_read="end",
+            kv_cache="static",
+            setup_s=self._setup_s,
+            graphs_captured=self._captured if self._capture else None,
+            graph_replays=self._replays if self._capture else None,
+            graph_kernels=last.graph_kernels,
+            attention=last.attention,
+            kernels_used=self._kernels_used(),
+        )

@@ -1,0 +1,242 @@
+"""`model.generate`, as users call it: a growing KV cache, one Python call per layer and token, nothing compiled.
+
+`generate` hands every token to a streamer right after copying it to the host, so a clock reading in the streamer is
+the moment at which the token is known. `generate` waits for the device once a token anyway, to see whether it is
+done; the streamer adds one copy of a few bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.kernels_used import linear_kernels
+from benchmarker.engines.prefill_decode import CHUNK
+from benchmarker.engines.torch_engine import Decoded
+from benchmarker.hardware.device import Device
+from benchmarker.schema.record import RuntimeFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import DynamicCache, PreTrainedModel
+
+
+class TokenClock:
+    """A streamer that does nothing but read the clock. The first call brings the prompt, each later one a token."""
+
+    def __init__(self) -> None:
+        self.times_ns: list[int] = []
+
+    def put(self, value: Tensor) -> None:  # noqa: ARG002 - the value is already on the host; its time is all we want
+        self.times_ns.append(time.perf_counter_ns())
+
+    def end(self) -> None: ...
+
+
+class TokenQueue:
+    """A streamer that hands each token to another thread."""
+
+    def __init__(self) -> None:
+        self.items: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
+        self.abandoned = False
+        """Whether nobody takes tokens any more."""
+        self._is_prompt = True
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate` with the prompt first, then with each token."""
+        if not self._is_prompt:
+            self.items.put(value.flatten().tolist())
+        self._is_prompt = False
+
+    def end(self) -> None: ...
+
+    def is_abandoned(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002
+        """A stopping criterion of `generate`: [batch] of booleans."""
+        return input_ids.new_full((len(input_ids),), self.abandoned).bool()
+
+    def pieces(self, stop: frozenset[int]) -> Iterator[list[int]]:
+        """Each token as it comes, without those at which to stop."""
+        while (item := self.items.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            tokens = [token for token in item if token not in stop]
+            if tokens:
+                yield tokens
+
+
+class ForcedTokens:
+    """A logits processor that keeps what `generate` makes of each position, and makes it take the given token."""
+
+    def __init__(self, ids: Tensor) -> None:
+        """Args:
+        ids: [positions].
+        """
+        self._ids = ids
+        self.log_probabilities: list[Tensor] = []
+        """float32, [vocabulary] each, on the CPU."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        import torch
+
+        self.log_probabilities.append(scores[0].float().log_softmax(dim=-1).cpu())
+        following = self._ids[min(input_ids.shape[1], len(self._ids) - 1)]
+        return torch.full_like(scores, float("-inf")).index_fill(1, following.view(1), 0.0)
+
+
+class EagerDecoder:
+    """`model.generate` with a dynamic KV cache."""
+
+    def __init__(self, model: PreTrainedModel, device: Device) -> None:
+        self._model = model
+        self._device = device
+        self._cache: DynamicCache | None = None
+        self._context: Tensor | None = None
+        self._last: tuple[Tensor, Tensor | None] | None = None
+
+    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Decoded:
+        """See TokenSource.generate."""
+        import torch
+
+        arguments, whole = greedy(new_tokens), prompt
+        if context is not None:
+            arguments["past_key_values"] = self._filled(context)
+            whole = torch.cat([context, prompt], dim=1)
+        mask = torch.ones_like(whole)
+        clock = TokenClock()
+        self._device.synchronize()
+        start_ns = time.perf_counter_ns()
+        output = self._model.generate(whole, attention_mask=mask, streamer=clock, **arguments)  # type: ignore[operator]
+        self._device.synchronize()
+        end_ns = time.perf_counter_ns()
+        self._last = prompt, context
+        tokens_ns = clock.times_ns[1:]
+        return Decoded(
+            tokens=output[:, whole.shape[1] :].cpu(),
+            start_ns=start_ns,
+            first_ns=tokens_ns[0],
+            last_ns=tokens_ns[-1],
+            end_ns=end_ns,
+        )
+
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """See Decoder.stream: `generate` runs in a thread of its own and hands each token over."""
+        import torch
+
+        streamer = TokenQueue()
+        arguments = greedy(new_tokens) | {"eos_token_id": sorted(stop) or None}
+
+        def run() -> None:
+            try:
+                self._model.generate(  # type: ignore[operator]
+                    prompt,
+                    attention_mask=torch.ones_like(prompt),
+                    streamer=streamer,
+                    stopping_criteria=[streamer.is_abandoned],
+                    **arguments,
+                )
+            except BaseException as error:  # noqa: BLE001
+                # Raised again where the tokens are taken.
+                streamer.items.put(error)
+            else:
+                streamer.items.put(None)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield from streamer.pieces(stop)
+        finally:
+            streamer.abandoned = True
+            thread.join()
+
+    def score(self, ids: Tensor) -> Tensor:
+        """See Decoder.score: `generate` itself, made to take the given tokens."""
+        import torch
+
+        forced = ForcedTokens(ids[0])
+        self._model.generate(  # type: ignore[operator]
+            ids[:, :1],
+            attention_mask=torch.ones_like(ids[:, :1]),
+            logits_processor=[forced],
+            **greedy(ids.shape[1]),
+        )
+        return torch.stack(forced.log_probabilities)
+
+    def _filled(self, context: Tensor) -> DynamicCache:
+        """A cache that holds the context and nothing else: the last one, with what came after it cut off."""
+        import torch
+        from transformers import DynamicCache
+
+        if self._cache is None or self._context is not context:
+            self._cache = None  # gives the memory back before more is taken
+            self._cache = DynamicCache(config=self._model.config)
+            self._context = context
+            with torch.no_grad():
+                for chunk in context.split(CHUNK, dim=1):
+                    self._model(input_ids=chunk, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        parts: list[Any] = self._cache.layers
+        for layer in parts:
+            if type(layer).__name__ != "DynamicLayer":
+                raise UnsupportedError(f"a depth in a cache of {type(layer).__name__} is not written yet")
+            layer.keys = layer.keys[:, :, : context.shape[1]]
+            layer.values = layer.values[:, :, : context.shape[1]]
+        return self._cache
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Nothing can recompile here."""
+        yield
+
+    def check(self) -> None:
+        """`generate` is what it says."""
+
+    graph_pool_bytes = None
+
+    def step_facts(self) -> None:
+        """Every call of `generate` begins anew."""
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        """See TokenSource.kernels_per_token: what two more tokens cost, so that the prefill drops out."""
+        if self._last is None:
+            return None
+        prompt, context = self._last
+
+        def kernels(tokens: int) -> int:
+            return count(lambda: self.generate(prompt, tokens, context=context))
+
+        return (kernels(4) - kernels(2)) / 2
+
+    def facts(self) -> RuntimeFacts:
+        """Nothing is set up, and every token is read as it is made."""
+        return RuntimeFacts(
+            name="eager",
+            tokens_read="each",
+            kv_cache="dynamic",
+            kernels_used=linear_kernels(self._model, compiled=False),
+        )
+
+
+def greedy(new_tokens: int) -> dict[str, Any]:
+    """Arguments of `generate` for exactly that many greedy tokens.
+
+    Qwen3's own generation config samples (temperature 0.6, top-k 20): a sort of 151,936 logits a token, and lengths
+    that differ from run to run. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
+    GenerationConfig it would fall back to the model's own.
+    """
+    return {
+        "max_new_tokens": new_tokens,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+        "do_sample": False,
+        "temperature": None,
+        "top_p": None,
+        "top_k": None,
+        "num_beams": 1,
+        "use_cache": True,
+        # A static cache would switch on compilation behind our back; the row says eager.
+        "disable_compile": True,
+    }

@@ -1,0 +1,153 @@
+"""Text in, text out, with a model in any form and by the very step that is measured.
+
+Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text takes the time to set the
+engine up (compiling, capturing); later ones that fit into the same KV cache do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from benchmarker.core.errors import DeviceError, ModelError, SpecError, first_line
+from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
+from benchmarker.engines.registry import torch_engine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from benchmarker.hardware.device import Device
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a tokenizer makes of the first bytes of a character whose other bytes are in the next token."""
+
+
+class Generator:
+    """Generates text with a loaded model.
+
+    Generator(load_model("Qwen/Qwen3-4B", "int8"), engine="native").generate("Why is the sky blue?", max_new_tokens=200)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        engine: str = "eager",
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        chat_template: bool = False,
+    ) -> None:
+        """Wrap a model that `load_model` returned.
+
+        Args:
+            engine: eager, cuda_graph, compile or native.
+            tokenizer: The model's own, from the folder that it was loaded from, if not given.
+            chat_template: Wrap each text in the model's own chat template.
+
+        Raises:
+            BenchmarkerError: No such engine, one that needs a GPU where there is none, or a model without a tokenizer.
+        """
+        import torch
+        from transformers import AutoTokenizer
+
+        from benchmarker.checkpoints.files import has_tokenizer
+        from benchmarker.hardware.device import find_device
+
+        self.model = model
+        self.device: Device = find_device(str(model.device))
+        refuse_device(engine, self.device)
+        self._decoder = torch_engine(engine).decoder(model, self.device)
+        folder = Path(model.name_or_path or "")
+        if tokenizer is None and not has_tokenizer(folder):
+            raise ModelError(f"{folder}: no tokenizer there to read a text with; give Generator one")
+        self._tokenizer: Any = tokenizer or AutoTokenizer.from_pretrained(folder)
+        if chat_template and not getattr(self._tokenizer, "chat_template", None):
+            raise ModelError("this model's tokenizer has no chat template")
+        self._chat_template = chat_template
+        self._tensor = torch.tensor
+
+    @overload
+    def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[False] = ...) -> str: ...
+    @overload
+    def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[True]) -> Iterator[str]: ...
+
+    def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
+        """What follows the text.
+
+        Args:
+            max_new_tokens: At most so many; an end-of-text token ends it before.
+            stream: Return an iterator over pieces of text, each as soon as it is known.
+
+        Raises:
+            BenchmarkerError: The text does not fit into the model's positions, memory runs out, or the engine cannot
+                run this model. While streaming, where the pieces are taken.
+        """
+        ids = self._ids(text)
+        self._check_length(len(ids), max_new_tokens)
+        pieces = self._pieces(ids, max_new_tokens)
+        return pieces if stream else "".join(pieces)
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Ids at which a generation ends: the generation config's, and the tokenizer's end of text."""
+        configured = getattr(self.model.generation_config, "eos_token_id", None)
+        listed = configured if isinstance(configured, list) else [configured]
+        return frozenset(token for token in (*listed, self._tokenizer.eos_token_id) if token is not None)
+
+    def _ids(self, text: str) -> list[int]:
+        if self._chat_template:
+            messages = [{"role": "user", "content": text}]
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=not self._chat_template)
+        if not ids:
+            raise SpecError("the text comes out as no token at all; give a longer one")
+        return ids
+
+    def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
+        if new_tokens < 1:
+            raise SpecError(f"max_new_tokens: {new_tokens} is less than one token")
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if positions is not None and prompt_tokens + new_tokens > positions:
+            room = positions - prompt_tokens
+            remedy = f"generate at most {room}" if room > 0 else f"use a text under {positions} tokens"
+            raise SpecError(
+                f"text of {prompt_tokens} tokens + {new_tokens} new tokens is past the model's {positions} positions; "
+                f"{remedy}"
+            )
+
+    def _pieces(self, ids: list[int], new_tokens: int) -> Iterator[str]:
+        prompt = self._tensor([ids], device=self.model.device)
+        decode = self._tokenizer.decode
+        tokens: list[int] = []
+        # Text is made of a few tokens at a time, with those before them: a space may belong to either.
+        settled = shown = 0
+        try:
+            for more in self._decoder.stream(prompt, new_tokens, self.stop_tokens):
+                tokens += more
+                before = decode(tokens[settled:shown], skip_special_tokens=True)
+                text = decode(tokens[settled:], skip_special_tokens=True)
+                if len(text) > len(before) and not text.endswith(UNFINISHED):
+                    yield text[len(before) :]
+                    settled, shown = shown, len(tokens)
+        except Exception as error:
+            if not self.device.is_out_of_memory(error):
+                raise
+            raise DeviceError(
+                f"out of memory after {len(ids)} + {len(tokens)} tokens ({first_line(error)}); use a shorter text, "
+                "fewer new tokens or a smaller form"
+            ) from error
+        rest = decode(tokens[settled:], skip_special_tokens=True)
+        rest = rest[len(decode(tokens[settled:shown], skip_special_tokens=True)) :]
+        if rest:
+            yield rest
+
+
+def refuse_device(engine: str, device: Device) -> None:
+    """Refuse an engine that this device cannot run.
+
+    Raises:
+        UnsupportedError: With the engine that can.
+    """
+    reason = NEEDS_GPU.get(torch_engine(engine).name) if device.kind == "cpu" else None
+    if reason:
+        raise UnsupportedError(reason)

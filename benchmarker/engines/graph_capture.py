@@ -1,0 +1,145 @@
+"""Recording a decode step as a CUDA or HIP graph, so that a replay costs the host one launch instead of thousands.
+
+A capture fails on whatever must wait for the device, such as reading a number back. The message then names that line:
+it tells which library's kernel cannot run this way.
+
+A kernel that a library launches on the default stream, and not on the current one, is the other danger: while a stream
+of torch's own is recorded, such a kernel runs at once and is missing in the graph, whose replays are then fast and
+wrong. So a stream is recorded here that the default stream has to wait for: that launch is an error too. What the graph
+holds is counted besides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.graph_driver import Driver
+from benchmarker.hardware.device import Device, torch_device
+
+Step = Callable[[], None]
+WARM_STEPS = 3
+"""Before a capture: kernels are loaded, tuned and given their workspaces where waiting is still allowed."""
+LATE = "previous error during capture"
+"""In CUDA's and HIP's words. What spoiled the capture said nothing itself, as a launch that its library leaves
+unchecked."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A recorded step."""
+
+    replay: Step
+    """Runs it again on the same memory."""
+    pool_bytes: int | None
+    """Memory set aside for the tensors that the step makes and drops, which count as free between replays."""
+    kernels: int | None = None
+    """Kernels, copies and fills in the graph; None where the driver's library does not say."""
+
+
+class Capture(Protocol):
+    """The part that needs a device."""
+
+    def __call__(self, step: Step) -> Captured:
+        """Run the step some times, and record it once.
+
+        Raises:
+            UnsupportedError: Something in it cannot be recorded.
+        """
+
+
+def capture_for(device: Device) -> Capture | None:
+    """How this device records; None where there is nothing to record for."""
+    return None if device.kind == "cpu" else GraphCapture(device)
+
+
+class GraphCapture:
+    """torch.cuda.CUDAGraph, which is a HIP graph on ROCm."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._stream: Any = None
+
+    def __call__(self, step: Step) -> Captured:
+        import torch
+
+        with torch.cuda.device(torch_device(self._device)):
+            self._stream = self._stream or _blocking_stream()
+            self._warm(step)
+            graph = torch.cuda.CUDAGraph(keep_graph=True)
+            before = torch.cuda.memory_reserved()
+            try:
+                # As torch's own graphs: what another thread does to the device meanwhile is not the step's fault.
+                with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                    step()
+            except RuntimeError as error:
+                if self._device.is_out_of_memory(error):
+                    raise
+                why = self._unrecorded(step) if LATE in str(error) else None
+                why = why or operation(error)
+                raise UnsupportedError(f"the decode step cannot be captured in a graph: {why}") from error
+            kernels = Driver().kernels(graph.raw_cuda_graph())
+            graph.instantiate()
+            return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels)
+
+    def _unrecorded(self, step: Step) -> str | None:
+        """Which module's kernel ended the capture, found by another one that is looked at after every module."""
+        import torch
+
+        driver = Driver()
+        found: list[str] = []
+
+        def look(module: Any, *_: Any) -> None:
+            if not found and driver.is_spoiled(self._stream.cuda_stream):
+                found.append(type(module).__name__)
+
+        hook = torch.nn.modules.module.register_module_forward_hook(look)
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError:
+            pass
+        finally:
+            hook.remove()
+        return f"{found[0]} launches a kernel that no graph can hold, as one on the default stream" if found else None
+
+    def _warm(self, step: Step) -> None:
+        """As torch asks for it: on the recorded stream, with nothing else under way. Leaves no cached memory."""
+        import torch
+
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_STEPS):
+                step()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self._device.synchronize()
+        # A capture empties the cache as it begins: done before the first reading, its growth is the graph's own.
+        gc.collect()
+        self._device.release()
+
+
+def _blocking_stream() -> Any:
+    """A stream that the default stream waits for, which torch's own are not."""
+    import torch
+
+    handle = ctypes.c_void_p()
+    torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
+    return torch.cuda.ExternalStream(handle.value)
+
+
+def operation(error: BaseException) -> str:
+    """The line of code at which it happened, and the first line of what was said.
+
+    Where ending the capture failed as well, the first error is the one that tells.
+    """
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`: " if frames else ""
+    return where + (str(error).strip().splitlines() or [type(error).__name__])[0]

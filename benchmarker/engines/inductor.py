@@ -1,0 +1,68 @@
+"""Inductor's settings on a GPU, and its tuning, made to time kernels and not the host that launches them.
+
+Inductor times each candidate between two events, and before each time it overwrites memory as large as the device's
+last cache, so that the candidate finds nothing there. On an H100 that takes less time than the host needs to launch the
+candidate: the device has nothing to do when the first event comes, and what is measured is the launch, which on a busy
+host varies by more than the candidates differ. Overwriting more gives the host its lead back. Triton's own `do_bench`
+overwrites 256 MiB, an H100's cache five times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+ON_GPU = {
+    # A product with a single row becomes a reduction of inductor's own, tuned step by step: cuBLAS leaves a third of
+    # the bandwidth unused there (205 to 249 tok/s for fp16 on an H100).
+    "coordinate_descent_tuning": True,
+    # Small kernels that do not depend on each other become one. Not products: together they are tuned as one too, and
+    # int8's query, key and value took 19 us instead of 12 (H100).
+    "combo_kernels": True,
+    "combo_kernels_pointwise_only": True,
+    # Sums over so few parts need no reduction.
+    "unroll_reductions_threshold": 16,
+    # A kernel is launched while the one before it ends (Hopper and newer).
+    "triton.enable_pdl": True,
+    "triton.unique_kernel_names": True,
+}
+"""Inductor's settings for a GPU, as far as this torch knows them; on a CPU its defaults."""
+TIMES_THE_CACHE = 5
+"""On an H100 about 90 us, where a host needs 30 or more to launch a kernel between two events."""
+REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
+"""Instead of 100 each, so that setting up takes no longer than before."""
+
+
+@contextmanager
+def kernels_timed_alone() -> Iterator[None]:
+    """Surrounds what may tune. Where torch times in another way than by InductorBenchmarker, it is left to it."""
+    from torch._inductor.runtime import benchmarking
+
+    timer: Any = benchmarking.benchmarker
+    if not isinstance(timer, benchmarking.InductorBenchmarker):
+        yield
+        return
+    changed = {
+        "L2_cache_size": TIMES_THE_CACHE * timer.L2_cache_size,
+        "benchmark_gpu": partial(timer.benchmark_gpu, **REPEATS),
+    }
+    own = dict(vars(timer))
+    vars(timer).update(changed)
+    try:
+        yield
+    finally:
+        vars(timer).clear()
+        vars(timer).update(own)
+
+
+def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Those that the installed torch has."""
+    from torch._inductor import config
+
+    has: dict[str, Any] = config.get_config_copy()
+    known = {name: value for name, value in wanted.items() if name in has}
+    if "combo_kernels_pointwise_only" not in known:
+        known.pop("combo_kernels", None)
+    return known

@@ -1,0 +1,60 @@
+"""Whose kernels multiply by a model's weights, seen in its linears."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.quantization.inspect import is_linear
+from benchmarker.schema.kernels_used import KernelUse, Purpose
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from benchmarker.kernels import Replacement
+
+PURPOSES: dict[str, Purpose] = {"fuse_qkv_gate_up": "joined_linears", "gemv_swiglu": "swiglu"}
+"""Of our kernels, those that do more than multiply by one linear's weights."""
+
+
+def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
+    """The libraries' linears by class, with how many there are.
+
+    Args:
+        compiled: Whether torch's compiler writes the kernels of what is a plain `Linear` to it.
+    """
+    linears = [module for module in model.modules() if is_linear(module)]
+    return _by_class(linears, total=len(linears), compiled=compiled)
+
+
+def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:
+    """Our kernels with the linears that they took, and the libraries' for the rest."""
+    linears = [module for module in model.modules() if is_linear(module)]
+    ours = [
+        KernelUse(
+            purpose=PURPOSES.get(replacement.kernel, "linear"),
+            origin="benchmarker",
+            name=replacement.kernel,
+            covered=len(replacement.modules) if replacement.kernel not in PURPOSES else None,
+            total=len(linears) if replacement.kernel not in PURPOSES else None,
+        )
+        for replacement in replacements
+    ]
+    taken = {id(module) for replacement in replacements for module in replacement.modules}
+    rest = [module for module in linears if id(module) not in taken]
+    return (*ours, *_by_class(rest, total=len(linears), compiled=True))
+
+
+def _by_class(linears: Sequence[Any], *, total: int, compiled: bool) -> tuple[KernelUse, ...]:
+    counts = Counter(type(linear).__name__ for linear in linears)
+    return tuple(
+        KernelUse(
+            purpose="linear",
+            origin="inductor" if compiled and name == "Linear" else "library",
+            name=name,
+            covered=count,
+            total=total,
+        )
+        for name, count in sorted(counts.items())
+    )

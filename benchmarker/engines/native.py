@@ -1,0 +1,48 @@
+"""The compiled decode step with this program's own kernels where they fit, captured as a graph.
+
+Not what a user of the libraries gets: `eager`, `cuda_graph` and `compile` are that. A linear that no kernel of ours
+takes keeps its library's, and the facts say how many there are of each.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.kernels_used import native_kernels
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.kernels import optimize
+
+if TYPE_CHECKING:
+    from benchmarker.engines.decode_loop import Shape
+    from benchmarker.schema.kernels_used import KernelUse
+
+
+class NativeDecoder(CompileDecoder):
+    """The compiled decoder with the linears of the model replaced, from the first shape on."""
+
+    name = "native"
+    native_attention = True
+    _replaced: tuple[KernelUse, ...] | None = None
+
+    def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
+        """As without own kernels. Replacing linears counts as setting up."""
+        if self._replaced is None:
+            keep_kernels_beside_inductors(self._device)
+            self._replaced = native_kernels(self._model, optimize(self._model))
+        return super()._prepare(batch, length)
+
+    def _linear_kernels(self) -> tuple[KernelUse, ...]:
+        return self._replaced or ()
+
+
+def keep_kernels_beside_inductors(device: Device) -> None:
+    """Have Triton keep our own kernels in the folder where inductor has it keep the compiler's.
+
+    Inductor names that folder to Triton once it compiles a kernel. In a process that finds all of them compiled it
+    names none, and what the process before had put there of ours would be compiled again.
+    """
+    from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+
+    os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(torch_device(device).index or 0))

@@ -1,0 +1,64 @@
+"""How tokens can be produced: a new engine is one file beside this one and one line here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.engines.base import Engine
+from benchmarker.engines.torch_engine import Decoder, TorchEngine
+from benchmarker.hardware.device import Device
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def _eager(model: PreTrainedModel, device: Device) -> Decoder:
+    from benchmarker.engines.eager import EagerDecoder
+
+    return EagerDecoder(model, device)
+
+
+def _cuda_graph(model: PreTrainedModel, device: Device) -> Decoder:
+    from benchmarker.engines.cuda_graph import CudaGraphDecoder
+
+    return CudaGraphDecoder(model, device)
+
+
+def _compile(model: PreTrainedModel, device: Device) -> Decoder:
+    from benchmarker.engines.compile import CompileDecoder
+
+    return CompileDecoder(model, device)
+
+
+def _native(model: PreTrainedModel, device: Device) -> Decoder:
+    from benchmarker.engines.native import NativeDecoder
+
+    return NativeDecoder(model, device)
+
+
+ENGINES: dict[str, Engine] = {
+    "eager": TorchEngine("eager", "model.generate", _eager),
+    "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
+    "compile": TorchEngine("compile", "the libraries' decode step through torch.compile, captured on a GPU", _compile),
+    "native": TorchEngine("native", "the compiled step with benchmarker's own kernels, on a GPU", _native),
+}
+OLD_NAMES = {"graph": "cuda_graph"}
+"""What engines were called before, which configs and commands may still say."""
+
+
+def engine_name(name: str) -> str:
+    """The name of today for a name that may be an older one."""
+    return OLD_NAMES.get(name, name)
+
+
+def torch_engine(name: str) -> TorchEngine:
+    """An engine that runs a model which is loaded already.
+
+    Raises:
+        SpecError: No such engine, or one that loads its models itself.
+    """
+    models = {key: engine for key, engine in ENGINES.items() if isinstance(engine, TorchEngine)}
+    if engine_name(name) not in models:
+        raise SpecError(f"no engine '{name}' for a loaded model{did_you_mean(name, models)}")
+    return models[engine_name(name)]

@@ -1,0 +1,197 @@
+"""Engines that run a transformers model in this process: they load alike, and differ in who runs the decode step.
+
+A decoder is that difference: it takes tensors on the model's device. The token source around it turns ids of the host
+into tensors before the clock starts, and back after it has stopped. Importing this file needs no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from benchmarker.checkpoints.cache import quantize_s
+from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.quantization.base import Checkpoint, Options, Progress, Target
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.record import LoadFacts, RuntimeFacts, StepFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A generation whose tokens are a tensor; the rest as in `Generation`."""
+
+    tokens: Tensor
+    """[batch, new_tokens], on the CPU."""
+    start_ns: int
+    first_ns: int
+    last_ns: int
+    end_ns: int
+
+
+class Decoder(Protocol):
+    """Makes tokens with a loaded model. See TokenSource for what has no words here."""
+
+    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Decoded:
+        """As TokenSource.generate.
+
+        Args:
+            prompt: Ids, [batch, prompt_tokens], on the model's device.
+            context: Ids, [batch, depth], likewise.
+        """
+
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """Greedy tokens of one sequence as they come, in pieces, up to `new_tokens` or the first of `stop`, which is
+        not among them.
+
+        Args:
+            prompt: [1, prompt_tokens].
+        """
+
+    def score(self, ids: Tensor) -> Tensor:
+        """As TokenSource.score: [1, positions] to float32 log-probabilities [positions, vocabulary], on the CPU."""
+
+    def timed(self) -> AbstractContextManager[None]: ...
+
+    def check(self) -> None: ...
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None: ...
+
+    @property
+    def graph_pool_bytes(self) -> int | None: ...
+
+    def step_facts(self) -> StepFacts | None: ...
+
+    def facts(self) -> RuntimeFacts: ...
+
+
+class TorchSource(TokenSource):
+    """A loaded model and its decoder."""
+
+    def __init__(
+        self, model: PreTrainedModel, decoder: Decoder, device: Device, *, loaded: LoadFacts | None = None
+    ) -> None:
+        self.model = model
+        self.decoder = decoder
+        self.loaded = loaded
+        self._device = torch_device(device)
+        self._context: tuple[Sequence[TokenIds], Tensor] | None = None
+
+    def generate(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
+    ) -> Generation:
+        """See TokenSource.generate."""
+        decoded = self.decoder.generate(self._tensor(prompt_ids), new_tokens, context=self._context_tensor(context))
+        return Generation(
+            tokens=tuple(tuple(row) for row in decoded.tokens.tolist()),
+            start_ns=decoded.start_ns,
+            first_ns=decoded.first_ns,
+            last_ns=decoded.last_ns,
+            end_ns=decoded.end_ns,
+        )
+
+    def score(self, ids: TokenIds) -> Scores | None:
+        """See TokenSource.score."""
+        return Scores(self.decoder.score(self._tensor([ids])).numpy())
+
+    def _tensor(self, ids: Sequence[TokenIds]) -> Tensor:
+        import torch
+
+        return torch.tensor([list(row) for row in ids], device=self._device)
+
+    def _context_tensor(self, context: Sequence[TokenIds] | None) -> Tensor | None:
+        """The same tensor for the same object, by which a decoder knows what its cache holds."""
+        if context is None:
+            return None
+        if self._context is None or self._context[0] is not context:
+            self._context = context, self._tensor(context)
+        return self._context[1]
+
+    def facts(self) -> RuntimeFacts:
+        """See TokenSource.facts."""
+        return self.decoder.facts()
+
+    def timed(self) -> AbstractContextManager[None]:
+        """See TokenSource.timed."""
+        return self.decoder.timed()
+
+    def check(self) -> None:
+        """See TokenSource.check."""
+        self.decoder.check()
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        """See TokenSource.kernels_per_token."""
+        return self.decoder.kernels_per_token(count)
+
+    @property
+    def graph_pool_bytes(self) -> int | None:
+        """See Memory.graph_pool_bytes."""
+        return self.decoder.graph_pool_bytes
+
+    def step_facts(self) -> StepFacts | None:
+        """See TokenSource.step_facts."""
+        return self.decoder.step_facts()
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """An engine whose model is a transformers model in this process."""
+
+    name: str
+    summary: str
+    decoder: Callable[[PreTrainedModel, Device], Decoder]
+    """Makes the decoder; imports torch inside."""
+    options: type[Options] = Options
+
+    def installed(self) -> str | None:
+        """torch and transformers are there wherever this program is; a quantization asks for its own library."""
+        return None
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        """Every quantization's loader refuses for itself what it cannot read."""
+        del form, checkpoint
+        return None
+
+    def source(self, model: PreTrainedModel, device: Device, *, loaded: LoadFacts | None = None) -> TorchSource:
+        """A token source over a model that is loaded already."""
+        return TorchSource(model, self.decoder(model, device), device, loaded=loaded)
+
+    @contextmanager
+    def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TorchSource]:
+        """See Engine.open."""
+        model, facts = load(checkpoint, form, device, progress)
+        yield self.source(model, device, loaded=facts)
+
+
+def load(checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> tuple[PreTrainedModel, LoadFacts]:
+    """The model on the device, and what that cost. Quantizing a checkpoint, where it is done once, is not timed.
+
+    Raises:
+        BenchmarkerError: It cannot be loaded in this form.
+    """
+    from benchmarker.quantization.inspect import load_facts
+
+    loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype)
+    prepared = loader.prepare(checkpoint, form.options, target, progress)
+    progress.note(f"loading {checkpoint.model_id} as {loader.summary}")
+    device.reset_peak()
+    started = time.perf_counter()
+    loaded = loader.load(prepared, form.options, target, progress)
+    device.synchronize()
+    load_s = time.perf_counter() - started
+    peak = device.peak()
+    facts = load_facts(
+        loaded.model,
+        load_s=load_s,
+        quantize_s=quantize_s(prepared.folder),
+        peak_bytes=peak.allocated_bytes or peak.resident_bytes,
+        notes=loaded.notes,
+    )
+    return loaded.model, facts

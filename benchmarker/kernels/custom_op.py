@@ -1,0 +1,76 @@
+"""Quantized linears that the compiler cannot look into, made one opaque operator each.
+
+gptqmodel's kernels call extensions or compare addresses, which torch.compile cannot trace: each would break the graph
+in two, and a broken graph is most of the way back to eager mode. As an operator of its own the layer runs exactly the
+kernel that it would run otherwise, and everything around it is compiled as one graph. What the compiler cannot do is
+fuse into it.
+
+The operator finds its layer by a number. That number is a tensor, so that all decoder layers look the same to the
+compiler, and one compilation serves them all.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarker.kernels.forward_override import with_forward
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+TRACEABLE = ("TorchAtenLinear",)
+"""gptqmodel's classes that need no help: on CPU this one calls an operator of torch's own."""
+
+# An operator takes tensors and numbers only, so it finds its layer by number. Held weakly: a model that has been judged
+# makes room for its baseline.
+_layers: list[weakref.ref[nn.Module]] = []
+
+
+@torch.library.custom_op("benchmarker::quantized_linear", mutates_args=())
+def quantized_linear(hidden: Tensor, number: Tensor, features: int) -> Tensor:
+    """Run a layer as its own class would.
+
+    Args:
+        number: Of the layer, on the CPU.
+        features: What comes out for each position.
+    """
+    linear: Any = _layers[int(number)]()
+    assert linear is not None, f"quantized linear {int(number)} is gone, with its model"
+    result: Tensor = linear.own_class.forward(linear, hidden)
+    return result
+
+
+@quantized_linear.register_fake
+def _shape(hidden: Tensor, number: Tensor, features: int) -> Tensor:
+    return hidden.new_empty((*hidden.shape[:-1], features))
+
+
+def make_opaque(model: nn.Module) -> None:
+    """Route every untraceable linear of the model through the operator. Doing it twice changes nothing."""
+    for module in model.modules():
+        if _is_untraceable(module):
+            _hide(module)
+
+
+def _is_untraceable(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__module__.startswith("gptqmodel.") and hasattr(module, "qweight") and kind.__name__ not in TRACEABLE
+
+
+def _hide(linear: Any) -> None:
+    own = type(linear)
+    linear.opaque_number = torch.tensor(len(_layers))
+    _layers.append(weakref.ref(linear))
+    linear.own_class = own
+    linear.__class__ = with_forward(own, through_operator)
+
+
+def through_operator(linear: Any, hidden: Tensor) -> Tensor:
+    """The layer as the compiler sees it. Nobody else pays for the operator, which takes a host longer than a call."""
+    result: Tensor = (
+        quantized_linear(hidden, linear.opaque_number, linear.out_features)
+        if torch.compiler.is_compiling()
+        else linear.own_class.forward(linear, hidden)
+    )
+    return result

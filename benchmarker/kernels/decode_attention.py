@@ -1,0 +1,111 @@
+"""Decode attention, one query a sequence with grouped heads (GQA), as one kernel: for short KV caches.
+
+For caches so short that launching several kernels takes longer than reading the keys and values.
+
+A program of the grid takes one key head of one sequence with all query heads that share it, and goes over the filled
+positions a block at a time with a running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867). Written in Triton,
+so that it runs on NVIDIA and AMD.
+"""
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.pdl import can_start_early
+from benchmarker.kernels.triton_if_present import tl, triton
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+SMALLEST_TILE = 16
+"""Rows that the matrix units want at least."""
+BLOCK_BYTES = 64 * 128 * 2
+"""Of the keys that are worked on at once: two of these and their copies fit in what an AMD processor shares, 64 KiB."""
+
+
+BEST_UNDER_POSITIONS = 1024
+"""A longer cache is read faster by a kernel that splits it over the whole card."""
+
+
+def supports(key: Tensor) -> str | None:
+    """None, or why this kernel cannot attend to a cache, or gains nothing by it.
+
+    Args:
+        key: [batch, key heads, positions, head_dim].
+    """
+    positions, head_dim = key.shape[2:]
+    if not key.is_cuda:
+        return "not on a GPU"
+    if positions >= BEST_UNDER_POSITIONS:
+        return "a cache of 1,024 positions or more"
+    is_power = head_dim & (head_dim - 1) == 0
+    return None if is_power and head_dim >= SMALLEST_TILE else "heads whose size is no power of two from 16 up"
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def decode_attention_kernel(  # type: ignore[no-untyped-def]
+    query, key, value, lengths, output,
+    scaling, positions, key_heads,
+    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
+):  # fmt: skip
+    """query, output: [batch, key_heads * group, head_dim]; key, value: [batch, positions, key_heads, head_dim]."""
+    if early:
+        # The product behind this kernel may read its weights.
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    sequence = tl.program_id(0)
+    head = tl.program_id(1)
+    filled = tl.load(lengths + sequence)
+    # Compiled code hands it over in 64 bits.
+    scale = tl.cast(scaling, tl.float32)
+    row = tl.arange(0, rows)
+    dim = tl.arange(0, head_dim)
+    place = (sequence * key_heads + head) * group * head_dim + row[:, None] * head_dim + dim[None, :]
+    queries = tl.load(query + place, mask=row[:, None] < group, other=0.0)
+    highest = tl.full([rows], float("-inf"), tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    mean = tl.zeros([rows, head_dim], tl.float32)
+    for start in range(0, filled, block):
+        position = start + tl.arange(0, block)
+        is_filled = position < filled
+        of_block = ((sequence * positions + position[:, None]) * key_heads + head) * head_dim + dim[None, :]
+        keys = tl.load(key + of_block, mask=is_filled[:, None], other=0.0)
+        values = tl.load(value + of_block, mask=is_filled[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(is_filled[None, :], scores, float("-inf"))
+        now_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - now_highest[:, None])
+        shrink = tl.exp(highest - now_highest)
+        total = total * shrink + tl.sum(weights, 1)
+        mean = mean * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        highest = now_highest
+    tl.store(output + place, (mean / total[:, None]).to(output.dtype.element_ty), mask=row[:, None] < group)
+
+
+@torch.library.custom_op("benchmarker::decode_attention", mutates_args=())
+def decode_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:
+    """Args:
+        query: [batch, heads, head_dim].
+        key: As stored, [batch, positions, key heads, head_dim]; so is the value.
+        lengths: [batch], 32 bits: positions to look at, at least one.
+
+    Returns:
+        [batch, heads, head_dim].
+    """
+    batch, heads, head_dim = query.shape
+    positions, key_heads = key.shape[1], key.shape[2]
+    group = heads // key_heads
+    query = query.contiguous()
+    output = torch.empty_like(query)
+    early = can_start_early(query.device)
+    with torch.cuda.device_of(output):
+        decode_attention_kernel[(batch, key_heads)](
+            query, key, value, lengths, output, scaling, positions, key_heads,
+            group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
+            block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), early=early,
+            num_warps=4, num_stages=2, **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
+    return output
+
+
+@decode_attention.register_fake
+def _shape(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(query, memory_format=torch.contiguous_format)

@@ -1,0 +1,136 @@
+"""What a run does once everything is timed, on the largest cell that ran: count kernels, profile, count energy.
+
+Each returns the fields of the record that it changes. The cells are measured and saved by then: what cannot be had here
+becomes a reason in the record and undoes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import BenchmarkerError, first_line
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.measure.energy import measure_energy
+from benchmarker.measure.profile import count_kernels, profile_generation
+from benchmarker.profiling.table import profile_table
+from benchmarker.schema.record import Cell, Energy, Profile, RunRecord
+from benchmarker.workloads.generation.benchmark import SourceBenchmarker
+from benchmarker.workloads.generation.spec import GenerationJob, Point
+
+Found = TypeVar("Found")
+
+
+def kernels_counted(
+    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
+
+    A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
+    """
+    last = record.last_good
+    if last is None or benchmarker.device.kind == "cpu":
+        return {}
+    counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
+    if isinstance(counted, str):
+        terminal.line(f"kernels not counted: {counted}")
+        return {"no_profile": counted}
+    return counted
+
+
+def _counted(record: RunRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
+    if record.cells[-1].status != "ok":
+        # Back from the shape that did not work to the one that did.
+        benchmarker.step(point)()
+    kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    facts = benchmarker.source.facts()
+    counted = {"runtime": facts.model_copy(update={"kernels_per_token": kernels})}
+    in_graph = facts.graph_kernels
+    if kernels is None or in_graph is None or in_graph >= kernels:
+        return counted
+    missing = f"the graph holds {in_graph:,} of the {kernels:,.0f} kernels of a step"
+    return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
+
+
+def _invalid(cell: Cell, reason: str) -> Cell:
+    return cell.model_copy(update={"status": "invalid", "reason": reason}) if cell.status == "ok" else cell
+
+
+def profiled(
+    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
+) -> dict[str, Any]:
+    """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
+    last = record.last_good
+    if last is None:
+        return {}
+    whole = job.points()[last]
+    point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
+    terminal.line(f"profiling one generation of {point.new_tokens} tokens")
+    profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
+    if isinstance(profile, str):
+        terminal.line(f"no profile: {profile}")
+        return {"no_profile": profile}
+    if not job.part:
+        terminal.table(profile_table(profile), detail=True)
+    # Kernels that could not be counted are no reason why there is no profile.
+    return {"profile": profile, "no_profile": None}
+
+
+def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Profile:
+    step = benchmarker.step(point)
+    step()  # warm at this length too: its cache shape may be new
+    return profile_generation(
+        step,
+        device=benchmarker.device,
+        trace_path=path.with_suffix(".trace.json.gz"),
+        prompt_tokens=len(benchmarker.prompt(point).ids),
+        new_tokens=point.new_tokens,
+        batch_size=point.batch_size,
+        depth=point.depth,
+        first_token_ns=lambda: step.first_token_ns,
+    )
+
+
+def with_energy(
+    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """The cells, the last good one with its energy."""
+    last = record.last_good
+    if last is None:
+        return {}
+    point = job.points()[last]
+    terminal.line("counting the energy of the last cell")
+    energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
+    if isinstance(energy, str):
+        reason = f"no energy: {energy.removeprefix('no energy: ')}"
+        terminal.line(reason)
+        return {"no_energy": reason}
+    cells = list(record.cells)
+    cells[last] = cells[last].model_copy(update={"energy": energy})
+    return {"cells": tuple(cells)}
+
+
+def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
+    return measure_energy(
+        find_gpu(benchmarker.device),
+        generation=benchmarker.step(point),
+        prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+    )
+
+
+def _tried(work: Callable[[], Found], device: Device) -> Found | str:
+    """What the work finds, or the reason why it cannot be done here, such as too little memory."""
+    try:
+        return work()
+    except BenchmarkerError as error:
+        return str(error)
+    except Exception as error:
+        if not device.is_out_of_memory(error):
+            raise
+        reason = first_line(error)
+    # Outside the except block, whose traceback keeps the failed generation's tensors alive.
+    device.release()
+    return reason

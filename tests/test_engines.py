@@ -1,0 +1,152 @@
+"""The runtimes on a two-layer random Qwen3: the right number of tokens, the same tokens, and proof of what ran."""
+
+import time
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.engines.base import Generation, UnsupportedError
+from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.prefill_decode import cache_length
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.schema.experiment import Procedure
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker, sample_of
+from benchmarker.workloads.generation.spec import Grid
+
+EOS = 1
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, tie_word_embeddings=True, eos_token_id=EOS,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).eval()
+
+
+def prompt(batch: int = 1, tokens: int = 7) -> torch.Tensor:
+    return torch.arange(2, 2 + tokens).repeat(batch, 1)
+
+
+def generation(*, new_tokens: int, start: float, first: float, last: float, end: float) -> Generation:
+    times = {"start_ns": start, "first_ns": first, "last_ns": last, "end_ns": end}
+    return Generation(tokens=((0,) * new_tokens,), **{key: int(value * 1e9) for key, value in times.items()})
+
+
+def test_tpot_divides_by_the_steps_between_tokens() -> None:
+    sample = sample_of(generation(new_tokens=5, start=1.0, first=1.5, last=3.5, end=3.75))
+    assert sample.ttft_s == 0.5
+    assert sample.tpot_s == 0.5  # four steps, not five
+    assert sample.latency_s == 2.75
+
+
+def test_a_single_token_has_no_time_per_further_token() -> None:
+    sample = sample_of(generation(new_tokens=1, start=0.0, first=0.5, last=0.5, end=0.5))
+    assert sample.tpot_s is None
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, 20])
+def test_eager_makes_exactly_the_tokens_asked_for_and_one_clock_reading_each(
+    model: PreTrainedModel, new_tokens: int
+) -> None:
+    made = EagerDecoder(model, CpuDevice()).generate(prompt(batch=2), new_tokens)
+    assert made.tokens.shape == (2, new_tokens)
+    assert made.start_ns < made.first_ns <= made.last_ns <= made.end_ns
+
+
+def test_an_end_of_text_token_does_not_stop_the_generation(model: PreTrainedModel) -> None:
+    # With every token an end-of-text token, stopping would come at the first.
+    model.generation_config.eos_token_id = list(range(128))
+    try:
+        made = EagerDecoder(model, CpuDevice()).generate(prompt(), 20)
+    finally:
+        model.generation_config.eos_token_id = EOS
+    assert made.tokens.shape == (1, 20)
+
+
+def test_a_cell_says_between_which_times_its_repeats_were_timed(model: PreTrainedModel) -> None:
+    began_s = time.time()
+    (cell,) = ModelBenchmarker(model).run(
+        Grid(prompt_tokens=(7,), new_tokens=(4,)), Procedure(warmup=1, warmup_limit=1, runs=2)
+    )
+    assert cell.timed_at is not None
+    start_s, end_s = cell.timed_at
+    assert began_s + cell.warmup[0].latency_s <= start_s
+    assert start_s + sum(sample.latency_s for sample in cell.samples) <= end_s <= time.time()
+
+
+def test_running_out_of_memory_without_a_word_is_a_cell_too(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(model, "generate", run_out)
+    (cell,) = ModelBenchmarker(model).run(Grid(prompt_tokens=(7,), new_tokens=(4,)))
+    assert (cell.status, cell.reason, cell.timed_at) == ("oom_host", "MemoryError", None)
+
+
+def test_cache_lengths_are_rounded_up_so_that_near_shapes_share_a_compilation() -> None:
+    assert [cache_length(tokens) for tokens in (1, 128, 129)] == [128, 128, 256]
+
+
+@pytest.mark.slow
+def test_compile_makes_the_tokens_that_eager_makes_and_proves_that_it_compiled(model: PreTrainedModel) -> None:
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64).tokens
+    runtime = CompileDecoder(model, CpuDevice())
+    runtime.generate(prompt(), 64)
+    with runtime.timed():
+        made = runtime.generate(prompt(), 64)
+    facts = runtime.facts()
+    assert torch.equal(made.tokens, expected)
+    assert (facts.graph_breaks, facts.recompilations) == (0, 0)
+    assert (facts.compiled, facts.frames_compiled, facts.graphs_captured) == ("step", 1, None)
+    assert facts.setup_s is not None
+    assert facts.setup_s > (made.end_ns - made.start_ns) / 1e9
+
+
+@pytest.mark.slow
+def test_a_recompilation_while_timing_is_an_error_not_a_slow_sample(model: PreTrainedModel) -> None:
+    runtime = CompileDecoder(model, CpuDevice())
+    runtime.generate(prompt(), 8)
+    with runtime.timed(), pytest.raises(UnsupportedError, match="recompiled in a timed run"):
+        runtime.generate(prompt(), 200)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedModel) -> None:
+    def untraceable(module: torch.nn.Module, inputs: tuple[object, ...]) -> None:
+        torch._dynamo.graph_break()
+
+    hook = model.model.norm.register_forward_pre_hook(untraceable)
+    try:
+        with pytest.raises(UnsupportedError, match=r"torch\.compile: .*graph_break"):
+            CompileDecoder(model, CpuDevice()).generate(prompt(), 4)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.slow
+def test_a_missing_compiler_is_a_reason_not_a_traceback(model: PreTrainedModel) -> None:
+    with (
+        torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/c++"), "force_disable_caches": True}),
+        pytest.raises(UnsupportedError, match=r"torch\.compile: InvalidCxxCompiler: No working C\+\+ compiler"),
+    ):
+        CompileDecoder(model, CpuDevice()).generate(prompt(), 4)
+
+
+def test_where_nothing_was_compiled_it_is_not_known_whether_the_graph_breaks(model: PreTrainedModel) -> None:
+    assert CompileDecoder(model, CpuDevice()).facts().graph_breaks is None
+
+
+@pytest.mark.slow
+def test_a_runtime_that_compiled_nothing_is_an_error(model: PreTrainedModel) -> None:
+    runtime = CompileDecoder(model, CpuDevice())
+    with torch.compiler.set_stance("force_eager"):
+        runtime.generate(prompt(), 4)
+    with pytest.raises(UnsupportedError, match="compiled nothing"):
+        runtime.check()

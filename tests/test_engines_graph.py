@@ -1,0 +1,404 @@
+"""The loop over a fixed cache with a capture that just runs the step again: what does not need a GPU of all of it."""
+
+import gc
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from benchmarker.engines import attention
+from benchmarker.engines.attention import attend
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.graph_capture import WARM_STEPS, Captured, operation
+from benchmarker.engines.graph_driver import Driver
+from benchmarker.engines.static_cache import Filled, StaticKVLayer
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.schema.record import StepFacts
+from tests.loading import load, tokens_of, with_uneven_norms
+
+LAYERS = 10
+"""More than the eight compilations after which torch gives up on a function."""
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.2,
+    )  # fmt: skip
+    return with_uneven_norms(Qwen3ForCausalLM(config))
+
+
+class Rerun:
+    """Records like a graph: warm runs, then the recorded one, and a replay repeats the same function."""
+
+    def __init__(self) -> None:
+        self.captures = 0
+        self.replays = 0
+
+    def __call__(self, step: Callable[[], None]) -> Captured:
+        self.captures += 1
+        for _ in range(WARM_STEPS + 1):
+            step()
+
+        def replay() -> None:
+            self.replays += 1
+            step()
+
+        return Captured(replay, pool_bytes=4096, kernels=7)
+
+
+def prompt(*, batch: int = 2, tokens: int = 7) -> torch.Tensor:
+    return torch.arange(2, 2 + tokens).repeat(batch, 1)
+
+
+def context(tokens: int, *, batch: int = 2) -> torch.Tensor:
+    return torch.arange(tokens).remainder(128).repeat(batch, 1)
+
+
+def test_replaying_makes_the_tokens_that_generate_makes_over_and_over(model: PreTrainedModel) -> None:
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64).tokens
+    assert len(expected[0].unique()) > 10
+    runtime = CudaGraphDecoder(model, CpuDevice(), capture=Rerun())
+    # The second time finds the first one's keys in the cache, and the position where the capture left it.
+    assert torch.equal(runtime.generate(prompt(), 64).tokens, expected)
+    assert torch.equal(runtime.generate(prompt(), 64).tokens, expected)
+
+
+@pytest.mark.parametrize("depth", [1, 100, 4200])
+def test_a_depth_gives_the_tokens_of_a_prompt_that_is_longer_by_it(model: PreTrainedModel, depth: int) -> None:
+    whole = torch.cat([context(depth), prompt()], dim=1)
+    expected = EagerDecoder(model, CpuDevice()).generate(whole, 8).tokens
+    before = context(depth)
+    for runtime in (EagerDecoder(model, CpuDevice()), CudaGraphDecoder(model, CpuDevice(), capture=Rerun())):
+        for _ in range(2):
+            assert torch.equal(runtime.generate(prompt(), 8, context=before).tokens, expected)
+
+
+def test_a_depth_is_put_into_the_cache_once_and_not_in_the_timed_part(model: PreTrainedModel) -> None:
+    seen: list[int] = []
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
+    before = context(300)
+    for runtime in (EagerDecoder(model, CpuDevice()), CudaGraphDecoder(model, CpuDevice(), capture=Rerun())):
+        runtime.generate(prompt(), 3, context=before)
+        seen.clear()
+        runtime.generate(prompt(), 3, context=before)
+        assert seen == [7, 1, 1]
+
+
+def test_another_depth_or_none_forgets_the_last_one(model: PreTrainedModel) -> None:
+    runtime = CudaGraphDecoder(model, CpuDevice(), capture=Rerun())
+    plain = EagerDecoder(model, CpuDevice()).generate(prompt(), 8).tokens
+    other = EagerDecoder(model, CpuDevice()).generate(torch.cat([context(20), prompt()], dim=1), 8).tokens
+    runtime.generate(prompt(), 8, context=context(30))
+    assert torch.equal(runtime.generate(prompt(), 8, context=context(20)).tokens, other)
+    assert torch.equal(runtime.generate(prompt(), 8).tokens, plain)
+
+
+def test_one_graph_a_shape_and_every_timed_step_is_a_replay(model: PreTrainedModel) -> None:
+    capture = Rerun()
+    runtime = CudaGraphDecoder(model, CpuDevice(), capture=capture)
+    runtime.generate(prompt(), 20)
+    with runtime.timed():
+        runtime.generate(prompt(), 20)
+        runtime.generate(prompt(), 20)
+    runtime.check()
+    facts = runtime.facts()
+    assert (facts.graphs_captured, facts.graph_replays) == (1, 38)
+    assert capture.replays == 57
+    assert runtime.graph_pool_bytes == 4096
+    assert runtime.step_facts() == StepFacts(graph_kernels=7, attention=facts.attention)
+    runtime.generate(prompt(batch=1), 20)
+    assert runtime.facts().graphs_captured == 2
+
+
+def test_tokens_are_read_at_the_end_and_the_record_says_so(model: PreTrainedModel) -> None:
+    runtime = CudaGraphDecoder(model, CpuDevice(), capture=Rerun())
+    made = runtime.generate(prompt(), 5)
+    assert runtime.facts().tokens_read == "end"
+    assert made.last_ns == made.end_ns
+    assert made.tokens.shape == (2, 5)
+
+
+def test_kernels_of_a_token_are_those_of_one_replay_or_of_two_tokens_more_in_generate(model: PreTrainedModel) -> None:
+    counted: list[int] = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: counted.append(10))
+
+    def count(work: Callable[[], object]) -> int:
+        counted.clear()
+        work()
+        return sum(counted)
+
+    for runtime in (EagerDecoder(model, CpuDevice()), CudaGraphDecoder(model, CpuDevice(), capture=Rerun())):
+        assert runtime.kernels_per_token(count) is None
+        runtime.generate(prompt(), 5)
+        assert runtime.kernels_per_token(count) == 10
+
+
+def test_a_cpu_has_no_graphs_and_the_cell_says_what_to_use(model: PreTrainedModel) -> None:
+    with pytest.raises(UnsupportedError, match="use --engine eager or compile"):
+        CudaGraphDecoder(model, CpuDevice()).generate(prompt(), 5)
+
+
+def test_a_failed_capture_names_the_line_that_waited_for_the_device() -> None:
+    def forward() -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    def capture() -> None:
+        try:
+            forward()
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    with pytest.raises(RuntimeError) as caught:
+        capture()
+    said = operation(caught.value)
+    assert said.startswith("test_engines_graph.py:")
+    assert said.endswith(": CUDA error: operation not permitted when stream is capturing")
+    assert "`raise RuntimeError" in said
+
+
+def test_a_sliding_window_is_refused_with_the_runtime_that_can(model: PreTrainedModel) -> None:
+    model.config.layer_types = ["sliding_attention"] * LAYERS
+    model.config.sliding_window = 16
+    with pytest.raises(UnsupportedError, match=r"StaticSlidingWindowLayer.*--engine eager"):
+        CudaGraphDecoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+
+
+@pytest.mark.slow
+def test_one_compiled_layer_serves_all_of_them_with_the_tokens_of_eager(model: PreTrainedModel) -> None:
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64, context=context(50)).tokens
+    runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    before = context(50)
+    runtime.generate(prompt(), 64, context=before)
+    with runtime.timed():
+        made = runtime.generate(prompt(), 64, context=before).tokens
+    facts = runtime.facts()
+    assert torch.equal(made, expected)
+    # One layer and one head: ten layers would be ten, and from the ninth on none.
+    assert (facts.compiled, facts.frames_compiled, facts.graph_breaks, facts.recompilations) == ("layer", 2, 0, 0)
+
+
+@pytest.mark.slow
+def test_other_runtimes_run_what_they_ran_before_a_model_was_compiled_and_keep_nothing_of_it(
+    model: PreTrainedModel,
+) -> None:
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
+    compiled = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    compiled.generate(prompt(), 16)
+    frames = compiled.facts().frames_compiled
+    graph = CudaGraphDecoder(model, CpuDevice(), capture=Rerun())
+    assert torch.equal(graph.generate(prompt(), 16).tokens, expected)
+    assert torch.equal(EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens, expected)
+    assert compiled.facts().frames_compiled == frames
+    assert not any("forward" in vars(module) for module in model.modules())
+    cache = weakref.ref(cast("Any", compiled)._shape.cache)
+    del compiled
+    torch.compiler.reset()
+    gc.collect()
+    assert cache() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nanochat", "cohere", "llama", "phi3"])
+def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) -> None:
+    # NanoChat has its last norm before the layers too, Cohere's layers have five linears of one input.
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, pad_token_id=0, mlp_bias=True, attention_bias=True,
+    )  # fmt: skip
+    tried = with_uneven_norms(AutoModelForCausalLM.from_config(config))
+    expected = EagerDecoder(tried, CpuDevice()).generate(prompt(), 32).tokens
+    assert len(expected[0].unique()) > 2
+    for runtime in CudaGraphDecoder, CompileDecoder:
+        assert torch.equal(runtime(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 32).tokens, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("gpt_oss", "GptOssAttention attends with s_aux; use --engine eager"),
+        ("stablelm", "StableLmAttention attends with nothing of what a decode step tells it; use --engine eager"),
+        ("gpt2", "this model caches 4 heads of 16 numbers, where its config says 2 of 16; use --engine eager"),
+    ],
+)
+def test_a_model_that_attends_in_a_way_of_its_own_is_refused(kind: str, said: str) -> None:
+    config = AutoConfig.for_model(
+        kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, layer_types=["full_attention"] * 2, num_local_experts=4,
+    )  # fmt: skip
+    tried = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(UnsupportedError) as caught:
+        CudaGraphDecoder(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+    assert str(caught.value) == said
+    with pytest.raises(UnsupportedError, match=re.escape(said) if kind != "gpt2" else "in a way of its own"):
+        CompileDecoder(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+
+
+def test_a_step_that_leaves_layers_out_is_no_compiled_step(model: PreTrainedModel) -> None:
+    runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    model.model.layers[3] = Elsewhere(model.model.layers[3])
+    cast("Any", runtime)._run = lambda function, *arguments: function(*arguments)
+    with pytest.raises(UnsupportedError, match="runs 9 of its 10 decoder layers"):
+        runtime.generate(prompt(), 5)
+
+
+class Elsewhere(torch.nn.Module):
+    """A layer that was wrapped after the runtime had looked for it."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = [layer]
+
+    def forward(self, hidden: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        made: torch.Tensor = type(self.inner[0]).forward(self.inner[0], hidden, **arguments)
+        return made
+
+
+@pytest.mark.slow
+def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallback(model: PreTrainedModel) -> None:
+    for number, layer in enumerate(model.model.layers):
+        layer.mlp.number = number
+        layer.mlp.register_forward_hook(lambda module, inputs, output: output + 0 * module.number)
+    runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    # gptqmodel, once loaded, raises torch's limit for the whole process.
+    limit = torch._dynamo.config.patch(recompile_limit=8)
+    with limit, pytest.raises(UnsupportedError, match=r"torch\.compile: .*limit"):
+        runtime.generate(prompt(), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+def test_every_form_makes_the_same_tokens_in_every_runtime(model_folder, quant: str) -> None:
+    model = load(model_folder, quant, dtype="float32").model
+    asked = torch.arange(10, 30)[None]
+    expected = tokens_of(EagerDecoder(model, CpuDevice()), asked, 64)
+    assert tokens_of(CudaGraphDecoder(model, CpuDevice(), capture=Rerun()), asked, 64) == expected
+    layered = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    assert tokens_of(layered, asked, 64) == expected
+    assert layered.facts().frames_compiled == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["auto", "torch"])
+def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_folder, kernel: str) -> None:
+    # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
+    model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model
+    hidden: list[torch.Tensor] = []
+    model.model.layers[-1].register_forward_hook(lambda module, inputs, output: hidden.append(output[:, -1].clone()))
+    asked = torch.arange(10, 30)[None]
+    EagerDecoder(model, CpuDevice()).generate(asked, 2)
+    runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    runtime.generate(asked, 2)
+    expected, made = (model.lm_head(model.model.norm(one)).detach().float() for one in (hidden[1], hidden[-1]))
+    assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
+    assert runtime.facts().frames_compiled == 2
+
+
+def test_attending_leaves_the_unfilled_part_out() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 6, 1, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
+    lengths = torch.tensor([5, 40], dtype=torch.int32)
+    filled = Filled(lengths, query_starts=torch.arange(3), key_starts=torch.arange(3) * 40)
+    made, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, filled=filled)
+    for sequence, length in enumerate(lengths.tolist()):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            query[sequence],
+            *(one[sequence, :, :length].repeat_interleave(2, dim=0) for one in (key, value)),
+            scale=0.25,
+        )
+        assert torch.allclose(made[sequence, 0], expected[:, 0], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, on a batch of two: the kernel's part done by hand, the plumbing around it real."""
+    addresses: set[int] = set()
+    of_the_cache: set[int] = set()
+    allocate = StaticKVLayer.allocate
+
+    def noted(self: StaticKVLayer, *shape: Any, **kind: Any) -> None:
+        allocate(self, *shape, **kind)
+        of_the_cache.update((self.stored_keys.data_ptr(), self.stored_values.data_ptr()))
+
+    def kernel(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        query_starts: torch.Tensor,
+        key_starts: torch.Tensor,
+        lengths: torch.Tensor,
+        *,
+        positions: int,
+        scaling: float,
+    ) -> torch.Tensor:
+        addresses.update((key.data_ptr(), value.data_ptr()))
+        made = torch.empty_like(query)
+        for at, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):
+            keys, values = (
+                one[first : first + length].repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(0, 1)
+                for one in (key, value)
+            )
+            weights = ((keys @ query[at].unsqueeze(-1)).squeeze(-1) * scaling).softmax(dim=-1)
+            made[at] = (weights.unsqueeze(1) @ values).squeeze(1)
+        return made
+
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
+    monkeypatch.setattr(StaticKVLayer, "allocate", noted)
+    monkeypatch.setattr(attention, "flash_kernel", kernel)
+    monkeypatch.setattr(attention, "way_of", lambda key, **_: attention.FLASH)
+    runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
+    assert torch.equal(runtime.generate(prompt(), 16).tokens, expected)
+    assert len(of_the_cache) == 2 * LAYERS
+    assert addresses == of_the_cache
+
+
+class FakeDriver:
+    """A graph of four nodes: two kernels, an event and a fill."""
+
+    def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
+        if nodes is not None:
+            nodes[:] = [1, 2, 3, 4]
+        count._obj.value = 4
+        return 0
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:
+        kind._obj.value = {1: 0, 2: 0, 3: 6, 4: 2}[node.value]
+        return 0
+
+    def cuStreamIsCapturing(self, stream: Any, state: Any) -> int:
+        state._obj.value = 2 if stream.value == 77 else 1
+        return 0
+
+
+def test_the_driver_tells_what_a_graph_holds_and_whether_a_capture_is_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: FakeDriver())
+    assert Driver().kernels(5) == 3
+    assert [Driver().is_spoiled(stream) for stream in (77, 78)] == [True, False]
+
+
+def test_without_the_drivers_library_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert Driver().kernels(5) is None
+    assert not Driver().is_spoiled(77)

@@ -1,0 +1,68 @@
+"""How inductor's tuning is timed, and where kernels are kept; on a CPU nothing is tuned, so that its own timer is asked
+without a device."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._inductor.runtime import benchmarking
+
+from benchmarker.engines.inductor import REPEATS, TIMES_THE_CACHE, kernels_timed_alone
+from benchmarker.engines.native import keep_kernels_beside_inductors
+from benchmarker.hardware.device import CpuDevice
+
+
+class Timer(benchmarking.InductorBenchmarker):
+    """Says how it was asked instead of timing."""
+
+    def benchmark_gpu(self, *args: Any, **kwargs: Any) -> Any:
+        return {"overwritten": self.L2_cache_size, **kwargs}
+
+    @cached_property
+    def L2_cache_size(self) -> int:
+        return 50
+
+
+def asked(timer: Timer) -> Any:
+    """As inductor asks for a kernel's time."""
+    return timer.benchmark_gpu(lambda: None, rep=40)
+
+
+def test_what_is_overwritten_gives_the_host_its_lead_and_afterwards_all_is_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = Timer()
+    monkeypatch.setattr(benchmarking, "benchmarker", timer)
+    before = asked(timer)
+    with kernels_timed_alone():
+        inside = asked(timer)
+    assert inside == {**before, "overwritten": 50 * TIMES_THE_CACHE, **REPEATS}
+    assert asked(timer) == before
+
+
+def test_this_torch_takes_what_it_is_told() -> None:
+    assert isinstance(inspect.getattr_static(benchmarking.InductorBenchmarker, "L2_cache_size"), cached_property)
+    assert set(REPEATS) <= set(inspect.signature(benchmarking.InductorBenchmarker.benchmark_gpu).parameters)
+
+
+def test_another_timer_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = benchmarking.TritonBenchmarker()
+    monkeypatch.setattr(benchmarking, "benchmarker", timer)
+    with kernels_timed_alone():
+        assert "benchmark_gpu" not in vars(timer)
+
+
+def test_our_kernels_are_kept_where_inductor_keeps_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    keep_kernels_beside_inductors(CpuDevice())
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton" / "0")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "a-users-own")
+    keep_kernels_beside_inductors(CpuDevice())
+    assert os.environ["TRITON_CACHE_DIR"] == "a-users-own"

@@ -1,0 +1,170 @@
+"""An engine in a process with another interpreter: a throw-away one that echoes ids, and drivers that go wrong."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarker.core.console import Terminal
+from benchmarker.engines import registry
+from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.subprocess_engine import DriverError, SubprocessEngine, SubprocessSource
+from benchmarker.execution.run import Run
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quantization.base import Checkpoint, Options, Silent
+from benchmarker.schema.experiment import Procedure
+from benchmarker.workloads.generation.benchmark import SourceBenchmarker
+from benchmarker.workloads.generation.spec import Grid
+from tests.jobs import job_of
+
+ECHO = textwrap.dedent("""
+    import json, os, sys, time
+
+    fault = sys.argv[1]
+    for line in sys.stdin:
+        request = json.loads(line)
+        what = request["do"]
+        if what == fault:
+            exec(sys.argv[2])
+        if what == "generate":
+            start = time.perf_counter_ns()
+            tokens = [(row * request["new_tokens"])[: request["new_tokens"]] for row in request["prompt_ids"]]
+            first = time.perf_counter_ns()
+            times = {"start_ns": start, "first_ns": first, "last_ns": first + 10, "end_ns": first + 20}
+            answer = {"tokens": tokens, **times}
+        elif what == "score":
+            answer = {"log_probabilities": [[-1.0, -0.5] for _ in request["ids"]]}
+        elif what == "facts":
+            answer = {"version": "9", "kv_cache": "paged", "tokens_read": "each", "peak_bytes": os.getpid()}
+        else:
+            answer = {}
+        print(json.dumps(answer), flush=True)
+        if what == "close":
+            break
+""")
+
+
+class Echo(SubprocessEngine):
+    """Makes the prompt's own tokens."""
+
+    name = "echo"
+    summary = "the prompt again"
+    limit_s = 20.0
+
+    def __init__(self, folder: Path, fault: str = "", code: str = "") -> None:
+        self.program = folder / "driver.py"
+        self.program.write_text(ECHO)
+        self._fault = fault, code
+
+    def command(self, form: Form) -> Sequence[str]:
+        del form
+        # Another interpreter: one that sees no package of this environment.
+        return [sys.executable, "-S", "-I", str(self.program), *self._fault]
+
+    def installed(self) -> str | None:
+        return None
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        del checkpoint
+        return None if form.quant == "fp16" else f"{form.quant} is not a form that it knows"
+
+
+CHECKPOINT = Checkpoint(folder=Path("/model"), model_id="model", revision=None, dummy=True, config={"vocab_size": 128})
+FORM = Form("fp16", Options(), "float16")
+
+
+def opened(engine: Echo):
+    return engine.open(CHECKPOINT, FORM, CpuDevice(), Silent())
+
+
+def test_ids_go_through_another_interpreter_and_come_back_with_its_times(tmp_path: Path) -> None:
+    with opened(Echo(tmp_path)) as source:
+        generation = source.generate([[5, 6, 7], [8, 9, 10]], 5)
+        scores = source.score([1, 2, 3])
+        facts, peak_bytes = source.facts(), source.peak_bytes()
+    assert generation.tokens == ((5, 6, 7, 5, 6), (8, 9, 10, 8, 9))
+    assert generation.start_ns < generation.first_ns < generation.last_ns < generation.end_ns
+    assert scores is not None
+    assert scores.log_probabilities.shape == (3, 2)
+    assert (facts.name, facts.engine_version, facts.kv_cache) == ("echo", "9", "paged")
+    assert peak_bytes is not None
+
+
+def test_its_cells_are_measured_without_a_model_and_its_memory_is_its_own(tmp_path: Path) -> None:
+    with opened(Echo(tmp_path)) as source:
+        subject = SourceBenchmarker(source, CHECKPOINT.config, CpuDevice())
+        procedure = Procedure(warmup=1, warmup_limit=1, runs=2)
+        (cell,) = subject.run(Grid(prompt_tokens=(3,), new_tokens=(5,)), procedure)
+        peak_bytes = source.peak_bytes()
+    assert (cell.status, len(cell.samples), cell.demand) == ("ok", 2, None)
+    assert cell.memory.peak_resident_bytes == peak_bytes
+
+
+def test_too_few_tokens_are_an_invalid_cell(tmp_path: Path) -> None:
+    short = Echo(tmp_path, "generate", "request['new_tokens'] -= 1")
+    with opened(short) as source:
+        (cell,) = SourceBenchmarker(source, CHECKPOINT.config, CpuDevice()).run(
+            Grid(prompt_tokens=(3,), new_tokens=(5,)), Procedure(warmup=1, warmup_limit=1, runs=2)
+        )
+    assert (cell.status, cell.reason) == ("invalid", "4 tokens came instead of 5")
+
+
+def answers(source: SubprocessSource) -> None:
+    source.generate([[5, 6, 7]], 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("os._exit(3)", r"^echo: its driver ended at 'generate' \(exit 3\): it said nothing$"),
+        ("raise ValueError('no room')", r"^echo: its driver ended at 'generate' \(exit 1\): ValueError: no room$"),
+        ("time.sleep(99)", r"^echo: no answer to 'generate' within 1 s; its driver was ended$"),
+        ("print('hello', flush=True)", r"^echo: its driver answered 'generate' with no JSON object: hello$"),
+        ("print('{}', flush=True)", r"^echo: its driver answered 'generate' without tokens or times$"),
+    ],
+)
+def test_a_driver_that_goes_wrong_is_one_line(tmp_path: Path, code: str, message: str) -> None:
+    engine = Echo(tmp_path, "generate", code)
+    engine.limit_s = 1.0 if "sleep" in code else 20.0
+    with opened(engine) as source, pytest.raises(DriverError, match=message) as caught:
+        answers(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_driver_refuses_is_its_own_sentence(tmp_path: Path) -> None:
+    refusing = Echo(tmp_path, "open", 'print(\'{"error": "no such form"}\', flush=True); sys.exit()')
+    with pytest.raises(UnsupportedError, match=r"^echo: no such form$"), opened(refusing):
+        pass
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    engine = Echo(tmp_path)
+    engine.command = lambda form: ["/nowhere/python"]  # type: ignore[method-assign]
+    with pytest.raises(DriverError, match="cannot be started: /nowhere/python: No such file"), opened(engine):
+        pass
+
+
+def test_one_registry_line_makes_it_an_engine_of_run(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.ENGINES, "echo", Echo(tmp_path))
+    job = job_of(
+        model={"id": str(model_folder), "dtype": "bfloat16"},
+        form={"quant": "fp16", "engine": "echo"},
+        grid={"prompt_tokens": [3], "new_tokens": [4]},
+        procedure={"runs": 1, "warmup": 1, "warmup_limit": 1, "limits": False, "profile": False},
+        device="cpu",
+        output=tmp_path / "results",
+    )
+    record = Run(job, Terminal(quiet=True)).execute()
+    assert (record.status, record.variant.runtime, record.load) == ("complete", "echo", None)
+    assert len(record.cells[0].first_tokens) == 4
+    assert record.runtime is not None
+    assert record.runtime.engine_version == "9"
+    with pytest.raises(UnsupportedError, match=r"^echo: int8 is not a form that it knows$"):
+        Run(replace(job, variant=job.variant.model_copy(update={"quant": "int8"})), Terminal(quiet=True)).execute()

@@ -1,0 +1,317 @@
+"""Which linears our kernels take, that a rewritten model makes what it made. The kernels are done by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
+from benchmarker.kernels.fuse_qkv_gate_up import join_linears
+from benchmarker.kernels.fuse_swiglu import fuse_gates
+from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.quantization.inspect import module_tensors, storage_bytes
+from benchmarker.schema.base import Scalar
+from tests.loading import load
+
+
+def counted(replaced: dict[str, list[torch.nn.Module]]) -> dict[str, int]:
+    """Linears of each kernel that took some."""
+    return {kernel: len(modules) for kernel, modules in replaced.items() if modules}
+
+
+def logits(model: PreTrainedModel, asked: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        made: torch.Tensor = model(input_ids=asked).logits
+    return made.float()
+
+
+def weights_size(model: PreTrainedModel) -> int:
+    return storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
+
+
+@pytest.mark.slow
+def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape_folder) -> None:
+    model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
+    packed = [module for module in model.modules() if hasattr(module, "qweight")]
+    assert all(gemv_gptq.layout_reason(module) is None for module in packed)
+    mixed, other = packed[:2]
+    mixed.g_idx[0] += 1
+    other.bits = 8
+    assert gemv_gptq.layout_reason(mixed) == "groups that do not follow one another (desc_act)"
+    assert gemv_gptq.supports(other) == "not gptqmodel's TorchLinear in 4 bit"
+    assert gemv_gptq.supports(model.lm_head) == "not gptqmodel's TorchLinear in 4 bit"
+    assert gemv_gptq.supports(packed[2]) == "not on a GPU"
+    # Written in Triton: on a CPU the library's own stays, and the record says nothing.
+    assert counted(replace_linears(model)) == {}
+
+
+def unpacked(model: Any) -> Any:
+    """With bitsandbytes' weights left as they lie on a GPU; on some processors it repacks them at the first call."""
+    for linear in model.modules():
+        if type(linear).__name__ == "Linear4bit":
+            linear.support_avx512bf16_for_cpu = False
+    return model
+
+
+class ByHand:
+    """In place of our kernels, which run on a GPU alone: the same products, and which were made."""
+
+    def __init__(self) -> None:
+        self.made: list[torch.Size] = []
+        self.gated = 0
+
+    def gemv_dense(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        return self._times(hidden, rows, scales).to(hidden.dtype)
+
+    def gemv_swiglu(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.gated += 1
+        gate, up = self._times(hidden, rows, scales).chunk(2)
+        return (torch.nn.functional.silu(gate) * up).to(hidden.dtype)
+
+    def _times(self, hidden: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        self.made.append(rows.shape)
+        made = hidden.float() @ rows.float().T
+        return made if scales is None else made * scales.flatten()
+
+    def gemv_nf4(
+        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor, parts: int
+    ) -> torch.Tensor:
+        self.made.append(torch.Size((2 * packed.numel() // len(hidden), len(hidden))))
+        codes = torch.stack((packed >> 4, packed & 15), 1).flatten().int()
+        weights = (numbers[codes].view(len(scales), -1) * scales[:, None]).view(-1, len(hidden))
+        return torch.stack([weights[:, at::parts] @ hidden[at::parts].float() for at in range(parts)])
+
+    def parts_of(self, inputs: int) -> int:
+        return 2
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
+    kernel = ByHand()
+    for module, function in (("gemv_dense", "gemv_dense"), ("gemv_dense", "gemv_swiglu"), ("gemv_nf4", "gemv_nf4")):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
+    monkeypatch.setattr("benchmarker.kernels.gemv_nf4.parts_of", kernel.parts_of)
+    for module in ("gemv_dense", "gemv_nf4"):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
+    for where in ("replace_linears", "fuse_qkv_gate_up", "fuse_swiglu"):
+        monkeypatch.setattr(
+            f"benchmarker.kernels.{where}.is_one_query",
+            lambda hidden, linear: hidden.numel() == linear.in_features,
+        )
+    return kernel
+
+
+def qwen2() -> PreTrainedModel:
+    """Query, key and value have a bias."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    made = Qwen2ForCausalLM(config).eval()
+    for module in made.modules():
+        if isinstance(module, torch.nn.Linear) and module.bias is not None:
+            torch.nn.init.normal_(module.bias)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8", "biased"])
+def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
+    model_folder, quant: str, by_hand: ByHand
+) -> None:
+    model = qwen2() if quant == "biased" else load(model_folder, quant, dtype="bfloat16").model
+    many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
+    expected = logits(model, many), logits(model, one)
+    names, size = set(dict(model.named_modules())), weights_size(model)
+    for _ in range(2):
+        assert counted(replace_linears(model)) == {"gemv_dense": 15}
+        assert len(join_linears(model)) == 10
+        assert fuse_gates(model) == [layer.mlp for layer in model.model.layers]
+    by_hand.made.clear()
+    by_hand.gated = 0
+    made = logits(model, one)
+    assert float((made - expected[1]).abs().max() / made.abs().max()) < 0.05
+    assert by_hand.gated == len(model.model.layers)
+    rows = [shape[0] for shape in by_hand.made]
+    attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
+    q, kv, hidden = attention.q_proj.out_features, attention.k_proj.out_features, attention.o_proj.out_features
+    layer = [q + 2 * kv, hidden, 2 * mlp.up_proj.out_features, hidden]
+    assert rows == [*layer, *layer, model.lm_head.out_features]
+    assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
+    key = attention.k_proj
+    assert key.part.joint.made is None
+    own, joint = (gemv_dense.as_rows(weight)[0] for weight in (key.weight, key.part.joint.product.weight))
+    assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
+    # Several queries go to each linear by itself, and find their own weights there.
+    assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "ours"), [({}, True), ({"quant_type": "fp4"}, True), ({"double_quant": True}, False)]
+)
+def test_our_kernel_takes_bitsandbytes_codes_whose_scales_are_numbers(
+    model_folder, options: dict[str, Scalar], ours: bool, by_hand: ByHand
+) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="float32", **options).model)
+    many, one = torch.arange(10, 30)[None], torch.tensor([[10]])
+    expected = logits(model, many), logits(model, one)
+    for _ in range(2):
+        assert counted(replace_linears(model)) == {"gemv_dense": 1} | ({"gemv_nf4": 14} if ours else {})
+        assert len(join_linears(model)) == (10 if ours else 0)
+    by_hand.made.clear()
+    made = logits(model, one)
+    assert float((made - expected[1]).abs().max() / made.abs().max()) < 1e-4
+    layer = [128 + 2 * 64, 128, 2 * 256, 128] if ours else []
+    assert [shape[0] for shape in by_hand.made] == [*layer, *layer, model.lm_head.out_features]
+    assert torch.equal(logits(model, many), expected[0])
+
+
+@pytest.mark.slow
+def test_a_bias_in_another_type_than_the_models_is_added_in_the_models(tmp_path, by_hand: ByHand) -> None:
+    # bitsandbytes leaves it in the type that it computes in, which a checkpoint in 4 bit has of its own.
+    qwen2().save_pretrained(tmp_path)
+    in_4bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    model = unpacked(
+        Qwen2ForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.bfloat16, device_map="cpu", quantization_config=in_4bit
+        ).eval()
+    )
+    one = torch.tensor([[10]])
+    expected = logits(model, one)
+    assert model.model.layers[0].self_attn.q_proj.bias.dtype == torch.float32
+    assert counted(replace_linears(model)) == {"gemv_dense": 1, "gemv_nf4": 14}
+    join_linears(model)
+    by_hand.made.clear()
+    made = logits(model, one)
+    assert len(by_hand.made) == 4 * len(model.model.layers) + 1
+    hidden = torch.randn(1, 1, 64, dtype=torch.bfloat16)
+    assert model.model.layers[0].self_attn.q_proj(hidden).dtype == torch.bfloat16
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+
+
+@pytest.mark.slow
+def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
+    model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
+    linear: Any = model.model.layers[0].mlp.gate_proj
+    state = linear.weight.quant_state
+    assert gemv_nf4.supports(linear) is None
+    for where, name, value in (
+        (state, "blocksize", 256),
+        (state, "nested", True),
+        (state, "absmax", state.absmax.half()),
+        (state, "shape", torch.Size(reversed(state.shape))),
+        (linear, "in_features", 100),
+        (linear.weight, "data", linear.weight.data.flatten().view(torch.bfloat16)),
+        (linear.weight, "quant_state", None),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(where, name, value)
+            assert gemv_nf4.supports(linear) is not None, name
+    assert gemv_nf4.supports(linear) is None
+    assert gemv_nf4.supports(model.lm_head) == "not bitsandbytes' Linear4bit"
+    # One that wraps another under its name adds something to what that makes.
+    assert gemv_nf4.supports(type("Linear4bit", (torch.nn.Module,), {})()) is not None
+    linear.in_features = 100
+    assert counted(replace_linears(model)) == {"gemv_dense": 1, "gemv_nf4": 13}
+
+
+@pytest.mark.slow
+def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: ByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    first, second = (layer.self_attn for layer in model.model.layers)
+    int8 = load(model_folder, "int8", dtype="bfloat16").model.model.layers[0].self_attn
+    first.q_proj.weight = int8.q_proj.weight
+    second.q_proj.weight = second.o_proj.weight = torch.nn.Parameter(second.o_proj.weight.data.repeat(1, 1))
+    expected = logits(model, torch.tensor([[10]]))
+    replace_linears(model)
+    join_linears(model)
+    assert not any(hasattr(linear, "part") for attention in (first, second) for linear in attention.children())
+    assert hasattr(model.model.layers[1].mlp.gate_proj, "part")
+    made = logits(model, torch.tensor([[10]]))
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+
+
+@pytest.mark.slow
+def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(model_folder, by_hand: ByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    first, second = (layer.mlp for layer in model.model.layers)
+    first.act_fn = torch.nn.GELU()
+    replace_linears(model)
+    join_linears(model)
+    fuse_gates(model)
+    by_hand.gated = 0
+    with torch.no_grad():
+        first(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+        assert by_hand.gated == 0
+        second(torch.randn(1, 1, 128, dtype=torch.bfloat16))
+    assert by_hand.gated == 1
+
+
+class CutOff(torch.nn.SiLU):
+    """At what no vector of ordinary size reaches."""
+
+    def forward(self, gate: torch.Tensor) -> torch.Tensor:
+        return super().forward(gate.clamp(max=20))
+
+
+@pytest.mark.slow
+def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, by_hand: ByHand) -> None:
+    model = load(model_folder, "fp16", dtype="bfloat16").model
+    for layer in model.model.layers:
+        layer.mlp.act_fn = CutOff()
+    replace_linears(model)
+    join_linears(model)
+    assert fuse_gates(model) == []
+
+
+@pytest.mark.slow
+def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model_folder, by_hand: ByHand) -> None:
+    model = load(model_folder, "fp16", dtype="float16").model
+    for layer in model.model.layers:
+        layer.mlp.down_proj.weight.data *= 30
+    replace_linears(model)
+    join_linears(model)
+    assert len(fuse_gates(model)) == 2
+
+
+@pytest.mark.slow
+def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: ByHand) -> None:
+    model = load(model_folder, "int8", dtype="bfloat16", group_size=32).model
+    expected = logits(model, torch.tensor([[10]]))
+    # All but the output layer, which stays in 16 bit.
+    assert counted(replace_linears(model)) == {"gemv_dense": 1}
+    assert join_linears(model) == []
+    by_hand.made.clear()
+    made = logits(model, torch.tensor([[10]]))
+    assert float((made - expected).abs().max() / made.abs().max()) < 0.05
+    assert [shape[0] for shape in by_hand.made] == [model.lm_head.out_features]
+
+
+@pytest.mark.slow
+def test_linears_that_were_not_quantized_alike_are_not_joined(model_folder) -> None:
+    nested = load(model_folder, "bnb4", dtype="float32", double_quant=True).model
+    assert join_linears(nested) == []
+    assert join_linears(load(model_folder, "fp16", dtype="float32").model) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+def test_a_restored_model_has_every_class_that_it_had_and_makes_what_it_made(
+    model_folder, quant: str, by_hand: ByHand
+) -> None:
+    model = unpacked(load(model_folder, quant, dtype="float32").model)
+    classes, expected = [type(module) for module in model.modules()], logits(model, torch.tensor([[10]]))
+    kernels = [replacement.kernel for replacement in optimize(model)]
+    joined = ["fuse_qkv_gate_up"] if quant == "bnb4" else ["fuse_qkv_gate_up", "gemv_swiglu"]
+    assert kernels == ["gemv_dense", *(["gemv_nf4"] if quant == "bnb4" else []), *joined]
+    assert [type(module) for module in model.modules()] != classes
+    by_hand.made.clear()
+    restore(model)
+    assert [type(module) for module in model.modules()] == classes
+    assert torch.equal(logits(model, torch.tensor([[10]])), expected)
+    assert by_hand.made == []

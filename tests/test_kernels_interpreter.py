@@ -1,0 +1,79 @@
+"""The kernels' branches that need no GPU, in Triton's interpreter, against the same sums in 64 bit.
+
+Not here: `gemv_nf4`, whose table is looked up by inline PTX, and starting early, which is NVIDIA's. A GPU tests those.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+START = "import torch\ntorch.manual_seed(0)\n"
+CASES = {
+    "gemv_dense": """
+from benchmarker.kernels.gemv_dense import gemv_dense
+rows, hidden = torch.randn(70, 1040), torch.randn(1040)
+result, expected = gemv_dense(hidden, rows, None), rows.double() @ hidden.double()
+""",
+    "gemv_dense of int8": """
+from benchmarker.kernels.gemv_dense import gemv_dense
+rows, hidden = torch.randint(-128, 128, (70, 1040), dtype=torch.int8), torch.randn(1040)
+scales = torch.rand(70, 1)
+result, expected = gemv_dense(hidden, rows, scales), rows.double() @ hidden.double() * scales.double().flatten()
+""",
+    "gemv_swiglu": """
+from benchmarker.kernels.gemv_dense import gemv_swiglu
+rows, hidden = torch.randn(2 * 70, 1040) / 30, torch.randn(1040)
+both = rows.double() @ hidden.double()
+result, expected = gemv_swiglu(hidden, rows, None), torch.nn.functional.silu(both[:70]) * both[70:]
+""",
+    "gemv_gptq": """
+from benchmarker.kernels.gemv_gptq import gemv_gptq
+inputs, outputs, group = 640, 72, 64
+codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
+scales, hidden = torch.rand(inputs // group, outputs), torch.randn(inputs)
+def packed(numbers):
+    shifted = numbers.view(-1, 8, numbers.shape[1]) << 4 * torch.arange(8).view(1, 8, 1)
+    return shifted.sum(1).to(torch.int32)
+weights = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
+expected = hidden.double() @ weights
+result = gemv_gptq(hidden, packed(codes), packed(zeros.T.contiguous()).T.contiguous(), scales).sum(0)
+""",
+    "decode_attention": """
+from benchmarker.kernels.decode_attention import decode_attention
+query, key, value = torch.randn(2, 8, 16), torch.randn(2, 300, 2, 16), torch.randn(2, 300, 2, 16)
+lengths = torch.tensor([1, 270], dtype=torch.int32)
+result = decode_attention(query, key, value, lengths, 0.25)
+expected = torch.stack([
+    torch.nn.functional.scaled_dot_product_attention(
+        query[at].double().unsqueeze(1),
+        *(cache[at, :length].double().transpose(0, 1).repeat_interleave(4, 0) for cache in (key, value)),
+        scale=0.25,
+    ).squeeze(1)
+    for at, length in enumerate(lengths.tolist())
+])
+""",
+}
+END = """
+error = float((result.double() - expected).norm() / expected.norm())
+assert error < 1e-5, error
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_makes_what_64_bits_make(name: str) -> None:
+    # Triton reads the variable when it is imported: a process of its own.
+    done = subprocess.run(
+        [sys.executable, "-c", START + CASES[name] + END],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
