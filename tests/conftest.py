@@ -70,7 +70,7 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder with weights, to be left as it is."""
-    from benchmarker.checkpoints.find import find_checkpoint
+    from benchmarker.quantization.prepare import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from benchmarker.checkpoints.base import Checkpoint, Silent, Target
 from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quantization.base import Checkpoint, Loaded, Silent, Target
+from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS

@@ -18,12 +18,11 @@ from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import Device
 from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.job import Job
 from benchmarker.schema.record import RuntimeFacts
 from benchmarker.workloads.generation import after_timing as afterwards
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
-from benchmarker.workloads.generation.spec import Grid
+from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.fakes import FakeDevice
 from tests.records import cell, profile, record
 from tests.test_engines_graph import Rerun
@@ -31,8 +30,8 @@ from tests.test_engines_graph import Rerun
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-def job_of(grid: Grid) -> Job:
-    return cast("Job", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
+def job_of(grid: Grid) -> GenerationJob:
+    return cast("GenerationJob", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
 
 
 def terminal() -> Terminal:

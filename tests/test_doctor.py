@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
 from benchmarker.core.units import GIB
@@ -19,11 +20,10 @@ from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Machine
 from benchmarker.doctor.text import finding_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all, two_layers
-from benchmarker.doctor.visit import visit
+from benchmarker.doctor.visit import all_run, visit
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.quantization.base import Target
 from tests.records import cpu_environment, environment
 
 H100 = Card(
@@ -156,8 +156,16 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", without_torchao)
     outcomes = list(look_at(replace(WELL, environment=cpu_environment()), Target("cpu", "bfloat16")))
-    assert {one.quant for one in outcomes if one.reason and one.runtime == "eager"} == {"int8"}
+    assert {one.quant for one in outcomes if one.reason and one.runtime == "eager"} == {"int8", "int4"}
     assert "pip install -e '.[int8]' in benchmarker's folder" in outcome_words(outcomes, tried=False)
+
+
+def test_what_this_device_has_no_code_for_is_a_no_that_nothing_can_mend():
+    outcomes = list(look_at(replace(WELL, environment=cpu_environment()), Target("cpu", "float16")))
+    assert {outcome.quant for outcome in outcomes if outcome.is_for_others} == {"int4"}
+    runs = [replace(outcome, reason=outcome.reason if outcome.is_for_others else None) for outcome in outcomes]
+    assert all_run(runs)
+    assert not all_run([replace(outcome, is_for_others=False) for outcome in runs])
 
 
 def test_the_table_names_each_reason_once():

@@ -14,14 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarker.checkpoints import cache, dummy
+from benchmarker.checkpoints.base import Checkpoint, Form
 from benchmarker.checkpoints.dummy_tensors import empty_model, plan_tensors
-from benchmarker.checkpoints.find import find_checkpoint, load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.checkpoints.tensor_files import tensor_bytes
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.quantization.base import Checkpoint
 from benchmarker.quantization.gptq.loader import GPTQOptions
 from benchmarker.quantization.gptq.packing import balanced, deviation
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
@@ -174,7 +175,7 @@ def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
     shape = shipped_shape("Qwen/Qwen3-4B")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
-    tensors = plan_tensors(shape, config, packing=None, options=None, trusted=False)
+    tensors = plan_tensors(shape, config, Form(), trusted=False)
     assert sum(math.prod(tensor.shape) for tensor in tensors) == 4_022_468_096
     assert sum(map(tensor_bytes, tensors)) == 2 * 4_022_468_096
 
@@ -185,7 +186,7 @@ def test_the_shipped_tiny_model_divides_into_groups_of_128():
     config = json.loads((shape / "config.json").read_text())
     from benchmarker.quantization.gptq.loader import LOADER
 
-    planned = plan_tensors(shape, config, packing=LOADER.packing, options=GPTQOptions(), trusted=False)
+    planned = plan_tensors(shape, config, Form(packing=LOADER.packing, options=GPTQOptions()), trusted=False)
     assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28
 
 

@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.sweep.child import Ended
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
 from benchmarker.workloads.generation.spec import Grid
@@ -72,7 +71,7 @@ def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_on
         phase="cell",
         tries={},
         points=POINTS,
-        workload=workload_of(DEFAULT_WORKLOAD),
+        workload=GENERATION,
     )
     # Two sequences of 16 tokens are not at least as large as one of 200, and were never tried.
     assert decision == Decision({3: NOT_TRIED}, (2,), is_final=True)
@@ -80,7 +79,5 @@ def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_on
 
 def test_a_cell_that_took_the_process_with_it_is_given_up_and_the_next_is_tried() -> None:
     fault = Fault("error", "RuntimeError: shapes do not match")
-    decision = decide(
-        (0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS, workload=workload_of(DEFAULT_WORKLOAD)
-    )
+    decision = decide((0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS, workload=GENERATION)
     assert decision == Decision({1: fault}, (2, 3), is_final=True)

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torchao.quantization import Int4TilePackedTo4dTensor
 
-from benchmarker.core.errors import MissingLibraryError, ModelError, SpecError
+from benchmarker.checkpoints.base import Checkpoint, Target
+from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, ModelError, SpecError
+from benchmarker.quantization import torchao_int4
+from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.load import load_model
-from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
+from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as torch tells of it."""
+
+    name: str
+    capability: tuple[int, int]
+    hip: str | None = None
+
+    def install(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: self.name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: self.capability)
+        monkeypatch.setattr(torch.version, "hip", self.hip)
 
 
 def test_fp16_keeps_every_weight_in_16_bit(session_model):
@@ -51,8 +71,8 @@ def test_a_model_is_loaded_in_one_call(session_model):
 
 def test_one_call_says_what_is_wrong_in_one_line(session_model):
     with pytest.raises(SpecError) as caught:
-        load_model(str(session_model), "int4")
-    assert str(caught.value) == "load_model: quant: no loader 'int4'; did you mean 'int8'?"
+        load_model(str(session_model), "bnb")
+    assert str(caught.value) == "load_model: quant: no loader 'bnb'; did you mean 'bnb8'?"
 
 
 def test_weights_of_another_model_are_refused(model_folder):
@@ -76,7 +96,10 @@ def test_weights_in_other_shapes_are_refused(model_folder):
     )
 
 
-@pytest.mark.parametrize(("quant", "library"), [("int8", "torchao"), ("bnb4", "bitsandbytes"), ("gptq", "optimum")])
+@pytest.mark.parametrize(
+    ("quant", "library"),
+    [("int8", "torchao"), ("int4", "torchao"), ("bnb4", "bitsandbytes"), ("bnb8", "bitsandbytes"), ("gptq", "optimum")],
+)
 def test_a_missing_library_is_said_before_the_model_is_looked_for(quant, library, monkeypatch):
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -161,3 +184,130 @@ def test_a_checkpoint_in_4_bit_already_keeps_its_own_config(session_model, tmp_p
         "its own config won over quant_type=fp4",
     )
     assert facts_of(loaded).linear_classes == {"Linear": 1, "Linear4bit": 14}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_bnb8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits(session_model, dtype):
+    loaded = load(session_model, "bnb8", dtype=dtype)
+    facts = facts_of(loaded)
+    row_bytes = 2 * (128 + 64 + 64 + 128 + 256 + 256 + 128) * 4
+    assert facts.parameters == PARAMETERS
+    assert facts.weight_bytes == LINEARS + row_bytes + 2 * (EMBEDDING + NORMS) + ROPE_BYTES
+    assert facts.quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
+    assert facts.linear_classes == {"Linear": 1, "Linear8bitLt": 14}
+    assert facts.weight_classes == {"Int8Params int8": 14, f"Tensor {dtype}": 1}
+    assert distance(loaded, load(session_model, "fp16", dtype=dtype)) < 0.1
+    assert facts_of(loaded).weight_bytes == facts.weight_bytes, "the first product moves the scales elsewhere"
+
+
+@pytest.mark.slow
+def test_the_scales_of_a_real_model_are_counted():
+    bits = {quant: facts_of(load("qwen3-small", quant, dtype="bfloat16")).bits_per_weight for quant in ("int8", "bnb8")}
+    assert bits == {"int8": pytest.approx(9.81, abs=0.005), "bnb8": pytest.approx(9.78, abs=0.005)}
+
+
+@pytest.mark.slow
+def test_an_outlier_is_multiplied_in_16_bit_where_the_threshold_says_so(session_model):
+    plain = load(session_model, "fp16", dtype="bfloat16")
+    # With so low a threshold hardly a channel is left to the 8 bits of the activations.
+    low, off = (load(session_model, "bnb8", dtype="bfloat16", threshold=threshold) for threshold in (0.01, 0))
+    assert [module.state.threshold for module in low.model.modules() if hasattr(module, "state")] == [0.01] * 14
+    assert not torch.equal(logits(low), logits(off))
+    assert distance(low, plain) < distance(off, plain)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_in_8_bit_is_bnb8_and_one_in_4_bit_bnb4(session_model, tmp_path):
+    for quant in ("bnb8", "bnb4"):
+        load(session_model, quant).model.save_pretrained(tmp_path / quant)
+    loaded = load(tmp_path / "bnb8", "bnb8", threshold=3.0)
+    assert loaded.notes == (
+        "the checkpoint is bitsandbytes 8 bit already (threshold=6.0)",
+        "its own config won over threshold=3.0",
+    )
+    assert facts_of(loaded).linear_classes == {"Linear": 1, "Linear8bitLt": 14}
+    for quant, other in (("bnb4", "bnb8"), ("bnb8", "bnb4")):
+        with pytest.raises(ModelError, match=f"which --quant {quant} cannot take; use --quant {other}, or"):
+            load(tmp_path / other, quant)
+
+
+def test_int4_says_at_once_that_it_needs_a_gpu():
+    with pytest.raises(DeviceError) as caught:
+        prepare("no/such/model", "int4", dtype="bfloat16")
+    assert str(caught.value) == (
+        "int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "line"),
+    [
+        (Gpu("NVIDIA T4", (7, 5)), "bfloat16", "needs compute capability 8.0; this is NVIDIA T4 (7.5)"),
+        (
+            Gpu("AMD Instinct MI300X", (9, 4), hip="6.4"),
+            "bfloat16",
+            "needs an NVIDIA GPU; this is AMD Instinct",
+        ),
+        (Gpu("NVIDIA H100", (9, 0)), "float16", "computes in bfloat16, not float16; use --dtype bfloat16"),
+    ],
+)
+def test_int4_refuses_what_its_kernel_cannot(gpu, dtype, line, monkeypatch):
+    gpu.install(monkeypatch)
+    with pytest.raises(BenchmarkerError, match=re.escape(line)):
+        torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", dtype))
+
+
+def test_int4_takes_an_nvidia_gpu_that_has_the_kernel(monkeypatch):
+    Gpu("NVIDIA H100", (9, 0)).install(monkeypatch)
+    torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", "bfloat16"))
+
+
+def test_int4_leaves_no_layer_in_16_bit_without_a_word(tmp_path):
+    checkpoint = Checkpoint(
+        tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}
+    )
+    with pytest.raises(SpecError) as caught:
+        torchao_int4.check_groups(checkpoint, torchao_int4.Int4Options(group_size=64))
+    assert str(caught.value) == (
+        "int4: options.group_size=64 does not divide the model's intermediate size of 96; choose one that does"
+    )
+
+
+def test_codes_packed_into_words_count_as_fewer_than_16_bits(session_model):
+    """Eight 4-bit codes are one 32-bit word: torchao's layout, filled with zeros, as its kernel needs a GPU."""
+    loaded = load(session_model, "fp16", dtype="bfloat16")
+    up = loaded.model.model.layers[0].mlp.up_proj
+    words = torch.zeros(up.out_features // 8, up.in_features // 128, 32, 4, dtype=torch.int32)
+    scales = torch.zeros(up.in_features // 32, up.out_features, 2, dtype=torch.bfloat16)
+    packed = Int4TilePackedTo4dTensor(words, scales, [1, 32], up.weight.shape)
+    before = facts_of(loaded)
+    up.weight = torch.nn.Parameter(packed, requires_grad=False)
+    facts = facts_of(loaded)
+    weights = up.in_features * up.out_features
+    assert (facts.parameters, facts.quantized_fraction) == (PARAMETERS, pytest.approx(weights / PARAMETERS))
+    assert before.weight_bytes - facts.weight_bytes == 2 * weights - (weights // 2 + weights // 32 * 4)
+    assert facts.weight_classes["Int4TilePackedTo4dTensor int32"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.version.hip is not None, reason="needs an NVIDIA GPU")
+def test_int4_makes_weights_smaller_and_keeps_the_model(shape_folder, tmp_path):
+    folder = Path(shutil.copytree(shape_folder, tmp_path / "wide"))
+    wide = {"hidden_size": 1024, "intermediate_size": 2048}
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | wide))
+    kinds = {}
+    for quant, options in (("fp16", {}), ("int8", {}), ("int4", {}), ("int4", {"group_size": 32})):
+        model = load_model(str(folder), quant, device="cuda", dtype="bfloat16", load_format="dummy", options=options)
+        facts = load_facts(model, load_s=1.0, peak_bytes=None)
+        ids = torch.arange(10, 30, device="cuda")[None]
+        with torch.no_grad():
+            kinds[quant, *options.values()] = facts, model(ids).logits.float()
+    plain_facts, plain = kinds["fp16",]
+    for key in (("int4",), ("int4", 32)):
+        facts, predictions = kinds[key]
+        assert facts.weight_bytes < kinds["int8",][0].weight_bytes < plain_facts.weight_bytes
+        assert facts.quantized_fraction == kinds["int8",][0].quantized_fraction > 0
+        assert facts.weight_classes["Int4TilePackedTo4dTensor int32"] == 14
+        assert (predictions - plain).norm() < 0.5 * plain.norm()
+    assert kinds["int4", 32][0].weight_bytes > kinds["int4",][0].weight_bytes

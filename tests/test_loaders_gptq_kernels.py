@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, SpecError
-from benchmarker.quantization.base import Target
 from benchmarker.quantization.gptq.backends import Gpu, KernelName, check_kernel, check_shapes
 from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
 from benchmarker.schema.config_io import validated

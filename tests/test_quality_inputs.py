@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, QualityError, SpecError
 from benchmarker.hardware.device import CpuDevice
@@ -23,7 +23,7 @@ from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.scratch import check_room, scratch_file
 from benchmarker.quality.text import check_text, is_text, read_text
 from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
-from benchmarker.quantization.base import Silent
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -78,15 +78,15 @@ def test_a_config_is_read_as_the_same_experiment(name):
     hold(TEXTS / name, read_experiment(CONFIGS[name]).model_dump_json(indent=1) + "\n")
 
 
-@pytest.mark.parametrize("runtime", ["eager", "graph", "compile"])
-def test_a_runtime_is_named_on_the_command_line_and_in_a_config(tmp_path, runtime):
+@pytest.mark.parametrize(("runtime", "engine"), [("eager", "eager"), ("graph", "cuda_graph"), ("compile", "compile")])
+def test_a_runtime_is_named_on_the_command_line_and_in_a_config(tmp_path, runtime, engine):
     config = tmp_path / "config.yaml"
     config.write_text(f"variants: [{{name: a, quant: gptq, runtime: {runtime}}}]\n")
     spellings = [["--quant", "gptq", "--name", "a", "--runtime", runtime], ["--config", str(config), "--variant", "a"]]
     if runtime == "compile":
         spellings.append(["--quant", "gptq", "--name", "a", "--compile"])
     variants = [read_job(words).variant for words in spellings]
-    assert {variant.runtime for variant in variants} == {runtime}
+    assert {variant.engine for variant in variants} == {engine}
     assert all(variant == variants[0] for variant in variants)
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints import cache
+from benchmarker.checkpoints.base import Checkpoint, Form, PlannedTensor, Progress
 from benchmarker.checkpoints.dummy_tensors import plan_tensors
 from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, read_config
 from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
 from benchmarker.core.units import GIB
-from benchmarker.quantization.base import Checkpoint, PlannedTensor, Progress
-from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.model import ModelSpec, QuantSpec
+from benchmarker.schema.model import ModelSpec
 
 LAYOUT = 2
 """Goes into the key; raised when the same inputs make another checkpoint."""
@@ -32,14 +31,14 @@ COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 def make_dummy(
     model: ModelSpec,
-    variant: QuantSpec,
+    form: Form,
     *,
     source: Path,
     revision: str | None,
     progress: Progress,
     device: str,
 ) -> Checkpoint:
-    """The dummy checkpoint of a model for a variant, from the cache where it was made before.
+    """The dummy checkpoint of a model for a quantization, from the cache where it was made before.
 
     Args:
         source: A folder with config.json, and the tokenizer's files if there are any.
@@ -47,13 +46,12 @@ def make_dummy(
     Raises:
         ModelError: No such architecture, or no room on the disk.
     """
-    loader, options = LOADERS[variant.quant], loader_options(variant)
     config = read_config(source)
     config.pop("quantization_config", None)
-    if loader.packing:
+    if form.packing:
         # The packed formats keep their scales, and all that is not packed, in this type.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}
-        config |= {"dtype": "float16", "quantization_config": loader.packing.config(options)}
+        config |= {"dtype": "float16", "quantization_config": form.packing.config(form.options)}
     extras = [source / name for name in COPIED if (source / name).is_file()]
     extras += sorted(source.glob("*.py")) if model.trust_remote_code else []
     key = cache.key_of(
@@ -66,7 +64,7 @@ def make_dummy(
         }
     )
     if cache.find(key) is None:
-        tensors = plan_tensors(source, config, packing=loader.packing, options=options, trusted=model.trust_remote_code)
+        tensors = plan_tensors(source, config, form, trusted=model.trust_remote_code)
         described = _described(config)
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Form, PlannedLinear, PlannedTensor
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Packing, PlannedLinear, PlannedTensor
 
 if TYPE_CHECKING:
     import torch
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 
 
-def plan_tensors(
-    source: Path, config: dict[str, Any], *, packing: Packing | None, options: Any, trusted: bool
-) -> tuple[PlannedTensor, ...]:
+def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: bool) -> tuple[PlannedTensor, ...]:
     """Every tensor to be written, a shared one once.
 
     Args:
         source: The folder that the config came from; the model's own code is in it where it has any.
-        packing: How linear layers are stored; None for plain weights.
+        form: Says how linear layers are stored.
 
     Raises:
         ModelError: transformers has no such architecture.
@@ -35,12 +33,12 @@ def plan_tensors(
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
-    packed = packable_linears(model) if packing else {}
+    packed = packable_linears(model) if form.packing else {}
     planned: list[PlannedTensor] = []
     for name, linear in packed.items():
-        assert packing is not None
-        planned += packing.tensors(
-            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), options
+        assert form.packing is not None
+        planned += form.packing.tensors(
+            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), form.options
         )
     for name, tensor in _stored(model):
         module, _, last = name.rpartition(".")

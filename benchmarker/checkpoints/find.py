@@ -11,17 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Silent
 from benchmarker.checkpoints.dummy import make_dummy
 from benchmarker.checkpoints.files import check_weights, read_config
 from benchmarker.checkpoints.hub import fetch, look_up
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer
+from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Checkpoint, Progress, Silent, Target
-from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.model import ModelSpec, QuantSpec
-
-__all__ = ["find_checkpoint", "load_tokenizer", "shapes_sha256"]
+from benchmarker.schema.model import ModelSpec
 
 SHAPE_KEYS = (
     "model_type",
@@ -42,40 +39,38 @@ SHAPE_KEYS = (
 """Keys of a config.json that decide time and memory; libraries write the others each in their own way."""
 
 
-def find_checkpoint(
+def find_in_form(
     model: ModelSpec,
-    variant: QuantSpec,
+    form: Form,
     *,
     progress: Progress | None = None,
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
-    """The checkpoint that a model and a variant ask for, downloaded or made where need be.
+    """A model's checkpoint as a quantization takes it, downloaded or made where need be.
 
     Args:
         device: Where the model will go, as torch names it. A dummy's random numbers are made there.
         check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
 
     Raises:
-        BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
+        BenchmarkerError: It cannot be found, reached, read or used with this quantization.
     """
     progress = progress or Silent()
     dummy = model.load_format == "dummy"
-    loader = LOADERS[variant.quant]
-    loader.check(loader_options(variant), Target(device, model.dtype))
 
     def check_folder(folder: Path) -> None:
         config = read_config(folder)
         check_config(config)
         if not dummy:
-            _check_quantization(model.id, variant.quant, config)
+            form.check_stored(model.id, config)
 
     folder, revision = _find_folder(model, weights=not dummy, check=check_folder, progress=progress)
     if not dummy:
         check_weights(folder)
-    import_libraries(*loader.packages)
+    import_libraries(*form.packages)
     if dummy:
-        return make_dummy(model, variant, source=folder, revision=revision, progress=progress, device=device)
+        return make_dummy(model, form, source=folder, revision=revision, progress=progress, device=device)
     return Checkpoint(
         folder=folder,
         model_id=model.id,
@@ -161,18 +156,6 @@ def _check_hub_id(model_id: str) -> None:
         validate_repo_id(model_id)
     except HFValidationError as error:
         raise ModelError(f"{model_id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
-
-
-def _check_quantization(model_id: str, quant: str, config: dict[str, Any]) -> None:
-    found = config.get("quantization_config")
-    if not isinstance(found, dict):
-        return
-    method = str(found.get("quant_method", "an unnamed method"))
-    if method in LOADERS[quant].reads:
-        return
-    able = next((name for name, loader in LOADERS.items() if method in loader.reads), None)
-    way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
-    raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")
 
 
 def shapes_sha256(config: dict[str, Any]) -> str:

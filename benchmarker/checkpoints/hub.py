@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from benchmarker.checkpoints.base import Progress, Silent
 from benchmarker.checkpoints.files import PICKLES, pickle_only
 from benchmarker.checkpoints.shipped_models import shape_names
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Progress, Silent
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 WEIGHT_FILES = ("model*.safetensors",)

@@ -10,11 +10,11 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Checkpoint, Target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

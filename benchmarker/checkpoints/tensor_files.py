@@ -1,7 +1,7 @@
 """safetensors files, written as a stream and checked without being read.
 
 A file is eight bytes with the header's length, the header (JSON: each tensor's type, shape and place), then the
-tensors. So one glance at the header tells how long the file must be, and a file can be written tensor by tensor
+tensors. safetensors' own writer takes all tensors at once; a dummy of many gigabytes is written tensor by tensor here,
 without ever holding more than one in memory.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import PlannedTensor
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import PlannedTensor
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +27,8 @@ DTYPES = {
 }
 """torch's name of a type to the format's name and the bytes of one element."""
 LENGTH = struct.Struct("<Q")
-LONGEST_HEADER = 100_000_000
-"""The format's own limit."""
+POINTER = b"version https://git-lfs"
+"""How git-lfs begins the text that stands for a file which it has not fetched."""
 
 
 def tensor_bytes(tensor: PlannedTensor) -> int:
@@ -75,35 +75,24 @@ def _raw(tensor: torch.Tensor) -> memoryview:
 
 
 def check_tensors(path: Path) -> None:
-    """Check that the file is as long as its header says.
+    """Check, without reading a weight, that the file is a safetensors file and as long as its header says.
 
     Raises:
-        ModelError: It is cut short, or no safetensors file at all.
+        ModelError: It is cut short, damaged, or no safetensors file at all.
     """
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(LENGTH.size)
-        if start.startswith(b"version "):
-            raise ModelError(f"{path}: a git-lfs pointer, not the weights themselves; run 'git lfs pull' in its folder")
-        if len(start) < LENGTH.size:
-            raise ModelError(f"{path}: only {size_bytes} bytes long: the file was cut short; copy or download it again")
-        length = LENGTH.unpack(start)[0]
-        if length > LONGEST_HEADER:
-            raise ModelError(f"{path}: not a safetensors file (its header claims {length} bytes)")
-        text = file.read(length)
+    from safetensors import SafetensorError, safe_open
+
     try:
-        header = json.loads(text)
-        end = max((tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        if len(text) < length:
-            raise ModelError(_cut_short(path, LENGTH.size + length, size_bytes)) from error
-        raise ModelError(f"{path}: not a safetensors file: its header is damaged; copy or download it again") from error
-    if size_bytes != LENGTH.size + length + end:
-        raise ModelError(_cut_short(path, LENGTH.size + length + end, size_bytes))
-
-
-def _cut_short(path: Path, expected_bytes: int, size_bytes: int) -> str:
-    return (
-        f"{path}: {size_bytes:,} bytes long where its header says {expected_bytes:,}: "
-        "the file is incomplete; copy or download it again"
-    )
+        with safe_open(path, framework="np"):
+            return
+    except SafetensorError as error:
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise ModelError(
+                    f"{path}: a git-lfs pointer, not the weights themselves; run 'git lfs pull' in its folder"
+                ) from error
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        raise ModelError(
+            f"{path}: {path.stat().st_size:,} bytes that are not a whole safetensors file ({reason}); "
+            "copy or download it again"
+        ) from error

@@ -9,15 +9,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.shipped_models import shipped_shape
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.doctor.machine import Machine
 from benchmarker.engines.registry import ENGINES
-from benchmarker.quantization.base import Target
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.base import DType
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""
@@ -31,18 +32,27 @@ class Outcome:
     runtime: str
     reason: str | None
     """Why it does not run, with what to do; None where it does."""
+    is_for_others: bool = False
+    """Whether this device has no code for it, so that nothing is in the way that could be mended."""
 
 
 def look_at(machine: Machine, target: Target) -> Iterator[Outcome]:
     """What is clear without running anything."""
     for quant, loader in LOADERS.items():
         missing: str | None = None
+        is_for_others = False
         try:
-            loader.check(loader.options(), target)
+            loader.check(loader.options(), Target(target.device, _dtype_for(quant, target)))
         except BenchmarkerError as error:
-            missing = str(error)
+            missing, is_for_others = str(error), isinstance(error, DeviceError)
         for runtime in ENGINES:
-            yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine))
+            yield Outcome(quant, runtime, missing or _why_no_runtime(runtime, machine), is_for_others)
+
+
+def _dtype_for(quant: str, target: Target) -> DType:
+    """The type that the machine is looked at in, or another where the quantization does not work with that."""
+    dtypes = LOADERS[quant].dtypes
+    return target.dtype if target.dtype in dtypes else dtypes[0]
 
 
 def _why_no_runtime(runtime: str, machine: Machine) -> str | None:
@@ -74,12 +84,12 @@ def try_all(
         for one in looked:
             reason = one.reason or failed.get(one.quant)
             if reason:
-                yield Outcome(one.quant, one.runtime, reason)
+                yield replace(one, reason=reason)
                 continue
             say(f"trying {one.quant}, {one.runtime}")
             arguments = [
                 *("--model", str(model), "--load-format", "dummy", "--device", target.device),
-                *("--dtype", target.dtype, "--quant", one.quant, "--engine", one.runtime),
+                *("--dtype", _dtype_for(one.quant, target), "--quant", one.quant, "--engine", one.runtime),
                 *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
                 *("--no-profile", "--quiet", "--output", str(folder / "records")),
             ]

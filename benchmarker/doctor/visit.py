@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError
 from benchmarker.doctor.findings import findings
@@ -10,7 +11,7 @@ from benchmarker.doctor.machine import look
 from benchmarker.doctor.text import finding_words, machine_words, outcome_words, reading_words
 from benchmarker.doctor.variants import Outcome, look_at, try_all
 from benchmarker.hardware.device import find_device
-from benchmarker.quantization.base import DType, Target
+from benchmarker.schema.base import DType
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
@@ -35,7 +36,7 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
     if not quick:
         outcomes = list(try_all(outcomes, target, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
-    is_well = not trouble and _all_run(outcomes)
+    is_well = not trouble and all_run(outcomes)
     if quick:
         return is_well
     shown = list(readings(device))
@@ -43,6 +44,7 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
     return is_well and all(one.is_right is not False for one in shown)
 
 
-def _all_run(outcomes: list[Outcome]) -> bool:
-    """Whether every variant has a runtime."""
-    return {one.quant for one in outcomes} == {one.quant for one in outcomes if one.reason is None}
+def all_run(outcomes: list[Outcome]) -> bool:
+    """Whether every variant that this device has code for has a runtime."""
+    wanted = {outcome.quant for outcome in outcomes if not outcome.is_for_others}
+    return wanted == {outcome.quant for outcome in outcomes if outcome.reason is None}

@@ -12,8 +12,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
-from benchmarker.quantization.base import Checkpoint, DType, Options, Progress
+from benchmarker.quantization.base import Options
+from benchmarker.schema.base import DType
 from benchmarker.schema.record import LoadFacts, RuntimeFacts, StepFacts
 
 if TYPE_CHECKING:

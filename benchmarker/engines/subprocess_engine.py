@@ -30,9 +30,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource, UnsupportedError
-from benchmarker.quantization.base import Checkpoint, Options, Progress
+from benchmarker.quantization.base import Options
 from benchmarker.schema.record import RuntimeFacts
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.quantization.base import Checkpoint, Options, Progress, Target
+from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import LoadFacts, RuntimeFacts, StepFacts
 

@@ -19,9 +19,8 @@ from benchmarker.core.names import slug
 from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.to_record import DeviceKind, Log, kind_of, to_record
-from benchmarker.logs.variant import Evidence
+from benchmarker.logs.variant import QUANTS, Evidence
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
 
@@ -111,8 +110,8 @@ def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> Device
         SpecError: An option has a value that makes no sense.
     """
     for quant in quants:
-        if quant not in LOADERS:
-            raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, LOADERS)}")
+        if quant not in QUANTS:
+            raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
     if day is not None and not _is_day(day):
         raise SpecError(f"--day {day}: write it as 2025-10-14")
     known = next((one for one in KINDS if one == kind), None)
@@ -151,7 +150,7 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
     if unknown:
         raise SpecError(
             f"{path}: line {unknown.line}: the log does not say which variant this run is; it has {_counted(runs)}: "
-            f"name one for each, in their order, as in --quant {','.join(list(LOADERS)[: len(runs)])}"
+            f"name one for each, in their order, as in --quant {','.join(QUANTS[: len(runs)])}"
         )
     return tuple(runs)
 

@@ -16,11 +16,16 @@ _NAMES: dict[str, re.Pattern[str]] = {
     quant: re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE)
     for quant, words in {
         "fp16": "fp16|float16",
-        "int8": "int8",
+        "int8": r"(?<!llm[.-])(?<!bitsandbytes )int8",
+        # By this name alone any library's may be meant; a run of this program says it in a place of its own.
+        "int4": r"torchao[ -]?int4",
         "gptq": "gptq(?:model)?",
-        "bnb4": "bnb4|nf4|bitsandbytes",
+        "bnb4": "bnb4|nf4|bitsandbytes(?![ -]?(?:int)?8)",
+        "bnb8": r"bnb8|llm[.-]int8|bitsandbytes[ -]?(?:int)?8(?:[ -]?bits?)?",
     }.items()
 }
+QUANTS = tuple(_NAMES)
+"""Quantizations that a log may be of: all that this program has."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidenc
 
 def evidence_of_start(event: Event) -> Evidence | None:
     """What the first line of a run says itself: `int8 compile: Qwen/Qwen3-4B on ...`, or the name of the model."""
-    quant = _named(event.groups.get("quant") or event.groups.get("model") or "")
+    quant = event.groups.get("quant")
+    if quant not in QUANTS:
+        quant = _named(quant or event.groups.get("model") or "")
     return Evidence(quant, _quoted(event)) if quant else None
 
 

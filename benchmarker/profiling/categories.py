@@ -36,10 +36,10 @@ UNKNOWN_LIMIT = 0.10
 _RULES: tuple[tuple[str, Category], ...] = (
     # Operators that make a view, allocate or ask a question: on a CPU up to a fifth of the time of a small model.
     (
-        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided|slice|unsqueeze|squeeze"
+        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice|unsqueeze_?|squeeze_?"
         r"|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?|lift_fresh|resize_\w*"
         r"|empty\w*|new_empty\w*|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
-        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
+        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|^MatMul[48]bit|Pregraph bytecode|AOTDispatcher",
         "bookkeeping",
     ),
     (r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce", "communication"),
@@ -81,7 +81,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
     ),
     (r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$", "copy/cast"),
     (
-        r"FillFunctor|clear_kernel|dynamic_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
+        r"FillFunctor|clear_kernel|dynamic_quant|int8_vectorwise_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
         "copy/cast",
     ),
     (

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from benchmarker.checkpoints.base import Progress, Target
 from benchmarker.core.errors import QualityError
 from benchmarker.core.units import gib
 from benchmarker.hardware.device import Device
@@ -21,7 +22,6 @@ from benchmarker.quality.scoring import first_logits, keep, score_against
 from benchmarker.quality.scratch import scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
 from benchmarker.quality.windows import SCORED_FROM, WINDOW_TOKENS
-from benchmarker.quantization.base import Progress, Target
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.quality import Quality
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.checkpoints.find import find_checkpoint
+from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.kept import Top, Whole
 from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
 from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
-from benchmarker.quantization.base import Checkpoint, DType, Progress
+from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import baseline_name
 from benchmarker.schema.quality_spec import QualitySpec

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
 from benchmarker.quality.kept import Compared, Kept
 from benchmarker.quality.statistics import Scores
 from benchmarker.quality.windows import SCORED, Windows
-from benchmarker.quantization.base import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

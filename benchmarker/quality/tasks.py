@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError, SpecError, did_you_mean
-from benchmarker.quantization.base import Progress, require
+from benchmarker.quantization.base import require
 from benchmarker.schema.quality import TaskResult
 
 if TYPE_CHECKING:

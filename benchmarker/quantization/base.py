@@ -6,70 +6,25 @@ variant's problem, and checking a config needs none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
 
+from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import installed_version
-from benchmarker.schema.base import DType as DType
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import DType, Plain
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from transformers import PreTrainedModel
+
+    from benchmarker.profiling.categories import Category
 
 
 class Options(Plain):
     """A loader's own options. Every value is a scalar, so that it can be given as `--option key=value`."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model on disk: a folder with config.json and safetensors."""
-
-    folder: Path
-    model_id: str
-    """As the user gave it: a hub id, a folder, or a shipped shape."""
-    revision: str | None
-    """The hub commit that the files came from."""
-    dummy: bool
-    """Whether the weights are random."""
-    config: dict[str, Any]
-    """config.json, parsed."""
-    trust_remote_code: bool = False
-
-    @property
-    def quantization(self) -> dict[str, Any] | None:
-        """The `quantization_config` that the checkpoint carries, if it is quantized already."""
-        found = self.config.get("quantization_config")
-        return found if isinstance(found, dict) else None
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where the model goes, and in which type what is not quantized is kept."""
-
-    device: str
-    """As torch names it: `cuda:0` or `cpu`."""
-    dtype: DType
-
-
-class Progress(Protocol):
-    """How a long step reports: `step("quantizing layers", 3, 36)`."""
-
-    def step(self, what: str, done: int, total: int) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class Silent:
-    """Reports nothing."""
-
-    def step(self, what: str, done: int, total: int) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,41 +36,6 @@ class Loaded:
     """Goes into the record: see LoadFacts.notes."""
 
 
-@dataclass(frozen=True)
-class PlannedTensor:
-    """One tensor of a checkpoint that is yet to be written."""
-
-    name: str
-    dtype: str
-    """As torch names it: `bfloat16`."""
-    shape: tuple[int, ...]
-    make: Callable[[torch.Generator], torch.Tensor]
-    """Makes the values on the generator's device."""
-
-
-@dataclass(frozen=True)
-class PlannedLinear:
-    """One linear layer of a checkpoint that is yet to be written."""
-
-    name: str
-    """Of the module: `model.layers.0.mlp.up_proj`."""
-    in_features: int
-    out_features: int
-    bias: bool
-    std: float
-    """Standard deviation that its weights should have."""
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How a loader's format looks on disk, so that a dummy checkpoint of it needs no quantizing."""
-
-    config: Callable[[Any], dict[str, Any]]
-    """From the loader's options to config.json's `quantization_config`."""
-    tensors: Callable[[PlannedLinear, Any], tuple[PlannedTensor, ...]]
-    """From a linear layer and the loader's options to its packed tensors."""
-
-
 def nothing(options: Any, target: Target) -> None:
     """Checks nothing."""
 
@@ -123,6 +43,16 @@ def nothing(options: Any, target: Target) -> None:
 def as_it_is(checkpoint: Checkpoint, options: Any, target: Target, progress: Progress) -> Checkpoint:  # noqa: ARG001
     """Prepares nothing."""
     return checkpoint
+
+
+def reads_none(stored: dict[str, Any]) -> bool:  # noqa: ARG001
+    """Takes no checkpoint that is quantized already."""
+    return False
+
+
+def no_tensors(module: nn.Module) -> Iterator[torch.Tensor]:  # noqa: ARG001
+    """Adds nothing to a module's parameters and buffers."""
+    return iter(())
 
 
 @dataclass(frozen=True)
@@ -143,10 +73,22 @@ class Loader:
     code for. Called first, so that nothing is downloaded or made in vain."""
     prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = as_it_is
     """Makes the checkpoint that `load` takes, where quantizing is too much to repeat: done once, cached on disk."""
-    reads: tuple[str, ...] = ()
-    """`quant_method`s of checkpoints that are quantized already and that it loads as they are."""
+    reads: Callable[[dict[str, Any]], bool] = reads_none
+    """Whether it loads a checkpoint with this `quantization_config` in its config.json as it is."""
     packing: Packing | None = None
     """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
+    aliases: tuple[str, ...] = ()
+    """Other names that people type and that can mean nothing else: `nf4`."""
+    dtypes: tuple[DType, ...] = get_args(DType)
+    """Types of what is not quantized that it works with."""
+    bits: tuple[int, ...] = ()
+    """Bits of a quantized weight that it can store."""
+    extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = no_tensors
+    """Tensors that belong to a module's weight and are neither parameters nor buffers: scales, mostly. Called for every
+    module of every model, so it looks before it takes."""
+    kernels: Mapping[str, Category] = field(default_factory=dict)
+    """Names of its kernels and operators as profiles have them, and what each is for. Whoever reads a profile has no
+    loader at hand, so the rules that tell are in profiling/categories.py; a test holds them to these names."""
 
 
 def install_words(extra: str) -> str:

@@ -6,11 +6,16 @@ with double quantization those scales are quantized too, which saves about 0.4 b
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.core.errors import ModelError
-from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
+from benchmarker.quantization.base import Loaded, Loader, Options, require
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 class Bnb4Options(Options):
@@ -36,19 +41,15 @@ def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress:
     import torch
     from transformers import BitsAndBytesConfig
 
-    own = checkpoint.quantization
-    if own is not None and not own.get("load_in_4bit"):
-        raise ModelError(
-            f"bnb4: {checkpoint.model_id} is a bitsandbytes checkpoint in 8 bit; use one in 4 bit or an unquantized one"
-        )
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=options.quant_type,
         bnb_4bit_use_double_quant=options.double_quant,
         bnb_4bit_compute_dtype=getattr(torch, target.dtype),
     )
-    if own is not None:
-        return Loaded(read_model(checkpoint, target), notes=_own_config_wins(own, options))
+    stored = checkpoint.quantization
+    if stored is not None:
+        return Loaded(read_model(checkpoint, target), notes=_own_config_wins(stored, options))
     return Loaded(read_model(checkpoint, target, quantization=quantization))
 
 
@@ -62,6 +63,22 @@ def _own_config_wins(own: dict[str, Any], options: Bnb4Options) -> tuple[str, ..
     )
 
 
+def reads(stored: dict[str, Any]) -> bool:
+    """Whether a checkpoint is bitsandbytes' in 4 bit. transformers writes one `quant_method` for 4 and 8 bit."""
+    return stored.get("quant_method", "bitsandbytes") == "bitsandbytes" and bool(stored.get("load_in_4bit"))
+
+
+def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Scales and the table of values of a 4-bit weight, and with double quantization the scales' own."""
+    state = getattr(getattr(module, "weight", None), "quant_state", None)
+    while state is not None:
+        for name in ("absmax", "code", "offset"):
+            tensor = getattr(state, name, None)
+            if tensor is not None:
+                yield tensor
+        state = getattr(state, "state2", None)
+
+
 LOADER: Loader = Loader(
     name="bnb4",
     summary="bitsandbytes 4 bit (NF4)",
@@ -69,5 +86,16 @@ LOADER: Loader = Loader(
     packages=("bitsandbytes",),
     load=load,
     check=check,
-    reads=("bitsandbytes",),
+    reads=reads,
+    aliases=("nf4", "bnb-4bit", "bnb-nf4", "bitsandbytes-4bit"),
+    bits=(4,),
+    extra_tensors=extra_tensors,
+    kernels={
+        "MatMul4Bit": "bookkeeping",
+        "bitsandbytes::gemv_4bit": "quantized matmul",
+        "bitsandbytes::gemm_4bit": "quantized matmul",
+        "bitsandbytes::dequantize_4bit": "dequantize",
+        "void kgemm_4bit_inference_naive<__half, 128, 16>": "quantized matmul",
+        "void kDequantizeBlockwise<__half, 512, 64, 8, 2>": "dequantize",
+    },
 )

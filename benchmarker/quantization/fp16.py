@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target
+from benchmarker.quantization.base import Loaded, Loader, Options
 
 
 class FP16Options(Options):
@@ -16,5 +17,11 @@ def load(checkpoint: Checkpoint, options: FP16Options, target: Target, progress:
 
 
 LOADER: Loader = Loader(
-    name="fp16", summary="16-bit weights, the baseline", options=FP16Options, packages=(), load=load
+    name="fp16",
+    summary="16-bit weights, the baseline",
+    options=FP16Options,
+    packages=(),
+    load=load,
+    aliases=("unquantized",),
+    bits=(16,),
 )

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import LoadFacts
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def _is_narrow(linear: Linear) -> bool:
     """Whether a weight takes fewer than 16 bits."""
     if _is_packed(linear):
         return True
-    largest = max(flat(linear.weight), key=lambda part: part.numel())
-    return largest.element_size() < 2
+    # torchao's int4 packs eight codes into a 32-bit word, so that no element's size tells.
+    return storage_bytes(iter([linear.weight])) < 2 * weights_of(linear)
 
 
 def _weight_class(linear: Linear) -> str:
@@ -96,16 +97,11 @@ def _weight_class(linear: Linear) -> str:
 
 
 def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Everything that a module itself holds: parameters, buffers, and bitsandbytes' scales."""
+    """Everything that a module itself holds: parameters, buffers, and what its quantization keeps beside them."""
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
-    state = getattr(getattr(module, "weight", None), "quant_state", None)
-    while state is not None:
-        for name in ("absmax", "code", "offset"):
-            tensor = getattr(state, name, None)
-            if tensor is not None:
-                yield tensor
-        state = getattr(state, "state2", None)
+    for loader in LOADERS.values():
+        yield from loader.extra_tensors(module)
 
 
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Checkpoint, DType, Loaded, Progress, Silent, Target
+from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
-from benchmarker.schema.base import Scalar
+from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
 from benchmarker.schema.model import ModelSpec, QuantSpec
 
@@ -37,7 +38,7 @@ def load_model(
     Args:
         model: A hub id, a folder, or a model that ships with benchmarker: `qwen3-small`, or with `load_format="dummy"`
             the shape `qwen3-tiny`.
-        quant: `fp16`, `int8`, `gptq` or `bnb4`.
+        quant: As `--quant`: a name in `quantization.registry.LOADERS`, such as `int8`, or one of its aliases.
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
         dtype: Of what is not quantized.
         options: The loader's own, such as `{"group_size": 64}`.

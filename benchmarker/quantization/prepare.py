@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from benchmarker.checkpoints.find import find_checkpoint
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Target
+from benchmarker.checkpoints.find import find_in_form
+from benchmarker.core.errors import ModelError
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.base import Checkpoint, Progress, Target
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.model import ModelSpec, QuantSpec
 
 
-def prepare_checkpoint(model: ModelSpec, form: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
+def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
     """The checkpoint that the variant's loader takes; the slow part is done once and cached.
 
     Raises:
         BenchmarkerError: The model cannot be had, or not in this form on this device.
     """
-    found = find_checkpoint(model, form, progress=progress, device=device.torch_name)
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
-    return LOADERS[form.quant].prepare(found, loader_options(form), target, progress)
+    return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
+
+
+def find_checkpoint(
+    model: ModelSpec,
+    variant: QuantSpec,
+    *,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> Checkpoint:
+    """The checkpoint that a model and a variant ask for, downloaded or made where need be, and not yet quantized.
+
+    Args:
+        device: Where the model will go, as torch names it. A dummy's random numbers are made there.
+        check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
+
+    Raises:
+        BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
+    """
+    loader = LOADERS[variant.quant]
+    loader.check(loader_options(variant), Target(device, model.dtype))
+    form = Form(loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant))
+    return find_in_form(model, form, progress=progress, device=device, check_config=check_config)
+
+
+def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
+    """Refuse a checkpoint that is quantized already in a way that this quantization does not read.
+
+    Raises:
+        ModelError: Naming the quantization that reads it, if there is one.
+    """
+    stored = config.get("quantization_config")
+    if not isinstance(stored, dict) or LOADERS[quant].reads(stored):
+        return
+    method = str(stored.get("quant_method", "an unnamed method"))
+    able = next((name for name, loader in LOADERS.items() if loader.reads(stored)), None)
+    way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
+    raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")

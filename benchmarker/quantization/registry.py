@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
-from benchmarker.quantization import bnb_4bit as bnb4
-from benchmarker.quantization import fp16
-from benchmarker.quantization import torchao_int8 as int8
+from benchmarker.quantization import bnb_4bit, bnb_8bit, fp16, torchao_int4, torchao_int8
 from benchmarker.quantization.base import Loader, Options
 from benchmarker.quantization.gptq import loader as gptq
 from benchmarker.schema.base import first_problem
@@ -19,20 +18,36 @@ QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
-    "int8": int8.LOADER,
+    "int8": torchao_int8.LOADER,
+    "int4": torchao_int4.LOADER,
     "gptq": gptq.LOADER,
-    "bnb4": bnb4.LOADER,
+    "bnb4": bnb_4bit.LOADER,
+    "bnb8": bnb_8bit.LOADER,
 }
 
 
-def resolved_quant(form: QuantT) -> QuantT:
-    """The form as it came, where there is such a quantization with such options.
+def quant_named(text: str) -> str:
+    """The quantization that goes by this name or alias: `nf4` is `bnb4`.
 
     Raises:
-        FieldError: There is not.
+        FieldError: None does; with those that may be meant.
     """
-    if form.quant not in LOADERS:
-        raise FieldError(f"no loader '{form.quant}'{did_you_mean(form.quant, LOADERS)}", field="quant")
+    if text in LOADERS:
+        return text
+    plain = text.lower().replace("_", "-")
+    for name, loader in LOADERS.items():
+        if plain == name or plain in loader.aliases:
+            return name
+    raise FieldError(f"no loader '{text}'{_instead(plain)}", field="quant")
+
+
+def resolved_quant(form: QuantT) -> QuantT:
+    """The form with the quantization's own name in place of an alias.
+
+    Raises:
+        FieldError: There is no such quantization, or none with such options.
+    """
+    form = form.model_copy(update={"quant": quant_named(form.quant)})
     try:
         loader_options(form)
     except ValidationError as error:
@@ -43,3 +58,14 @@ def resolved_quant(form: QuantT) -> QuantT:
 def loader_options(form: QuantSpec) -> Options:
     """The options as the loader's own type, defaults filled in."""
     return LOADERS[form.quant].options.model_validate(form.options)
+
+
+def _instead(plain: str) -> str:
+    """What may be meant: quantizations of as many bits where the name says how many, else the one spelt alike."""
+    gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
+    bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
+    if bits is None:
+        return did_you_mean(plain, LOADERS)
+    names = ", ".join(name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits)
+    title = "; that is a format of GGUF files" if gguf else ""
+    return f"{title}; in {bits[1]} bit there is {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"

@@ -6,13 +6,17 @@ Half of fp16's bytes are read for each token. torchao keeps the class `Linear` a
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
+from benchmarker.quantization.base import Loaded, Loader, Options, require
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Int8Options(Options):
@@ -41,9 +45,13 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
     # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
+    return Loaded(model, notes=(head_note(model, target),))
+
+
+def head_note(model: PreTrainedModel, target: Target) -> str:
+    """What became of the output layer, for the record."""
     tied = bool(model.config.get_text_config().tie_word_embeddings)
-    head = f"lm_head is not quantized: it stays in {target.dtype}" + (", tied to the embedding" if tied else "")
-    return Loaded(model, notes=(head,))
+    return f"lm_head is not quantized: it stays in {target.dtype}" + (", tied to the embedding" if tied else "")
 
 
 def _check_groups(checkpoint: Checkpoint, options: Int8Options) -> None:
@@ -62,4 +70,7 @@ LOADER: Loader = Loader(
     packages=("torchao",),
     load=load,
     check=check,
+    aliases=("torchao-int8", "int8wo", "int8-weight-only"),
+    bits=(8,),
+    kernels={"aten::_weight_int8pack_mm": "quantized matmul"},
 )

@@ -48,7 +48,7 @@ class Plain(BaseModel):
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4bit'; did you mean 'bnb4'?`.
+    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
 
     Args:
         kind: What was being validated.

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.dummy_tensors import packable_linears
-from benchmarker.checkpoints.find import find_checkpoint
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
 from benchmarker.quality.kept import Whole
 from benchmarker.quality.plan import BASELINE, make_plan
 from benchmarker.quality.scoring import keep, score_against
 from benchmarker.quality.statistics import divergence
-from benchmarker.quantization.base import Silent
 from benchmarker.quantization.load import load_model
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from benchmarker.checkpoints.files import INDEX, SINGLE
-from benchmarker.checkpoints.find import find_checkpoint
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.units import GIB, gib
 from benchmarker.hardware.device import find_device
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.spec import VariantSpec

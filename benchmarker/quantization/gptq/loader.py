@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.read_model import import_libraries, read_model
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.hardware.device import find_device
-from benchmarker.quantization.base import Checkpoint, Loaded, Loader, Options, Progress, Target, require
+from benchmarker.quantization.base import Loaded, Loader, Options, require
 from benchmarker.quantization.gptq.backends import (
     NOT_STORED,
     KernelName,
@@ -139,6 +140,15 @@ LOADER: Loader = Loader(
     load=load,
     check=check,
     prepare=prepare,
-    reads=("gptq",),
+    reads=lambda stored: stored.get("quant_method") == "gptq",
     packing=PACKING,
+    aliases=("gptqmodel", "auto-gptq", "autogptq"),
+    dtypes=("float16", "bfloat16"),
+    bits=(2, 3, 4, 8),
+    kernels={
+        "gptqmodel_exllamav2::gemm_half_q_half": "quantized matmul",
+        "void marlin::Marlin<__half, 256, 1, 8, 8>": "quantized matmul",
+        "gptqmodel::torch_aten_linear": "quantized matmul",
+        "dequant_kernel_248": "dequantize",
+    },
 )

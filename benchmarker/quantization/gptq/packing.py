@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Packing, PlannedLinear, PlannedTensor
 from benchmarker.checkpoints.dummy_tensors import plain_tensor
-from benchmarker.quantization.base import Packing, PlannedLinear, PlannedTensor
 from benchmarker.quantization.gptq.backends import check_shapes
 
 if TYPE_CHECKING:

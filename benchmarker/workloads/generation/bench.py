@@ -7,14 +7,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.find import find_checkpoint, shapes_sha256
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ChangedError, UnsupportedError
 from benchmarker.core.units import gib, seconds
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.base import Checkpoint
+from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.record import Cell, LoadFacts
 from benchmarker.workloads.base import Session
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.hardware.device import Device
 from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
-from benchmarker.quantization.base import Checkpoint
 from benchmarker.schema.quality_words import quality_line
 from benchmarker.workloads.generation.spec import GenerationJob
 

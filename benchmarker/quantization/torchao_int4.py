@@ -1,0 +1,106 @@
+"""Weights in int4 through torchao: groups in a row share a scale and a zero point, activations stay in bfloat16.
+
+The codes are packed in the order in which tensor cores take them (torchao's `tile_packed_to_4d`), which torch's own
+kernel multiplies on NVIDIA GPUs. Packing fills each row up to a multiple of 1024 inputs: a model of 2560 stores 3072,
+and the record's bits a weight count the padding. The embedding, the norms and the output layer stay in bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.quantization.base import Loaded, Loader, Options, require
+from benchmarker.quantization.torchao_int8 import head_note
+
+CAPABILITY = (8, 0)
+"""Lowest compute capability of NVIDIA GPUs with the kernel."""
+
+
+class Int4Options(Options):
+    """int4, with zero points."""
+
+    group_size: Literal[32, 64, 128, 256] = 128
+    """Input channels that share a scale and a zero point."""
+
+
+def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
+    """Refuse all but bfloat16 on an NVIDIA GPU that has the kernel.
+
+    Raises:
+        MissingLibraryError: torchao is not installed.
+        DeviceError: Not on this device.
+        SpecError: Not in this type.
+    """
+    require("int4", "torchao")
+    _check_device(target.device)
+    if target.dtype != "bfloat16":
+        raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "cpu":
+        raise DeviceError("int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too")
+    name = torch.cuda.get_device_name(device)
+    if torch.version.hip is not None:
+        raise DeviceError(f"int4: torchao's kernel needs an NVIDIA GPU; this is {name}. bnb4 and gptq run here too")
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < CAPABILITY:
+        needed = ".".join(map(str, CAPABILITY))
+        raise DeviceError(f"int4: torchao's kernel needs compute capability {needed}; this is {name} ({major}.{minor})")
+
+
+def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Read the weights and quantize each as it arrives on the device.
+
+    Raises:
+        SpecError: The groups do not divide the rows.
+    """
+    from torchao.quantization import Int4WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    check_groups(checkpoint, options)
+    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    how = Int4WeightOnlyConfig(
+        group_size=options.group_size, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+    )
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
+    return Loaded(model, notes=(head_note(model, target),))
+
+
+def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:
+    """Refuse a group size for which torchao would leave a layer in 16 bit without a word.
+
+    Raises:
+        SpecError: It does not divide the rows of every layer.
+    """
+    for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
+        inputs = checkpoint.config.get(key)
+        if isinstance(inputs, int) and inputs % options.group_size:
+            raise SpecError(
+                f"int4: options.group_size={options.group_size} does not divide the model's {title} of {inputs}; "
+                "choose one that does"
+            )
+
+
+LOADER: Loader = Loader(
+    name="int4",
+    summary="torchao int4, weight only, on NVIDIA GPUs",
+    options=Int4Options,
+    packages=("torchao",),
+    load=load,
+    check=check,
+    aliases=("torchao-int4", "int4wo", "int4-weight-only"),
+    dtypes=("bfloat16",),
+    bits=(4,),
+    kernels={
+        "aten::_weight_int4pack_mm": "quantized matmul",
+        "void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>>": (
+            "quantized matmul"
+        ),
+    },
+)

@@ -1,0 +1,90 @@
+"""What quantizations are called, and where the rest of the program must keep up with the registry."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+
+from benchmarker.cli.app import app
+from benchmarker.core.errors import ModelError
+from benchmarker.logs.events import find_events
+from benchmarker.logs.variant import QUANTS, evidence_of_start
+from benchmarker.profiling.categories import category
+from benchmarker.quantization.prepare import check_stored
+from benchmarker.quantization.registry import LOADERS, quant_named
+from benchmarker.workloads.generation.spec import VariantSpec
+
+IN_8_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}
+IN_4_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": True}
+
+
+@pytest.mark.parametrize(("text", "quant"), [("nf4", "bnb4"), ("LLM.int8", "bnb8"), ("torchao_int4", "int4")])
+def test_a_name_that_can_mean_one_thing_is_understood(text, quant):
+    variant = VariantSpec.model_validate({"quant": text, "runtime": "compile"})
+    assert (variant.quant, variant.name) == (quant, f"{quant} compile")
+
+
+def test_no_two_quantizations_go_by_one_name():
+    names = [name for loader in LOADERS.values() for name in (loader.name, *loader.aliases)]
+    assert len(names) == len(set(names))
+    assert [loader.name for loader in LOADERS.values()] == list(LOADERS)
+    assert all(quant_named(alias) == loader.name for loader in LOADERS.values() for alias in loader.aliases)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("4bit", "no loader '4bit'; in 4 bit there is int4, gptq, bnb4"),
+        ("8-bit", "no loader '8-bit'; in 8 bit there is int8, gptq, bnb8"),
+        ("q4_k_m", "no loader 'q4_k_m'; that is a format of GGUF files; in 4 bit there is int4, gptq, bnb4"),
+        ("q6_k", "no loader 'q6_k'; that is a format of GGUF files; there is bnb4, bnb8, fp16, gptq, int4, int8"),
+        ("bnb-4", "no loader 'bnb-4'; did you mean 'bnb4'?"),
+    ],
+)
+def test_a_name_that_can_mean_several_things_lists_them(text, line):
+    with pytest.raises(ValueError, match="no loader") as caught:
+        quant_named(text)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(("stored", "able"), [(IN_8_BIT, "bnb8"), (IN_4_BIT, "bnb4")])
+def test_a_bitsandbytes_checkpoint_is_read_by_one_of_the_two_and_the_other_names_it(stored, able):
+    config = {"quantization_config": stored}
+    check_stored(able, "some/model", config)
+    for quant in LOADERS.keys() - {able}:
+        with pytest.raises(ModelError) as caught:
+            check_stored(quant, "some/model", config)
+        assert str(caught.value) == (
+            f"some/model: quantized already (bitsandbytes), which --quant {quant} cannot take; "
+            f"use --quant {able}, or an unquantized checkpoint"
+        )
+
+
+@pytest.mark.parametrize(
+    ("quant", "kernel", "purpose"),
+    [(quant, name, purpose) for quant, loader in LOADERS.items() for name, purpose in loader.kernels.items()],
+)
+def test_what_a_loaders_kernels_are_for_is_told_from_their_names(quant, kernel, purpose):
+    assert category(kernel) == purpose, f"{quant}: add a rule to profiling/categories.py"
+
+
+def test_every_quantized_form_names_its_kernels():
+    assert [name for name, loader in LOADERS.items() if not loader.kernels] == ["fp16"]
+
+
+def test_a_log_may_be_of_every_quantization():
+    assert set(QUANTS) == set(LOADERS)
+
+
+@pytest.mark.parametrize("quant", LOADERS)
+def test_a_log_of_this_program_is_of_the_variant_that_its_first_line_names(quant):
+    (event,) = find_events([f"{quant} compile: Qwen/Qwen3-4B on NVIDIA H100"])
+    evidence = evidence_of_start(event)
+    assert evidence is not None
+    assert evidence.quant == quant
+
+
+def test_the_help_of_quant_names_them_all():
+    (option,) = [parameter for parameter in get_command(app).commands["run"].params if parameter.name == "quant"]
+    first, last = [*LOADERS][:-1], [*LOADERS][-1]
+    assert option.help == f"{', '.join(first)} or {last}."
