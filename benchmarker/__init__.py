@@ -23,8 +23,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BenchmarkerError": "core.errors",
-    "Grid": "workloads.generation.spec",
     "Generator": "engines.generator",
+    "Grid": "workloads.generation.spec",
     "ModelBenchmarker": "workloads.generation.benchmark",
     "Procedure": "schema.experiment",
     "compare": "comparison.compare",

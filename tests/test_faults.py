@@ -8,6 +8,7 @@ import pytest
 
 from benchmarker.sweep.child import Ended
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
+from benchmarker.workloads.generation import WORKLOAD as GENERATION
 from benchmarker.workloads.generation.spec import Grid
 from tests.records import record
 

@@ -47,7 +47,7 @@ def test_an_option_that_an_engine_does_not_have_is_refused() -> None:
 def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:
     assert job_of(config=CONFIG, variant="gptq").variant.name == "gptq"
     assert job_of(config=CONFIG, variant="gptq", options=["kernel=torch"]).variant.name == "gptq kernel=torch"
-    assert job_of(config=CONFIG, variant="gptq", form={"runtime": "compile"}).variant.name == "gptq compile"
+    assert job_of(config=CONFIG, variant="gptq", form={"engine": "compile"}).variant.name == "gptq compile"
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -26,7 +26,7 @@ def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **qua
     """`benchmarker run --quality quick`, in this process."""
     job = job_of(
         model={"id": str(folder), "dtype": "bfloat16"},
-        form={"quant": quant, "runtime": runtime},
+        form={"quant": quant, "engine": runtime},
         grid={"prompt_tokens": [3], "new_tokens": [2]},
         procedure={"runs": 1, "warmup": 1, "warmup_limit": 1, "profile": False, "limits": False},
         quality={"size": "quick", **quality},

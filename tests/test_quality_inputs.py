@@ -37,7 +37,7 @@ def plan(folder: Path, quant: str = "int8", **quality: object) -> Plan:
     model, variant = ModelSpec(id=str(folder)), VariantSpec(name=quant, quant=quant)
     checkpoint = find_checkpoint(model, variant)
     return make_plan(
-        spec, model, variant, checkpoint=checkpoint, tokenizer=load_tokenizer(checkpoint), progress=Silent()
+        spec, model, variant, name=quant, checkpoint=checkpoint, tokenizer=load_tokenizer(checkpoint), progress=Silent()
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.keys import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
+from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec
 from tests.jobs import job_with
 from tests.records import environment
@@ -130,5 +131,5 @@ def test_the_shipped_configs_are_valid() -> None:
 
 @pytest.mark.parametrize(("key", "name"), [("runtime", "graph"), ("runtime", "cuda_graph"), ("engine", "graph")])
 def test_older_words_for_an_engine_are_todays(key: str, name: str) -> None:
-    variant = VariantSpec.model_validate({"quant": "int8", key: name})
+    variant = resolve(VariantSpec.model_validate({"quant": "int8", key: name}))
     assert (variant.engine, variant.runtime, variant.name) == ("cuda_graph", "cuda_graph", "int8 cuda_graph")

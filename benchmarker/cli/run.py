@@ -142,8 +142,14 @@ class RunCommand(TyperCommand):
         words = f"{info_name} {args[0]}" if len(rest) < len(args) else info_name
         return command_of(run_workload, workload).make_context(words, rest, parent, **extra)
 
-    def get_params(self, ctx: Any) -> Any:
-        return command_of(run_workload, _workload_and_rest([])[0]).get_params(ctx)
+    @property
+    def params(self) -> Any:
+        """Those of the default workload: what the documents and a shell's completion list."""
+        return command_of(run_workload, _workload_and_rest([])[0]).params
+
+    @params.setter
+    def params(self, ignored: Any) -> None:
+        """The function that typer reads has none."""
 
 
 def run_command() -> None:

@@ -95,7 +95,13 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
     checkpoint = find_checkpoint(spec, BASELINE)
     tokenizer = load_tokenizer(checkpoint)
     plan = make_plan(
-        QualitySpec(size=size), spec, BASELINE, checkpoint=checkpoint, tokenizer=tokenizer, progress=Silent()
+        QualitySpec(size=size),
+        spec,
+        BASELINE,
+        name="fp16",
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        progress=Silent(),
     )
     windows, dtype = plan.windows, getattr(torch, DTYPE)
     kept = Whole(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
