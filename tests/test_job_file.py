@@ -32,7 +32,7 @@ from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.sweep.sweep import Seams, Settings
 from benchmarker.workloads.generation.bench import _check_commit as check_commit
 from benchmarker.workloads.generation.job_facts import inputs
-from benchmarker.workloads.generation.spec import VariantSpec
+from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from tests.faults.stage import Stage
 from tests.jobs import job_with
 from tests.records import cell, environment, record, save
@@ -182,7 +182,9 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
     ):
         check_unchanged(job, environment(packages={"torch": "2.12.0"}))
     with pytest.raises(ChangedError, match="the files of the model or the job file changed since"):
-        check_unchanged(job.model_copy(update={"model": ModelSpec(id="another")}), environment())
+        check_unchanged(
+            job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
+        )
     monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
     monkeypatch.setattr("benchmarker.execution.keys.__version__", "9.9")
     with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
