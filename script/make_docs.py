@@ -25,7 +25,7 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.limits import limit_table
 from benchmarker.report.sheets import limit_rows, sheets
 from benchmarker.schema.base import Plain
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import Experiment
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ Line = tuple[str, ...]
 
 def pages() -> dict[str, str]:
     """Every generated file by its path in the repository."""
-    schema = json.dumps(RunRecord.model_json_schema(), indent=1, ensure_ascii=False)
+    schema = json.dumps(GenerationRecord.model_json_schema(), indent=1, ensure_ascii=False)
     return {
         "docs/options.md": options_page(),
         "docs/config.md": config_page(),
@@ -150,7 +150,7 @@ def record_page() -> str:
         "joules, counts), with the raw samples: every number in every table follows from it, and `benchmarker verify` "
         "checks that. `null` means not measured. The same as JSON Schema: [record.schema.json](record.schema.json).",
     ]
-    for place, kind in _kinds(RunRecord, ""):
+    for place, kind in _kinds(GenerationRecord, ""):
         parts.append(f"## {f'`{place}`' if place else 'Top level'}")
         parts += _paragraphs(kind.__doc__ or "")[:1]
         parts.append(

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation
-from benchmarker.schema.record import Kernel, Profile, RunRecord
-from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.profile import Kernel, KernelTime, Section
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 from tests.records import cell, load, profile, record
 
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Iter&)"
@@ -33,28 +34,29 @@ def kernel(name: str, *, ms: float, calls: int = 252) -> Kernel:
         name=name,
         calls=calls * (TOKENS + 1),
         total_s=ms * (TOKENS + 1) / 1e3,
-        decode_calls=calls * TOKENS,
-        decode_s=ms * TOKENS / 1e3,
+        sections={
+            "prefill": KernelTime(calls=calls, total_s=ms / 1e3),
+            "decode": KernelTime(calls=calls * TOKENS, total_s=ms * TOKENS / 1e3),
+        },
     )
 
 
-def split_profile(*kernels: Kernel, busy_ms: float | None = None, **fields: object) -> Profile:
+def split_profile(*kernels: Kernel, busy_ms: float | None = None, **fields: object) -> GenerationProfile:
     """A profile that tells prefill and decode apart."""
     kernel_s = sum(one.total_s for one in kernels)
-    decode_s = sum(one.decode_s or 0.0 for one in kernels) if busy_ms is None else busy_ms * TOKENS / 1e3
+    decode_s = sum(one.sections["decode"].total_s for one in kernels) if busy_ms is None else busy_ms * TOKENS / 1e3
     return profile(
         kernels=kernels,
         kernel_s=kernel_s,
         busy_s=decode_s * (TOKENS + 1) / TOKENS,
         span_s=2.0,
         latency_s=2.0,
-        decode_busy_s=decode_s,
-        decode_span_s=1.86,
+        sections={"prefill": Section(busy_s=decode_s / TOKENS), "decode": Section(busy_s=decode_s, span_s=1.86)},
         **fields,
     )
 
 
-def demand(weight_gb: float = 8.0, **fields: object) -> Demand:
+def demand(weight_gb: float = 8.0, **fields: object) -> GenerationDemand:
     facts = {
         "weight_bytes": round(weight_gb * 1e9),
         "kv_bytes_per_token": 147_456,
@@ -64,7 +66,7 @@ def demand(weight_gb: float = 8.0, **fields: object) -> Demand:
         "prefill_flops": 200_000_000_000,
         **fields,
     }
-    return Demand(**facts)
+    return GenerationDemand(**facts)
 
 
 def run(
@@ -72,9 +74,9 @@ def run(
     *kernels: Kernel,
     tpot_ms: float,
     weight_gb: float | None = 8.0,
-    profiled: Profile | None = None,
+    profiled: GenerationProfile | None = None,
     **fields: object,
-) -> RunRecord:
+) -> GenerationRecord:
     """A run whose token takes so long, with the device's limits unless `weight_gb` is None."""
     times = [tpot_ms * 100 / 1e3] * 5
     return record(
@@ -86,7 +88,7 @@ def run(
     )
 
 
-def explained(one: RunRecord, *more: RunRecord) -> Explanation:
+def explained(one: GenerationRecord, *more: GenerationRecord) -> Explanation:
     found = explain(one.variant.name, [one, *more])
     assert isinstance(found, Explanation), found
     return found

@@ -8,7 +8,7 @@ from typing import Literal
 
 from benchmarker.hardware.device import Peak
 from benchmarker.hardware.gpu import GpuState
-from benchmarker.schema.record import Sample
+from benchmarker.workloads.generation.record import GenerationSample
 
 
 class FakeDevice:
@@ -92,7 +92,7 @@ class Timeline:
         self._latencies_s = list(latencies_s)
         self.repeats = 0
 
-    def __call__(self) -> Sample:
+    def __call__(self) -> GenerationSample:
         latency_s = self._latencies_s[min(self.repeats, len(self._latencies_s) - 1)]
         self.repeats += 1
-        return Sample(latency_s=latency_s, new_tokens=10)
+        return GenerationSample(latency_s=latency_s, new_tokens=10)

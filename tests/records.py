@@ -6,31 +6,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarker.core.errors import ErrorKind
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.environment import DeviceFacts, Environment
+from benchmarker.schema.model_facts import LoadFacts, ModelFacts
+from benchmarker.schema.profile import Kernel
 from benchmarker.schema.quality import Divergence, Quality
-from benchmarker.schema.record import (
-    Cell,
-    DeviceFacts,
-    Environment,
-    Kernel,
-    LoadFacts,
-    Memory,
-    ModelFacts,
-    Profile,
-    RunRecord,
-    RuntimeFacts,
-    Sample,
-    VariantFacts,
-)
+from benchmarker.schema.record import Memory, Missing
 from benchmarker.schema.record_io import write_record
+from benchmarker.workloads.generation.record import (
+    GenerationCell,
+    GenerationProfile,
+    GenerationRecord,
+    GenerationSample,
+    GenerationVariant,
+)
 
 PARAMETERS = 4_022_468_096
 PROMPT = "6f3c" * 16
 
 
-def sample(latency_s: float = 1.4, *, new_tokens: int = 50, ttft_s: float | None = None, **fields: Any) -> Sample:
+def sample(
+    latency_s: float = 1.4, *, new_tokens: int = 50, ttft_s: float | None = None, **fields: Any
+) -> GenerationSample:
     """A repeat whose first token takes as long as each of the others, unless said."""
     first_s = latency_s / new_tokens if ttft_s is None else ttft_s
-    return Sample(
+    return GenerationSample(
         latency_s=latency_s,
         ttft_s=first_s,
         tpot_s=(latency_s - first_s) / (new_tokens - 1) if new_tokens > 1 else None,
@@ -46,20 +47,22 @@ def cell(
     new_tokens: int = 50,
     batch_size: int = 1,
     **fields: Any,
-) -> Cell:
+) -> GenerationCell:
     """A cell with one timed repeat per latency."""
     samples = tuple(sample(latency_s, new_tokens=new_tokens) for latency_s in latencies_s)
     defaults: dict[str, Any] = {
         "status": "ok",
-        "prompt_sha256": PROMPT,
+        "inputs_sha256": PROMPT,
         "samples": samples,
         "memory": Memory(peak_allocated_bytes=8_150_000_000, peak_reserved_bytes=8_300_000_000),
         "first_tokens": (1, 2, 3),
     }
-    return Cell(prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch_size=batch_size, **{**defaults, **fields})
+    return GenerationCell(
+        prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch_size=batch_size, **{**defaults, **fields}
+    )
 
 
-def failed_cell(status: str, reason: str, **shape: int) -> Cell:
+def failed_cell(status: str, reason: str, **shape: int) -> GenerationCell:
     return cell((), status=status, reason=reason, memory=Memory(), first_tokens=(), **shape)
 
 
@@ -114,7 +117,7 @@ def load(*, load_s: float = 12.3, weight_bytes: int = 8_044_936_192, **fields: A
     return LoadFacts(load_s=load_s, weight_bytes=weight_bytes, **{**defaults, **fields})
 
 
-def profile(**fields: Any) -> Profile:
+def profile(**fields: Any) -> GenerationProfile:
     defaults: dict[str, Any] = {
         "by": "device",
         "prompt_tokens": 26,
@@ -129,19 +132,19 @@ def profile(**fields: Any) -> Profile:
             Kernel(name="elementwise_kernel", calls=2000, total_s=0.125),
         ),
     }
-    return Profile(**{**defaults, **fields})
+    return GenerationProfile(**{**defaults, **fields})
 
 
 def record(
     quant: str = "fp16",
-    *cells: Cell,
+    *cells: GenerationCell,
     name: str | None = None,
     runtime: str = "eager",
     options: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
     round_number: int = 0,
     **fields: Any,
-) -> RunRecord:
+) -> GenerationRecord:
     """A complete run of one variant; of one ordinary cell if none is given.
 
     Args:
@@ -156,16 +159,21 @@ def record(
         "environment": environment(),
         "procedure": {"warmup": 3, "runs": next((len(one.samples) for one in cells if one.samples), 5)},
         "load": load(),
-        "runtime": RuntimeFacts(name=runtime, tokens_read="each", kv_cache="dynamic"),
+        "engine": EngineFacts(name=runtime, tokens_read="each", kv_cache="dynamic"),
         "cells": cells or (cell(),),
         "reproduce": f"benchmarker run --quant {quant}",
     }
-    return RunRecord(
+    return GenerationRecord(
         round=round_number,
         model=ModelFacts(**facts),
-        variant=VariantFacts(name=name or quant, quant=quant, runtime=runtime, options=dict(options or {})),
+        variant=GenerationVariant(name=name or quant, quant=quant, runtime=runtime, options=dict(options or {})),
         **{**defaults, **fields},
     )
+
+
+def missing(reason: str, kind: ErrorKind = "other") -> Missing:
+    """Why something that was asked for is not there."""
+    return Missing(error_kind=kind, reason=reason)
 
 
 def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6, **fields: Any) -> Quality:
@@ -216,13 +224,13 @@ def baseline_quality() -> Quality:
     return made.model_copy(update={"is_baseline": True, "against": made.noise})
 
 
-def failed_record(quant: str, reason: str, **fields: Any) -> RunRecord:
+def failed_record(quant: str, reason: str, **fields: Any) -> GenerationRecord:
     """A run that failed before it could measure."""
     one = record(quant, cells=(), status="failed", reason=reason, load=None, **fields)
-    return one.model_copy(update={"runtime": None})
+    return one.model_copy(update={"engine": None})
 
 
-def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[RunRecord]:
+def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[GenerationRecord]:
     """One record a round, whose median is the given latency."""
     return [
         record(quant, cell([0.999 * latency_s, latency_s, 1.001 * latency_s]), round_number=number, **fields)
@@ -230,7 +238,7 @@ def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[RunR
     ]
 
 
-def save(folder: Path, *records: RunRecord) -> Path:
+def save(folder: Path, *records: GenerationRecord) -> Path:
     """Write records as a sweep would, and return the folder."""
     for index, one in enumerate(records):
         write_record(one, folder / f"{index:03}.json")

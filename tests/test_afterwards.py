@@ -17,14 +17,16 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import Device
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.record import RuntimeFacts
+from benchmarker.schema.profile import Profile
+from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation import after_timing as afterwards
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.fakes import FakeDevice
-from tests.records import cell, profile, record
+from tests.records import cell, missing, profile, record
 from tests.test_engines_graph import Rerun
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -39,7 +41,7 @@ def terminal() -> Terminal:
 
 
 def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker:
-    facts = RuntimeFacts(name="graph", tokens_read="end", kv_cache="static", graph_kernels=in_graph)
+    facts = EngineFacts(name="graph", tokens_read="end", kv_cache="static", graph_kernels=in_graph)
     runtime = SimpleNamespace(kernels_per_token=lambda count: kernels, facts=lambda: facts)
     device = SimpleNamespace(kind="cuda")
     return cast("ModelBenchmarker", SimpleNamespace(device=device, source=runtime, step=lambda point: lambda: None))
@@ -56,7 +58,7 @@ def test_a_graph_that_misses_kernels_makes_its_cells_invalid() -> None:
     changed = counted(1792, 2044.0)
     assert [one.status for one in changed["cells"]] == ["invalid", "oom_gpu"]
     assert changed["cells"][0].reason == "the graph holds 1,792 of the 2,044 kernels of a step"
-    assert changed["runtime"].kernels_per_token == 2044.0
+    assert changed["engine"].kernels_per_token == 2044.0
 
 
 @pytest.mark.parametrize(("in_graph", "kernels"), [(2044, 2044.0), (None, 2044.0), (2044, None)])
@@ -94,7 +96,7 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
     cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]
     changed = kernels_counted(job_of(grid), record("fp16", *cells), subject, terminal())
-    assert changed["runtime"].kernels_per_token == 1
+    assert changed["engine"].kernels_per_token == 1
     assert set(seen) == {2}
 
 
@@ -133,14 +135,17 @@ def _board(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(torch.OutOfMemoryError(f"{FULL}\nmore"), FULL), (UnsupportedError("no such graph"), "no such graph")],
+    [
+        (torch.OutOfMemoryError(f"{FULL}\nmore"), missing(FULL, "oom_gpu")),
+        (UnsupportedError("no such graph"), missing("no such graph", "unsupported")),
+    ],
     ids=["no room", "not supported"],
 )
 def test_what_cannot_be_had_or_has_no_room_is_a_reason_and_the_run_goes_on(
-    step: str, error: Exception, said: str
+    step: str, error: Exception, said: Missing
 ) -> None:
-    reason = {"no_energy": f"no energy: {said}"} if step == "count energy" else {"no_profile": said}
-    assert STEPS[step](refusing(error)) == reason
+    field = "no_energy" if step == "count energy" else "no_profile"
+    assert STEPS[step](refusing(error)) == {field: said}
 
 
 @pytest.mark.usefixtures("_board")
@@ -152,8 +157,8 @@ def test_any_other_error_is_ours_and_stays_one(step: str) -> None:
 
 def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     made = profile()
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(afterwards, "profile_generation", lambda step, **given: told.update(given) or made)
+    base = Profile(**{name: value for name, value in made if name in Profile.model_fields})
+    monkeypatch.setattr(afterwards, "profile_step", lambda step, **given: base)
     subject = cast(
         "ModelBenchmarker",
         SimpleNamespace(
@@ -162,8 +167,11 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
             prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
         ),
     )
-    assert STEPS["profile"](subject) == {"profile": made, "no_profile": None}
+    assert STEPS["profile"](subject) == {
+        "profile": made.model_copy(update={"new_tokens": 32, "depth": 0}),
+        "no_profile": None,
+    }
     job = job_of(Grid(prompt_tokens=(26,), new_tokens=(100,), depth=(0, 64)))
-    profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())
+    deep = profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())["profile"]
     # What it is a profile of is told with it: another depth has another verdict.
-    assert [told[name] for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")] == [26, 32, 1, 64]
+    assert (deep.prompt_tokens, deep.new_tokens, deep.batch_size, deep.depth) == (26, 32, 1, 64)

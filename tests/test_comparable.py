@@ -58,7 +58,7 @@ def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
 
 
 def test_another_prompt_is_another_measurement(tmp_path):
-    save(tmp_path, record("fp16"), record("int8", cell(prompt_sha256="e" * 64)))
+    save(tmp_path, record("fp16"), record("int8", cell(inputs_sha256="e" * 64)))
     assert "prompt of 26 tokens (prompt_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee" in refusal(tmp_path)
 
 
@@ -118,8 +118,8 @@ def test_rounds_on_two_devices_are_not_paired(tmp_path):
 
 
 def test_a_record_of_the_second_text_alone_is_held_against_the_second_text(tmp_path):
-    both = record("fp16", cell(prompt_sha256="a" * 64, text=0), cell([2.0] * 5, prompt_sha256="b" * 64, text=1))
-    second = record("fp16", cell([2.0] * 5, prompt_sha256="b" * 64, text=1), round_number=1)
+    both = record("fp16", cell(inputs_sha256="a" * 64, text=0), cell([2.0] * 5, inputs_sha256="b" * 64, text=1))
+    second = record("fp16", cell([2.0] * 5, inputs_sha256="b" * 64, text=1), round_number=1)
     save(tmp_path, both, second)
     rows = {row.cell.text: row for row in compare([tmp_path]).rows if row.cell}
     assert [rows[0].rounds, rows[1].rounds] == [1, 2]

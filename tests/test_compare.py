@@ -223,7 +223,7 @@ def test_a_round_that_crashed_does_not_take_the_others_with_it(tmp_path):
 
 
 def test_two_texts_of_the_same_length_are_two_cells(tmp_path):
-    texts = [cell([1.0], prompt_sha256="a" * 64), cell([2.0], prompt_sha256="b" * 64)]
+    texts = [cell([1.0], inputs_sha256="a" * 64), cell([2.0], inputs_sha256="b" * 64)]
     save(tmp_path, record("fp16", *texts))
     assert [row["latency_s"] for row in to_rows(compare([tmp_path]))] == [1.0, 2.0]
 

@@ -13,7 +13,7 @@ import typer
 
 from benchmarker.cli.app import app
 from benchmarker.comparison.verify import verify
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +65,7 @@ def test_every_command_and_option_exists(page):
 
 def test_the_schema_names_every_field_of_a_record():
     schema = json.loads((DOCS / "record.schema.json").read_text())
-    assert set(schema["properties"]) == set(RunRecord.model_fields)
+    assert set(schema["properties"]) == set(GenerationRecord.model_fields)
     assert set(json.loads(record().model_dump_json())) <= set(schema["properties"])
 
 

@@ -7,14 +7,14 @@ import pytest
 from benchmarker.comparison.compare import compare_records
 from benchmarker.comparison.drift import find_drift
 from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, record
 
 MINUTE_S = 60.0
 CHANCE = (1.001, 0.998, 1.002, 0.999, 1.0, 1.001, 0.999, 1.0, 0.998, 1.002)
 
 
-def sweep(*, per_round: float) -> list[RunRecord]:
+def sweep(*, per_round: float) -> list[GenerationRecord]:
     """Five rounds of two variants in turns, a minute each; every round takes so much longer than the one before."""
     found = []
     for position, chance in enumerate(CHANCE):

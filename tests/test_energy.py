@@ -12,9 +12,9 @@ from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
 from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.record import Energy, EnergyWindow
+from benchmarker.schema.energy import Energy, EnergyWindow
 from tests.fakes import FakeGpu
-from tests.records import cell, failed_cell, record, rounds, save
+from tests.records import cell, failed_cell, missing, record, rounds, save
 
 IDLE_W, BUSY_W = 100.0, 300.0
 
@@ -148,9 +148,9 @@ def test_rounds_give_an_interval_and_a_variant_without_energy_a_dash(tmp_path):
 
 
 def test_a_reason_for_no_energy_is_a_caveat_once(tmp_path):
-    why = "no energy: this board or its driver has no energy counter"
+    why = missing("this board or its driver has no energy counter", "device")
     text = to_markdown(compare([save(tmp_path, record("fp16", no_energy=why), record("int8", no_energy=why))]))
-    assert f"- fp16, int8: {why}." in text
+    assert f"- fp16, int8: no energy: {why.reason}." in text
 
 
 class FakeLibrary:

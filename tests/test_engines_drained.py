@@ -20,13 +20,13 @@ from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import Captured
 from benchmarker.engines.torch_engine import Decoded
-from benchmarker.schema.record import Sample
 from benchmarker.workloads.generation import benchmark as workload
+from benchmarker.workloads.generation.record import GenerationSample
 from tests.fakes import FakeDevice
 from tests.test_engines_graph import Rerun
 
 
-def sample_of(decoded: Decoded) -> Sample:
+def sample_of(decoded: Decoded) -> GenerationSample:
     """Times as the workload reads them."""
     times = (decoded.start_ns, decoded.first_ns, decoded.last_ns, decoded.end_ns)
     return workload.sample_of(Generation(tuple(map(tuple, decoded.tokens.tolist())), *times))

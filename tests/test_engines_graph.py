@@ -26,7 +26,7 @@ from benchmarker.engines.graph_capture import WARM_STEPS, Captured, operation
 from benchmarker.engines.graph_driver import Driver
 from benchmarker.engines.static_cache import Filled, StaticKVLayer
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.schema.record import StepFacts
+from benchmarker.schema.engine_facts import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10

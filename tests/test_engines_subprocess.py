@@ -164,7 +164,7 @@ def test_one_registry_line_makes_it_an_engine_of_run(
     record = Run(job, Terminal(quiet=True)).execute()
     assert (record.status, record.variant.runtime, record.load) == ("complete", "echo", None)
     assert len(record.cells[0].first_tokens) == 4
-    assert record.runtime is not None
-    assert record.runtime.engine_version == "9"
+    assert record.engine is not None
+    assert record.engine.engine_version == "9"
     with pytest.raises(UnsupportedError, match=r"^echo: int8 is not a form that it knows$"):
         Run(replace(job, variant=job.variant.model_copy(update={"quant": "int8"})), Terminal(quiet=True)).execute()

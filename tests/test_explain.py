@@ -8,10 +8,11 @@ from benchmarker.comparison.compare import compare_records
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.kernels_used import PACKED
-from benchmarker.schema.record import Kernel, RuntimeFacts
+from benchmarker.schema.profile import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
-from tests.records import cell, cpu_environment, load, profile, record, sample
+from tests.records import cell, cpu_environment, load, missing, profile, record, sample
 
 
 def test_the_parts_of_a_token_add_up_to_its_measured_time() -> None:
@@ -40,10 +41,16 @@ def test_weights_that_stay_in_the_cache_are_read_faster_than_the_bandwidth() -> 
     assert "matrix products beyond that" not in parts(found)
 
 
+def with_time_alone(one: Kernel, *, share: float) -> Kernel:
+    """The kernel with that share of its decoding time to itself."""
+    decode = one.sections["decode"]
+    alone = decode.model_copy(update={"alone_s": share * decode.total_s})
+    return one.model_copy(update={"sections": one.sections | {"decode": alone}})
+
+
 def test_of_kernels_that_overlap_each_has_the_time_in_which_no_earlier_one_ran() -> None:
     product, norm = kernel("nvjet_a", ms=5.0), kernel("triton_red_fused_mean_rsqrt", ms=2.0)
-    waiting = norm.model_copy(update={"decode_alone_s": norm.decode_s / 4})
-    alone = product.model_copy(update={"decode_alone_s": product.decode_s})
+    waiting, alone = with_time_alone(norm, share=1 / 4), with_time_alone(product, share=1)
     found = explained(run("fp16", tpot_ms=6.0, weight_gb=None, profiled=split_profile(alone, waiting, busy_ms=5.5)))
     assert parts(found) == {
         "matrix products": 5.0, "norms, rotary, elementwise": 0.5, "gaps (launches, host)": 0.5,
@@ -186,8 +193,8 @@ def test_only_our_product_of_packed_words_takes_the_place_of_a_torch_fallback(pr
         quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}
     )
     made = run("gptq", kernel("words_kernel", ms=2.0), tpot_ms=2.5, load=facts, runtime="compile")
-    own = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", own_products=products)
-    found = explained(made.model_copy(update={"runtime": own}))
+    own = EngineFacts(name="compile", tokens_read="end", kv_cache="static", own_products=products)
+    found = explained(made.model_copy(update={"engine": own}))
     assert bool(found.proof.warnings) == warned
 
 
@@ -277,7 +284,9 @@ def test_a_variant_without_a_profile_says_why_it_is_not_explained() -> None:
     found = explain("fp16", [record("fp16")])
     assert isinstance(found, NotExplained)
     assert found.why == "it has no profile: left out, or the run ended before it"
-    failed = explain("fp16", [record("fp16", no_profile="profile: the profiler recorded no kernel", load=None)])
+    failed = explain(
+        "fp16", [record("fp16", no_profile=missing("profile: the profiler recorded no kernel"), load=None)]
+    )
     assert failed == NotExplained("fp16", "profile: the profiler recorded no kernel")
 
 
@@ -309,7 +318,9 @@ def test_a_profile_of_a_faster_process_says_that_it_was() -> None:
 
 def test_a_prompt_that_was_profiled_slower_than_it_was_timed_tells_nothing() -> None:
     profiled = split_profile(*FP16, kernel("aten_prompt_gemm", ms=0.1))
-    slow = profiled.model_copy(update={"busy_s": profiled.busy_s + 0.03})
+    prompt = profiled.sections["prefill"]
+    longer = prompt.model_copy(update={"busy_s": prompt.busy_s + 0.03})
+    slow = profiled.model_copy(update={"sections": profiled.sections | {"prefill": longer}})
     found = explained(run("fp16", *FP16, tpot_ms=28.0, profiled=slow))
     assert found.prefill == (
         "prefill of 26 tokens: 28.00 ms to the first token; the profiled one took longer than that in its kernels "

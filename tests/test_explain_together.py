@@ -11,12 +11,13 @@ from benchmarker.cli.app import app
 from benchmarker.comparison.compare import compare_records, to_markdown
 from benchmarker.explain.break_even import Cost, break_even, cost_of
 from benchmarker.report.html.page import to_html
-from benchmarker.schema.record import RunRecord, RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run
 from tests.records import load, record, save
 
 
-def pair(*, rounds: int = 1) -> list[RunRecord]:
+def pair(*, rounds: int = 1) -> list[GenerationRecord]:
     return [
         made
         for number in range(rounds)
@@ -95,7 +96,9 @@ def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured
     )
 
 
-def costly(quant: str, *, tpot_ms: float, load_s: float, quantize_s: float | None = None, number: int) -> RunRecord:
+def costly(
+    quant: str, *, tpot_ms: float, load_s: float, quantize_s: float | None = None, number: int
+) -> GenerationRecord:
     kernels = FP16 if quant == "fp16" else INT8
     facts = load(load_s=load_s, quantize_s=quantize_s)
     return run(quant, *kernels, tpot_ms=tpot_ms + 0.001 * number, load=facts, round_number=number)
@@ -126,17 +129,17 @@ def test_a_variant_that_is_not_really_faster_never_pays() -> None:
 
 
 def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
-    def facts(setup_s: float, state: str | None) -> RuntimeFacts:
-        return RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=state)
+    def facts(setup_s: float, state: str | None) -> EngineFacts:
+        return EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=state)
 
     cold, warm = (
-        record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"runtime": facts(*given)})
+        record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(*given)})
         for given in ((80.0, "cold"), (20.0, "warm"))
     )
     assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
     assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
     assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)
-    unknown = record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"runtime": facts(38.0, None)})
+    unknown = record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(38.0, None)})
     assert cost_of([unknown]) == Cost(cold_s=None, warm_s=None)
 
 

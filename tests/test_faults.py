@@ -37,8 +37,8 @@ def test_however_a_child_ends_nothing_is_wrong_if_its_record_is_complete(how: st
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ("by itself", Fault("error", "exit 0: a last line")),
-        ("with an error", Fault("error", "exit 1: a last line")),
+        ("by itself", Fault("other", "exit 0: a last line")),
+        ("with an error", Fault("other", "exit 1: a last line")),
         ("by a signal", Fault("crash", "the process died of SIGSEGV")),
         ("for want of memory", Fault("oom_host", "the system ran out of memory and killed the process")),
         ("too late", Fault("timeout", "the cell took more than 5 s")),
@@ -50,7 +50,7 @@ def test_a_child_that_ends_before_its_record_is_complete_has_a_fault(how: str, e
 
 def test_a_record_that_cannot_be_read_is_a_fault_whatever_it_said_before() -> None:
     problem = "a.json: not valid JSON"
-    assert fault_of(ended(), record("fp16"), problem=problem, last_line=None) == Fault("error", problem)
+    assert fault_of(ended(), record("fp16"), problem=problem, last_line=None) == Fault("results", problem)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_record_that_cannot_be_read_is_a_fault_whatever_it_said_before() -> No
         Fault("oom_gpu", "OutOfMemoryError: CUDA out of memory"),
         Fault("crash", "the process died of SIGSEGV"),
         Fault("timeout", "the cell took more than 5 s"),
-        Fault("error", "RuntimeError: shapes do not match"),
+        Fault("other", "RuntimeError: shapes do not match"),
     ],
 )
 def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_one(fault: Fault | None) -> None:
@@ -79,6 +79,6 @@ def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_on
 
 
 def test_a_cell_that_took_the_process_with_it_is_given_up_and_the_next_is_tried() -> None:
-    fault = Fault("error", "RuntimeError: shapes do not match")
+    fault = Fault("other", "RuntimeError: shapes do not match")
     decision = decide((0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS, workload=GENERATION)
     assert decision == Decision({1: fault}, (2, 3), is_final=True)

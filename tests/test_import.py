@@ -11,8 +11,10 @@ from benchmarker.comparison.compare import compare, to_rows
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
 from benchmarker.logs.import_log import import_log, write_imports
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.schema.record import DeviceFacts, Memory, RunRecord, Sample
+from benchmarker.schema.environment import DeviceFacts
+from benchmarker.schema.record import Memory
 from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationSample
 from tests.records import record, save
 
 REFERENCE = Path(__file__).parent / "data" / "reference-log.md"
@@ -42,7 +44,7 @@ def log(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def mean_latencies(one: RunRecord) -> dict[tuple[int, int], float]:
+def mean_latencies(one: GenerationRecord) -> dict[tuple[int, int], float]:
     return {
         (cell.prompt_tokens, cell.new_tokens): round(statistics.fmean(sample.latency_s for sample in cell.samples), 4)
         for cell in one.cells
@@ -72,7 +74,7 @@ def test_each_run_says_what_told_its_variant() -> None:
 
 def test_what_the_log_does_not_say_is_not_known() -> None:
     first = import_log(REFERENCE)[0]
-    assert first.cells[0].samples[0] == Sample(
+    assert first.cells[0].samples[0] == GenerationSample(
         latency_s=1.3832, new_tokens=50, peak_allocated_bytes=round(7.59 * GIB), ttft_s=None, tpot_s=None
     )
     assert first.cells[3].memory == Memory(peak_allocated_bytes=round(7.60 * GIB))
@@ -89,7 +91,7 @@ def test_what_the_log_does_not_say_is_not_known() -> None:
         "commit": None,
     }
     assert (first.started_at, first.model.id, first.status) == ("2025-10-14", "Qwen3-4B", "complete")
-    assert (first.load, first.runtime, first.profile) == (None, None, None)
+    assert (first.load, first.engine, first.profile) == (None, None, None)
 
 
 def test_each_run_keeps_the_table_that_follows_it() -> None:
@@ -145,8 +147,8 @@ def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:
     (cell,) = one.cells
     assert (cell.prompt_tokens, cell.new_tokens, cell.batch_size) == (26, 50, 2)
     assert cell.samples == (
-        Sample(latency_s=1.0, new_tokens=50, peak_allocated_bytes=round(5.27 * GIB)),
-        Sample(latency_s=1.01, new_tokens=50, peak_allocated_bytes=round(5.28 * GIB)),
+        GenerationSample(latency_s=1.0, new_tokens=50, peak_allocated_bytes=round(5.27 * GIB)),
+        GenerationSample(latency_s=1.01, new_tokens=50, peak_allocated_bytes=round(5.28 * GIB)),
     )
 
 

@@ -32,6 +32,10 @@ ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
 ARROWS_TO_CUT = {
+    "comparison -> workloads",
+    "explain -> workloads",
+    "logs -> workloads",
+    "report -> workloads",
     "comparison -> engines",
     "comparison -> explain",
     "comparison -> report",

@@ -9,8 +9,10 @@ import pytest
 import benchmarker
 from benchmarker.comparison.compare import compare, to_markdown
 from benchmarker.report.markdown import summary
-from benchmarker.schema.record import Cell, Conditions, RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.generation.record import GenerationCell
 from tests.records import (
     cell,
     cpu_environment,
@@ -177,7 +179,7 @@ def test_a_round_that_was_measured_again_says_why(tmp_path):
 
 
 def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_path):
-    def grid(large: Cell) -> list[Cell]:
+    def grid(large: GenerationCell) -> list[GenerationCell]:
         return [cell(prompt_tokens=3), cell(prompt_tokens=26), large]
 
     full = failed_cell("oom_gpu", "no room", prompt_tokens=4096)
@@ -221,7 +223,7 @@ def test_variants_of_different_types_are_said(tmp_path):
 
 def test_files_that_were_left_out_are_said(tmp_path):
     (tmp_path / "broken.json").write_text('{"schema_version": 9}')
-    assert "schema 9 is newer than this benchmarker's 1; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
+    assert "schema 9 is newer than this benchmarker's 2; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
 
 
 def test_small_models_are_in_mib_and_the_cpu_has_resident_memory(tmp_path):
@@ -236,8 +238,8 @@ def test_small_models_are_in_mib_and_the_cpu_has_resident_memory(tmp_path):
 
 
 def test_setup_is_a_column_where_something_was_set_up(tmp_path):
-    proof = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
-    compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"runtime": proof})
+    proof = EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
+    compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"engine": proof})
     [found] = _tables(shown(tmp_path, record("fp16"), compiled))
     headings, _, plain, with_setup = found.splitlines()
     assert (headings.split("|")[-2].strip(), plain.split("|")[-2].strip(), with_setup.split("|")[-2].strip()) == (
@@ -266,11 +268,11 @@ def _tables(text: str) -> list[str]:
 )
 def test_rounds_that_share_one_tuning_say_so(tmp_path: Path, caches: tuple[str, ...], is_said: bool) -> None:
     made = rounds("gptq", [1.4] * len(caches), name="gptq-compile", runtime="compile")
-    facts = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", compiled="layer")
+    facts = EngineFacts(name="compile", tokens_read="end", kv_cache="static", compiled="layer")
     save(
         tmp_path,
         *(
-            one.model_copy(update={"runtime": facts.model_copy(update={"setup_cache": cache})})
+            one.model_copy(update={"engine": facts.model_copy(update={"setup_cache": cache})})
             for one, cache in zip(made, caches, strict=True)
         ),
     )

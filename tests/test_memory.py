@@ -12,7 +12,9 @@ from benchmarker.hardware.find_gpu import recorded_gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import Measured
-from benchmarker.schema.record import DeviceFacts, Memory, Sample
+from benchmarker.schema.environment import DeviceFacts
+from benchmarker.schema.record import Memory
+from benchmarker.workloads.generation.record import GenerationSample
 
 GIB = 2**30
 
@@ -162,7 +164,7 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
 
 
 def measured(*peaks, reserved=None, resident=None):
-    samples = tuple(Sample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
+    samples = tuple(GenerationSample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
     return Measured((), samples, timed_at=(0.0, 1.0), reserved_bytes=reserved, resident_bytes=resident, flags=())
 
 

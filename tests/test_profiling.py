@@ -7,12 +7,13 @@ import torch
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.measure.profile import profile_generation
+from benchmarker.measure.profile import profile_step
 from benchmarker.profiling.trace import (
+    Cut,
     cpu_work,
     read_trace,
 )
-from benchmarker.schema.record import Sample
+from benchmarker.workloads.generation.record import GenerationSample
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +36,14 @@ def generate():
     def step():
         started = time.perf_counter()
         model.generate(prompt, max_new_tokens=8, eos_token_id=None, pad_token_id=0, do_sample=False)
-        return Sample(latency_s=time.perf_counter() - started, new_tokens=8)
+        return GenerationSample(latency_s=time.perf_counter() - started, new_tokens=8)
 
     step()
     return step
 
 
 def profiled(step, trace_path):
-    return profile_generation(
-        step, device=CpuDevice(), trace_path=trace_path, prompt_tokens=5, new_tokens=8, batch_size=1
-    )
+    return profile_step(step, device=CpuDevice(), trace_path=trace_path)
 
 
 def test_a_real_profile_on_the_cpu(generate, tmp_path):
@@ -81,22 +80,21 @@ def test_a_real_generation_is_split_at_its_first_token(tmp_path):
         time.sleep(0.002)
         for _ in range(4):
             matrix @ matrix
-        return Sample(latency_s=1.0, new_tokens=5)
+        return GenerationSample(latency_s=1.0, new_tokens=5)
 
     step()
-    profile = profile_generation(
+    profile = profile_step(
         step,
         device=CpuDevice(),
         trace_path=None,
-        prompt_tokens=5,
-        new_tokens=5,
-        batch_size=1,
-        first_token_ns=lambda: moments[-1],
+        cuts=lambda: (Cut("prefill", None), Cut("decode", moments[-1])),
     )
     (product,) = [kernel for kernel in profile.kernels if kernel.name == "aten::mm"]
-    assert (product.calls, product.decode_calls) == (20, 4)
-    assert profile.decode_busy_s == pytest.approx(sum(kernel.decode_s for kernel in profile.kernels))
-    assert profile.decode_launches is None
+    assert {name: time.calls for name, time in product.sections.items()} == {"prefill": 16, "decode": 4}
+    for name, section in profile.sections.items():
+        times = [kernel.sections[name].total_s for kernel in profile.kernels if name in kernel.sections]
+        assert section.busy_s == pytest.approx(sum(times))
+        assert section.launches is None
 
 
 def test_the_profilers_own_start_is_not_in_the_profile(generate):
@@ -134,12 +132,10 @@ def test_a_real_profile_on_a_gpu(tmp_path):
 
     def step():
         (matrix @ matrix).cpu()
-        return Sample(latency_s=1.0, new_tokens=1)
+        return GenerationSample(latency_s=1.0, new_tokens=1)
 
     step()
-    profile = profile_generation(
-        step, device=CudaDevice(0), trace_path=None, prompt_tokens=1, new_tokens=1, batch_size=1
-    )
+    profile = profile_step(step, device=CudaDevice(0), trace_path=None)
     assert profile.by == "device"
     assert any("Memcpy" in kernel.name or "Copy" in kernel.name for kernel in profile.kernels)
     assert 0 < profile.busy_s <= profile.span_s
@@ -165,21 +161,20 @@ def test_a_gpus_kernels_are_split_at_the_first_token():
         for _ in range(4):
             matrix @ matrix
         torch.cuda.synchronize()
-        return Sample(latency_s=1.0, new_tokens=5)
+        return GenerationSample(latency_s=1.0, new_tokens=5)
 
     step()
-    profile = profile_generation(
+    profile = profile_step(
         step,
         device=CudaDevice(0),
         trace_path=None,
-        prompt_tokens=5,
-        new_tokens=5,
-        batch_size=1,
-        first_token_ns=lambda: moments[-1],
+        cuts=lambda: (Cut("prefill", None), Cut("decode", moments[-1])),
     )
-    before = sum(kernel.calls - (kernel.decode_calls or 0) for kernel in profile.kernels)
-    after = sum(kernel.decode_calls or 0 for kernel in profile.kernels)
+    before, after = (
+        sum(kernel.sections[name].calls for kernel in profile.kernels if name in kernel.sections)
+        for name in ("prefill", "decode")
+    )
     # A product may be more than one kernel, but each is the same number of them.
     assert before == 4 * after
-    assert profile.decode_launches == after
-    assert 0 < profile.decode_busy_s < profile.busy_s
+    assert profile.sections["decode"].launches == after
+    assert 0 < profile.sections["decode"].busy_s < profile.busy_s

@@ -5,12 +5,14 @@ import random
 import pytest
 
 from benchmarker.profiling.table import hundredths, profile_table, shortened
-from benchmarker.schema.record import Kernel, Profile
+from benchmarker.schema.profile import Kernel
+from benchmarker.workloads.generation.record import GenerationProfile
+from benchmarker.workloads.generation.words import profiled_words
 
 
 def profile_of(*kernels, by="device", busy_s=None, span_s=None, **more):
     kernel_s = sum(kernel.total_s for kernel in kernels)
-    return Profile(
+    return GenerationProfile(
         by=by,
         prompt_tokens=26,
         new_tokens=32,
@@ -32,7 +34,7 @@ def test_the_table_of_a_device():
         busy_s=0.9,
         span_s=1.5,
     )
-    assert profile_table(profile, limit=2) == (
+    assert profile_table(profile, what=profiled_words(profile), limit=2) == (
         "One profiled generation, prompt of 26, 32 new tokens: by device time\n"
         "\n"
         "| kernel                                        | category   |      time |     % |   calls |   average |\n"
@@ -48,7 +50,7 @@ def test_the_table_of_a_device():
 
 def test_the_table_of_a_cpu():
     profile = profile_of(Kernel(name="aten::mm", calls=8, total_s=0.04), by="cpu", batch_size=4)
-    assert profile_table(profile) == (
+    assert profile_table(profile, what=profiled_words(profile)) == (
         "One profiled generation, prompt of 26, 32 new tokens, batch of 4: by CPU time\n"
         "\n"
         "| operator   | category   |     time |      % |   calls |   average |\n"
@@ -61,7 +63,7 @@ def test_the_table_of_a_cpu():
 
 def test_names_cannot_break_the_table():
     profile = profile_of(Kernel(name="a|b`c\n| d |\x1b[31m", calls=1, total_s=1.0))
-    row = profile_table(profile).splitlines()[4]
+    row = profile_table(profile, what=profiled_words(profile)).splitlines()[4]
     assert row.startswith("| `a\\|b'c \\| d \\| [31m` | other ")
 
 

@@ -8,14 +8,14 @@ import pytest
 from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.trace import (
     CLOCK_MARK,
-    Decode,
+    Cut,
     alone_times,
     cpu_work,
     device_work,
     on_the_traces_clock,
     read_trace,
 )
-from benchmarker.schema.record import Kernel
+from benchmarker.schema.profile import Kernel, KernelTime, Section
 
 
 def event(name, start_us, duration_us, *, category="kernel", device=0, stream=7):
@@ -78,20 +78,38 @@ def test_kernels_in_a_replayed_graph_count_like_any_other():
     assert device_work(graph).busy_s == 20e-6
 
 
+def cuts(first_token_ns: int) -> tuple[Cut, Cut]:
+    return Cut("prefill", None), Cut("decode", first_token_ns)
+
+
 def test_what_starts_after_the_first_token_is_decoding():
     events = [
         event("gemm", 0, 40) | {"args": {"device": 0, "stream": 7, "correlation": 1}},
         event("gemm", 100, 10) | {"args": {"device": 0, "stream": 7, "correlation": 2}},
         event("norm", 105, 10, stream=13) | {"args": {"device": 0, "stream": 13, "correlation": 3}},
     ]
-    work = device_work(events, decode_from_ns=90_000)
-    assert work.decode == Decode(busy_s=15e-6, span_s=15e-6, launches=2)
-    assert work.kernels == (
-        Kernel(name="gemm", calls=2, total_s=50e-6, decode_calls=1, decode_s=10e-6, decode_alone_s=10e-6),
-        # It started while the other ran, and has only what it took longer.
-        Kernel(name="norm", calls=1, total_s=10e-6, decode_calls=1, decode_s=10e-6, decode_alone_s=5e-6),
-    )
+    work = device_work(events, cuts=cuts(90_000))
+    assert list(work.sections) == ["prefill", "decode"]
+    assert work.sections["prefill"] == Section(busy_s=40e-6, span_s=40e-6, launches=1)
+    assert work.sections["decode"] == Section(busy_s=15e-6, span_s=15e-6, launches=2)
+    gemm, norm = work.kernels
+    assert (gemm.calls, gemm.total_s) == (2, 50e-6)
+    assert gemm.sections == {
+        "prefill": KernelTime(calls=1, total_s=40e-6, alone_s=40e-6),
+        "decode": KernelTime(calls=1, total_s=10e-6, alone_s=10e-6),
+    }
+    # It started while the other ran, and has only what it took longer.
+    assert norm.sections == {"decode": KernelTime(calls=1, total_s=10e-6, alone_s=5e-6)}
     assert (work.kernel_s, work.busy_s) == (60e-6, 55e-6)
+
+
+def test_a_repeat_may_have_more_than_two_sections_and_one_in_which_nothing_ran_is_none() -> None:
+    moments = (Cut("forward", None), Cut("empty", 9_000), Cut("backward", 10_000), Cut("optimizer", 20_000))
+    work = device_work([event("a", 0, 1), event("b", 10, 2), event("a", 20, 4), event("a", 30, 4)], cuts=moments)
+    assert {name: section.busy_s for name, section in work.sections.items()} == {
+        "forward": 1e-6, "backward": 2e-6, "optimizer": 8e-6,
+    }  # fmt: skip
+    assert {name: time.calls for name, time in work.kernels[0].sections.items()} == {"forward": 1, "optimizer": 2}
 
 
 def test_all_kernels_of_a_replayed_graph_are_one_launch():
@@ -100,30 +118,32 @@ def test_all_kernels_of_a_replayed_graph_are_one_launch():
         for replay in range(3)
         for node in range(4)
     ]
-    decode = device_work(replays, decode_from_ns=50_000).decode
-    assert decode is not None
+    decode = device_work(replays, cuts=cuts(50_000)).sections["decode"]
     assert decode.launches == 2
 
 
 def test_a_tracer_that_does_not_tell_launches_apart_gives_no_number_of_them():
-    decode = device_work([event("a", 0, 1), event("a", 10, 1)], decode_from_ns=5_000).decode
-    assert decode == Decode(busy_s=1e-6, span_s=1e-6, launches=None)
+    decode = device_work([event("a", 0, 1), event("a", 10, 1)], cuts=cuts(5_000)).sections["decode"]
+    assert decode == Section(busy_s=1e-6, span_s=1e-6, launches=None)
 
 
-@pytest.mark.parametrize("moment_ns", [-1, 0, 11_000, None])
+@pytest.mark.parametrize("moment_ns", [-1, 0, 11_000])
 def test_work_on_one_side_of_the_first_token_is_not_split(moment_ns):
-    work = device_work([event("a", 0, 1), event("a", 10, 1)], decode_from_ns=moment_ns)
-    assert work.decode is None
+    work = device_work([event("a", 0, 1), event("a", 10, 1)], cuts=cuts(moment_ns))
+    assert work.sections == {}
     assert work.kernels == (Kernel(name="a", calls=2, total_s=2e-6),)
 
 
 def test_an_operators_own_time_is_split_by_when_it_starts():
     work = cpu_work(
         [operator("aten::linear", 0, 100), operator("aten::mm", 10, 80), operator("aten::mm", 200, 30)],
-        decode_from_ns=150_000,
+        cuts=cuts(150_000),
     )
-    assert work.decode == Decode(busy_s=30e-6, span_s=30e-6, launches=None)
-    assert work.kernels[0] == Kernel(name="aten::mm", calls=2, total_s=110e-6, decode_calls=1, decode_s=30e-6)
+    assert work.sections["decode"] == Section(busy_s=30e-6, span_s=30e-6, launches=None)
+    assert work.kernels[0].sections == {
+        "prefill": KernelTime(calls=1, total_s=80e-6),
+        "decode": KernelTime(calls=1, total_s=30e-6),
+    }
 
 
 def test_the_hosts_clock_is_set_by_the_shortest_annotation():

@@ -17,12 +17,12 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.run import Run
 from benchmarker.quantization.load import load_model
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.jobs import job_of
 from tests.test_quality_inputs import plan
 
 
-def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **quality: Any) -> RunRecord:
+def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **quality: Any) -> GenerationRecord:
     """`benchmarker run --quality quick`, in this process."""
     job = job_of(
         model={"id": str(folder), "dtype": "bfloat16"},
@@ -119,9 +119,11 @@ def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
     record = run(model_folder, "fp16", tmp_path / "results")
     assert [cell.status for cell in record.cells] == ["ok"]
     assert (record.status, record.quality) == ("complete", None)
-    assert record.no_quality == (
+    assert record.no_quality
+    assert (record.no_quality.error_kind, record.no_quality.reason) == (
+        "quality",
         "--quality: fp16 gives logits that are not finite in window 1 of 32, so that there is no perplexity; "
-        "the range of bfloat16 is wide enough, so check the weights"
+        "the range of bfloat16 is wide enough, so check the weights",
     )
     assert list(scratch.iterdir()) == []
 

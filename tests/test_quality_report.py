@@ -207,7 +207,9 @@ def test_the_end_of_a_run_says_it_in_one_line() -> None:
 
 
 def test_a_quality_that_failed_is_a_line_under_the_table() -> None:
-    said = to_markdown(compare_records([records.record("fp16"), records.record("int8", no_quality="no room for it")]))
+    said = to_markdown(
+        compare_records([records.record("fp16"), records.record("int8", no_quality=records.missing("no room for it"))])
+    )
     assert "- int8: no quality: no room for it" in said
 
 
@@ -285,7 +287,7 @@ def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkey
     assert stage.sweep("--tasks", "arc_easy") == ["a, tasks"]
     (record,) = stage.records()
     assert record.no_quality is None
-    assert record.no_tasks == "RuntimeError: shapes do not match"
+    assert record.no_tasks == records.missing("RuntimeError: shapes do not match")
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -336,7 +338,7 @@ def test_a_process_that_dies_while_judging_costs_the_quality_and_no_time(tmp_pat
     assert [cell.status for cell in record.cells] == ["ok", "ok"]
     assert record.quality is None
     assert record.no_quality
-    assert f"a: no quality: {record.no_quality}" in stage.printed.replace("\\", "")
+    assert f"a: no quality: {record.no_quality.reason}" in stage.printed.replace("\\", "")
     assert not list(stage.results.glob(".*quality*"))
 
 

@@ -63,7 +63,7 @@ def test_tasks_are_a_table_with_the_change_on_the_same_questions() -> None:
                 records.record("fp16", tasks=(result("RRRRRRRRWW"),)),
                 records.record("int8", tasks=(result("RRRRRRRWRW"),)),
                 records.record("gptq", tasks=(result("RRRR"),)),
-                records.record("bnb4", no_tasks="the questions cannot be read"),
+                records.record("bnb4", no_tasks=records.missing("the questions cannot be read")),
             ]
         )
     )

@@ -14,13 +14,14 @@ from benchmarker.comparison.compare import compare_records
 from benchmarker.comparison.recommend import Recommendation, recommend
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
-from benchmarker.schema.record import Memory, RunRecord
+from benchmarker.schema.record import Memory
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, environment, record, save
 
 GIB = 2**30
 
 
-def sweep(quant: str, latencies_s: list[float], *, memory_gib: float, **fields: object) -> list[RunRecord]:
+def sweep(quant: str, latencies_s: list[float], *, memory_gib: float, **fields: object) -> list[GenerationRecord]:
     """One record a round, all with that peak."""
     peak = Memory(peak_allocated_bytes=round(memory_gib * GIB))
     return [
@@ -35,7 +36,7 @@ GPTQ = sweep("gptq", [1.10, 1.11, 1.10, 1.10, 1.09], memory_gib=2.6)
 BNB4 = sweep("bnb4", [1.101, 1.109, 1.101, 1.099, 1.091], memory_gib=2.9)
 
 
-def answer(budget: str, *variants: list[RunRecord]) -> tuple[Recommendation, str]:
+def answer(budget: str, *variants: list[GenerationRecord]) -> tuple[Recommendation, str]:
     found = recommend(compare_records([one for variant in variants for one in variant]), budget)
     return found, recommendation_to_markdown(found)
 

@@ -48,7 +48,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
 
 def test_a_record_holds_no_nan_and_begins_with_its_schema_version(path):
     text = path.read_text()
-    assert text.startswith('{\n "schema_version": 1,')
+    assert text.startswith('{\n "schema_version": 2,')
     assert "NaN" not in text
 
 
@@ -76,7 +76,7 @@ def test_other_json_is_not_a_record(tmp_path):
 
 def test_a_record_from_the_future_asks_for_an_upgrade(path):
     edited(path, schema_version=99)
-    assert message(path) == "RECORD: schema 99 is newer than this benchmarker's 1; upgrade benchmarker"
+    assert message(path) == "RECORD: schema 99 is newer than this benchmarker's 2; upgrade benchmarker"
 
 
 def test_an_edited_record_names_the_field(path):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarker.measure.repeat import measure, warm_up
-from benchmarker.schema.record import Sample
+from benchmarker.workloads.generation.record import GenerationSample
 from tests.fakes import FakeDevice, Timeline
 
 
@@ -49,7 +49,7 @@ def test_the_times_are_those_before_the_first_timed_repeat_and_after_the_last(mo
 def test_each_repeat_has_its_own_memory_peak_and_the_cell_the_largest() -> None:
     device = FakeDevice()
 
-    def grow(number: int, sample: Sample) -> None:
+    def grow(number: int, sample: GenerationSample) -> None:
         device.peak_bytes += 1
 
     measured = measure(Timeline([1.0]), device, warmup=3, warmup_limit=10, runs=3, after_each=grow)
@@ -62,7 +62,7 @@ def test_the_garbage_collector_rests_while_timing_and_works_again_afterwards() -
     collecting: list[bool] = []
 
     class Watcher(Timeline):
-        def __call__(self) -> Sample:
+        def __call__(self) -> GenerationSample:
             collecting.append(gc.isenabled())
             return super().__call__()
 

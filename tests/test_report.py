@@ -22,9 +22,10 @@ from benchmarker.report.charts.waterfall import waterfall_chart
 from benchmarker.report.html.page import _sort_value, inline, to_html
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.record import Conditions, Kernel
+from benchmarker.schema.environment import Conditions
+from benchmarker.schema.profile import Kernel
 from tests.explained import FP16, explained, run, split_profile
-from tests.records import cell, environment, failed_cell, load, profile, record, rounds, sample, save
+from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
 STEADY = [1.400, 1.402, 1.399, 1.401, 1.398]
@@ -111,7 +112,7 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
     kernels = (Kernel(name=HOSTILE, calls=3, total_s=0.5),)
     one = record(
         HOSTILE,
-        cell(flags=(HOSTILE,)),
+        cell(),
         failed_cell("error", HOSTILE, new_tokens=100),
         name="bad",
         runtime=HOSTILE,
@@ -126,7 +127,7 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
         profile=profile(kernels=kernels),
         load=load(notes=(HOSTILE,), lm_head_dtype=HOSTILE),
         reproduce=HOSTILE,
-        no_energy=HOSTILE,
+        no_energy=missing(HOSTILE),
     )
     text = page(compared(tmp_path, one))
     assert text.count("<script>") == 1

@@ -20,9 +20,12 @@ from benchmarker.measure.peaks import (
     host_time,
     measure_limits,
 )
-from benchmarker.schema.record import Memory, RunRecord, RuntimeFacts, StepFacts
-from benchmarker.schema.roofline import Demand, Limits, floor_s, mbu, prefill_mfu
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.record import Memory
+from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
+from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
@@ -39,9 +42,9 @@ H100 = Limits(
 )
 
 
-def demand(weight_bytes: int = 8_044_900_000, *, batch_size: int = 1) -> Demand:
+def demand(weight_bytes: int = 8_044_900_000, *, batch_size: int = 1) -> GenerationDemand:
     """Of Qwen3-4B near the beginning of its context."""
-    return Demand(
+    return GenerationDemand(
         weight_bytes=weight_bytes,
         kv_bytes_per_token=147_456,
         context_tokens=50,
@@ -141,7 +144,7 @@ def limited(
     runtime: str = "eager",
     kernels: float | None = None,
     first_tokens: tuple[int, ...] = (1, 2, 3),
-) -> RunRecord:
+) -> GenerationRecord:
     """A run on the H100 with one time a token for each of the batch sizes 1, 8, 32 and 128, as far as they go."""
     cells = [
         cell(
@@ -152,10 +155,10 @@ def limited(
         )
         for batch, tpot_ms in zip((1, 8, 32, 128), tpots_ms, strict=False)
     ]
-    facts = RuntimeFacts(name=runtime, tokens_read="end", kv_cache="static", kernels_per_token=kernels)
+    facts = EngineFacts(name=runtime, tokens_read="end", kv_cache="static", kernels_per_token=kernels)
     name = quant if runtime == "eager" else f"{quant} {runtime}"
     made = record(quant, *cells, name=name, runtime=runtime, limits=H100)
-    return made.model_copy(update={"runtime": facts})
+    return made.model_copy(update={"engine": facts})
 
 
 AGAINST_THE_LIMITS = """\
@@ -206,13 +209,13 @@ def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("in_graph", [None, 670])
 def test_a_shape_that_failed_last_does_not_speak_for_the_one_before(tmp_path: Path, in_graph: int | None) -> None:
     run = limited("fp16", 5.2, runtime="graph")
-    assert run.runtime
+    assert run.engine
     cells = (
         run.cells[0].model_copy(update={"step": StepFacts(graph_kernels=381)}),
         failed_cell("oom_gpu", "no room", prompt_tokens=26, new_tokens=50, batch_size=128),
     )
-    facts = run.runtime.model_copy(update={"graph_kernels": in_graph})
-    save(tmp_path, run.model_copy(update={"cells": cells, "runtime": facts}))
+    facts = run.engine.model_copy(update={"graph_kernels": in_graph})
+    save(tmp_path, run.model_copy(update={"cells": cells, "engine": facts}))
     assert [row["kernels_per_token"] for row in to_rows(compare([tmp_path]))] == [381, None]
     assert not verify([tmp_path]).mismatches
 
@@ -276,10 +279,10 @@ def test_rows_of_several_depths_stay_apart_and_show_their_depth(tmp_path: Path) 
 
 
 def test_setting_up_with_an_empty_cache_and_a_filled_one_are_two_columns(tmp_path: Path) -> None:
-    def compiled(setup_s: float, cache: str, number: int) -> RunRecord:
-        facts = RuntimeFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=cache)
+    def compiled(setup_s: float, cache: str, number: int) -> GenerationRecord:
+        facts = EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=cache)
         made = record("int8", name="int8 compile", runtime="compile", run_id=f"run-{number}")
-        return made.model_copy(update={"runtime": facts})
+        return made.model_copy(update={"engine": facts})
 
     save(tmp_path, record("fp16"), compiled(31.5, "cold", 1), compiled(6.25, "warm", 2))
     shown = to_markdown(compare([tmp_path]))

@@ -14,13 +14,15 @@ import pytest
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.words import duration_words
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.record import DeviceFacts
+from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.lock import LOCK, OWNER, locked
 from benchmarker.sweep.order import Task, order, without_given_up
 from benchmarker.sweep.request import chosen, rounds_of, split_arguments
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
+
+ROOT = Path(__file__).parents[1]
 
 CONFIG = Path("configs/qwen3-4b.yaml")
 
@@ -221,6 +223,23 @@ def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: P
     assert "0 of 2 cells are there already" in stage.printed
     assert len(stage.records()) == 1
     assert len(list(stage.results.glob("*.json.set-aside"))) == 1
+
+
+def test_records_of_schema_1_in_a_folder_that_is_gone_on_with_are_one_line_and_are_measured_again(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep()
+    reference = next((ROOT / "results" / "reference" / "h100-aa").glob("*.json"))
+    for path in stage.results.glob("[ab]-*.json"):
+        old = json.loads(reference.read_bytes())
+        old |= {"variant": old["variant"] | {"name": path.name[0]}, "round": 0, "sweep": None}
+        path.write_text(json.dumps(old))
+    stage.sweep(resume=True)
+    (said,) = [line for line in stage.printed.splitlines() if "not used" in line]
+    assert "2 records of an older schema, whose cells have other keys; set aside as *.json.set-aside" in said
+    assert "0 of 4 cells are there already" in stage.printed
+    assert len(stage.records()) == 2
 
 
 def _on_card(stage: Stage, uuid: str) -> None:

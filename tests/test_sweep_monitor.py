@@ -15,7 +15,7 @@ from benchmarker.hardware.conditions import conditions_of, together, why_invalid
 from benchmarker.hardware.gpu import GpuState
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.schema.record import Conditions
+from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record_io import read_record, write_record
 from tests import records
 from tests.fakes import FakeGpu
@@ -64,18 +64,24 @@ def test_many_readings_become_one() -> None:
         (Conditions(samples=9, throttled_by=("power_cap",)), None),
         (
             Conditions(samples=9, throttled_by=("hardware_thermal", "power_cap")),
-            "the board was throttled meanwhile (hardware thermal)",
+            ("throttled", "the board was throttled meanwhile (hardware thermal)"),
         ),
         (Conditions(samples=9, processes=1), None),
         (
             Conditions(samples=9, processes=2),
-            "2 processes were on the device; end the others, or accept them with --allow-shared",
+            (
+                "shared_device",
+                "2 processes were on the device; end the others, or accept them with --allow-shared",
+            ),
         ),
         (Conditions(samples=9, sm_clock_mhz=1490, sm_clock_full_mhz=1980), None),
-        (Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980), "the clock was 1400 MHz of 1980"),
+        (
+            Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980),
+            ("throttled", "the clock was 1400 MHz of 1980"),
+        ),
     ],
 )
-def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: str | None) -> None:
+def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: tuple[str, str] | None) -> None:
     assert why_invalid(seen) == why
 
 
@@ -140,7 +146,7 @@ def test_several_gpus_are_read_by_themselves_and_together() -> None:
     assert (hot_gpu.sm_clock_mhz, hot_gpu.throttled_by) == (1400, ("hardware_thermal",))
     both = monitor.between(started, time.time())
     assert both
-    assert why_invalid(both) == "the board was throttled meanwhile (hardware thermal)"
+    assert why_invalid(both) == ("throttled", "the board was throttled meanwhile (hardware thermal)")
     assert (both.sm_clock_mhz, both.temperature_c, both.power_w) == (1400, 80.0, 800.0)
 
 

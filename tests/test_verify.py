@@ -108,12 +108,13 @@ def test_a_device_that_is_busier_than_the_time_it_had_is_found(folder):
 
 
 def test_parts_of_a_token_that_are_more_than_the_device_was_busy_are_found(folder):
-    edit(folder / "000.json", "profile", "decode_busy_s", to=0.3)
-    edit(folder / "000.json", "profile", "kernels", 0, "decode_alone_s", to=0.25)
-    edit(folder / "000.json", "profile", "kernels", 1, "decode_alone_s", to=0.05)
+    path = folder / "000.json"
+    edit(path, "profile", "sections", to={"decode": {"busy_s": 0.3}})
+    edit(path, "profile", "kernels", 0, "sections", to={"decode": {"calls": 1, "total_s": 0.25, "alone_s": 0.25}})
+    edit(path, "profile", "kernels", 1, "sections", to={"decode": {"calls": 1, "total_s": 0.1, "alone_s": 0.05}})
     assert mismatches(folder) == []
-    edit(folder / "000.json", "profile", "kernels", 1, "decode_alone_s", to=0.1)
-    assert mismatches(folder) == ["000.json: profile: decode_busy_s is 0.3, but the samples give 0.35"]
+    edit(path, "profile", "kernels", 1, "sections", "decode", "alone_s", to=0.1)
+    assert mismatches(folder) == ["000.json: profile: sections.decode.busy_s is 0.3, but the samples give 0.35"]
 
 
 def test_bits_per_weight_are_computed_again(folder):
@@ -123,8 +124,8 @@ def test_bits_per_weight_are_computed_again(folder):
 
 def test_a_recompilation_while_timing_does_not_pass_as_ok(tmp_path):
     one = record("fp16", runtime="compile")
-    proof = one.runtime.model_copy(update={"recompilations": 2})
-    save(tmp_path, one.model_copy(update={"runtime": proof}))
+    proof = one.engine.model_copy(update={"recompilations": 2})
+    save(tmp_path, one.model_copy(update={"engine": proof}))
     assert mismatches(tmp_path) == [
         "000.json: runtime: recompilations is 2, but the samples give none in a cell that is ok"
     ]

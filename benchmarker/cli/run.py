@@ -101,7 +101,9 @@ def run_workload(workload: Workload, *, quiet: bool, verbose: bool, **asked: Any
             # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
             # again and again takes a sixth of the time to import them.
             with no_garbage_collection(), fitting_libraries():
+                from benchmarker.cli.run_summary import say_result
                 from benchmarker.execution.run import Run
+                from benchmarker.schema.registry import workload_of
 
                 gc.freeze()
 
@@ -109,7 +111,7 @@ def run_workload(workload: Workload, *, quiet: bool, verbose: bool, **asked: Any
             run = Run(job, terminal)
             record = run.execute()
             if not job.part:
-                say_result(record, run.path, terminal)
+                say_result(record, run.path, terminal, workload_of(job.workload))
     if is_lacking(record):
         raise typer.Exit(1)
 
@@ -118,20 +120,6 @@ def is_lacking(record: RunRecord) -> bool:
     """Whether something that was asked for is not there, and is no extra."""
     missing = (getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     return any(missing) or any(cell.status != "ok" for cell in record.cells)
-
-
-def say_result(record: RunRecord, path: Path, terminal: Terminal) -> None:
-    """Print the table of one run, why it is as it is, and where its record lies."""
-    from benchmarker.explain.explain import explain
-    from benchmarker.explain.values import bounds_of
-    from benchmarker.report.explanations import reasons
-    from benchmarker.report.markdown import summary
-
-    explained = explain(record.variant.name, [record])
-    terminal.table(summary(record, bounds=bounds_of([explained])))
-    for reason in reasons([explained]):
-        terminal.table(f"{reason}\n", detail=True)
-    terminal.line(f"record: {path}")
 
 
 class RunCommand(TyperCommand):

@@ -10,7 +10,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import plain_line
 from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.status_words import reason_words, status_words
+from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.state import Failure, Ledger, Site
 
 LINE_LENGTH = 200
@@ -64,7 +64,7 @@ def _draw(site: Site) -> str:
 
 
 def _say_failure(failure: Failure, terminal: Terminal) -> None:
-    reason = reason_words(failure.fault.reason)
+    reason = failure.fault.reason
     terminal.line(f"failed: {failure.what}: {status_words(failure.fault.status)}: {reason}")
     for line in failure.tail:
         # The line that ended it is the reason once more.

@@ -10,11 +10,13 @@ from typing import Any
 from benchmarker.comparison.energy import energy_use
 from benchmarker.comparison.rows import CellKey, Failure, Row
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.record import Cell, LoadFacts, Moment, RunRecord, Sample
-from benchmarker.schema.roofline import floor_s, mbu, prefill_mfu
+from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.record import Moment
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, GenerationSample
+from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 
 
-def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Row:
+def make_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> Row:
     """The row of one variant and cell.
 
     Args:
@@ -25,7 +27,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     first = records[0]
     status, reason = ("ok", None) if good else _why_not(cells)
     loads = [record.load for record in records if record.load]
-    setups = [record.runtime.setup_s for record in records if record.runtime and record.runtime.setup_s is not None]
+    setups = [record.engine.setup_s for record in records if record.engine and record.engine.setup_s is not None]
     return Row(
         variant=name,
         quant=first.variant.quant,
@@ -50,7 +52,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     )
 
 
-def keys_of(record: RunRecord) -> list[CellKey]:
+def keys_of(record: GenerationRecord) -> list[CellKey]:
     """The record's cells in their order."""
     seen: dict[tuple[int, int, int, int], int] = defaultdict(int)
     keys = []
@@ -62,12 +64,12 @@ def keys_of(record: RunRecord) -> list[CellKey]:
     return keys
 
 
-def cell_of(record: RunRecord, key: CellKey | None) -> Cell | None:
+def cell_of(record: GenerationRecord, key: CellKey | None) -> GenerationCell | None:
     """The record's cell under that key, if it has one."""
     return next((cell for cell, own in zip(record.cells, keys_of(record), strict=True) if own == key), None)
 
 
-def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
+def _measured(good: list[tuple[GenerationRecord, GenerationCell]]) -> dict[str, Any]:
     """What the samples say."""
     cell = good[0][1]
     tokens = cell.new_tokens * cell.batch_size
@@ -95,7 +97,7 @@ def _measured(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
     }
 
 
-def _judged(records: Sequence[RunRecord]) -> dict[str, Any]:
+def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
     """Quality, from the newest record that has it: it is measured once, in no matter which round."""
     newest = sorted(records, key=lambda one: one.started_at, reverse=True)
     tasks = next((one.tasks for one in newest if one.tasks), ())
@@ -111,7 +113,7 @@ def _judged(records: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def _peak(cell: Cell) -> int | None:
+def _peak(cell: GenerationCell) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
     if allocated is None:
         return cell.memory.peak_resident_bytes
@@ -119,7 +121,9 @@ def _peak(cell: Cell) -> int | None:
     return allocated + (cell.memory.graph_pool_bytes or 0)
 
 
-def _by_round(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float | None]) -> dict[Moment, float]:
+def _by_round(
+    good: list[tuple[GenerationRecord, GenerationCell]], of: Callable[[GenerationSample], float | None]
+) -> dict[Moment, float]:
     """Median per process; where several processes share a round, their geometric mean."""
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
@@ -129,36 +133,38 @@ def _by_round(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float |
     return {number: geometric_mean(medians[number]) for number in sorted(medians)}
 
 
-def _estimate(good: list[tuple[RunRecord, Cell]], of: Callable[[Sample], float | None]) -> Estimate | None:
+def _estimate(
+    good: list[tuple[GenerationRecord, GenerationCell]], of: Callable[[GenerationSample], float | None]
+) -> Estimate | None:
     medians = list(_by_round(good, of).values())
     repeats = [value for _, cell in good for sample in cell.samples if (value := of(sample)) is not None]
     return estimate(medians, repeats) if medians else None
 
 
-def _setup(records: Sequence[RunRecord], cache: str) -> float | None:
+def _setup(records: Sequence[GenerationRecord], cache: str) -> float | None:
     """Median of those that set up with the compiler's cache in that state."""
-    facts = [record.runtime for record in records if record.runtime and record.runtime.setup_cache == cache]
+    facts = [record.engine for record in records if record.engine and record.engine.setup_cache == cache]
     times = [one.setup_s for one in facts if one.setup_s is not None]
     return statistics.median(times) if times else None
 
 
-def _kernels(good: list[tuple[RunRecord, Cell]]) -> float | None:
+def _kernels(good: list[tuple[GenerationRecord, GenerationCell]]) -> float | None:
     known = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
     return statistics.median(known) if known else None
 
 
-def _kernels_of(record: RunRecord, cell: Cell) -> float | None:
+def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
     """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
     records from before cells did the runtime, whose facts are those of the last cell."""
     is_last_good = record.last_good is not None and cell is record.cells[record.last_good]
-    if record.runtime and is_last_good and record.runtime.kernels_per_token:
-        return record.runtime.kernels_per_token
+    if record.engine and is_last_good and record.engine.kernels_per_token:
+        return record.engine.kernels_per_token
     if cell.step:
         return cell.step.graph_kernels
-    return record.runtime.graph_kernels if record.runtime and cell is record.cells[-1] else None
+    return record.engine.graph_kernels if record.engine and cell is record.cells[-1] else None
 
 
-def _limits(good: list[tuple[RunRecord, Cell]]) -> dict[str, Any]:
+def _limits(good: list[tuple[GenerationRecord, GenerationCell]]) -> dict[str, Any]:
     """What the device allows, and how near the cell came: each process against its own measured limits."""
     known = [(record.limits, cell.demand, cell) for record, cell in good if record.limits and cell.demand]
     used, floors, prefills = [], [], []
@@ -182,7 +188,7 @@ def _median_load(loads: list[LoadFacts]) -> float | None:
     return statistics.median(load.load_s for load in loads) if loads else None
 
 
-def _why_not(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[str, str | None]:
+def _why_not(cells: list[tuple[GenerationRecord, GenerationCell | None]]) -> tuple[str, str | None]:
     """Status and reason where no process measured the cell: the cell's own if there is one, else the run's."""
     for _, cell in reversed(cells):
         if cell:
@@ -193,7 +199,7 @@ def _why_not(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[str, str | Non
     return "not measured", None
 
 
-def _failures(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[Failure, ...]:
+def _failures(cells: list[tuple[GenerationRecord, GenerationCell | None]]) -> tuple[Failure, ...]:
     measured = {record.moment for record, cell in cells if cell and cell.status == "ok"}
     bad = [(record, cell) for record, cell in cells if cell and cell.status != "ok"]
     return tuple(
@@ -201,6 +207,6 @@ def _failures(cells: list[tuple[RunRecord, Cell | None]]) -> tuple[Failure, ...]
     )
 
 
-def _clock(good: list[tuple[RunRecord, Cell]]) -> float | None:
+def _clock(good: list[tuple[GenerationRecord, GenerationCell]]) -> float | None:
     clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
     return statistics.median(clocks) if clocks else None

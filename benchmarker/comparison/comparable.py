@@ -17,7 +17,7 @@ from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
 from benchmarker.engines.registry import ENGINES, engine_name
 from benchmarker.schema.base import changed_fields
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
@@ -27,7 +27,7 @@ EITHER_CARD = ("device.index:", "device.uuid:")
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 """Of a record's procedure, what is in a cell's key."""
 
-Circumstance = Callable[[RunRecord], str | None]
+Circumstance = Callable[[GenerationRecord], str | None]
 
 FORM = ("quant", "runtime", "options", "dtype")
 """What makes a variant what it is, beside its name."""
@@ -87,7 +87,7 @@ def _told_apart(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) 
     return len({tuple(parts[position] for position in positions) for parts in all_parts})
 
 
-def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
+def check_comparable(records: Sequence[GenerationRecord], *, force: bool) -> tuple[Difference, ...]:
     """What differs although it should not.
 
     Raises:
@@ -99,7 +99,7 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
     return differences
 
 
-def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
+def check_keys(variants: Mapping[str, Sequence[GenerationRecord]]) -> None:
     """Refuse to take cells together that one sweep measured of different things, forced or not.
 
     Args:
@@ -109,7 +109,7 @@ def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
         ResultsError: A cell of a variant has two keys in one sweep. With two of the records, and what differs.
     """
     for name, members in variants.items():
-        firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
+        firsts: dict[tuple[str, CellKey], tuple[str, GenerationRecord]] = {}
         for record in members:
             for cell_key, cell in zip(keys_of(record), record.cells, strict=True):
                 # Cells that failed have no key, and neither have those of old or imported records.
@@ -120,18 +120,18 @@ def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
                     raise ResultsError(_two_things(name, first, record))
 
 
-def _two_things(name: str, first: RunRecord, other: RunRecord) -> str:
+def _two_things(name: str, first: GenerationRecord, other: GenerationRecord) -> str:
     return (
         f"variant '{plain_line(name)}' is two things in one sweep: the keys of its cells differ between "
         f"{_record_words(first)} and {_record_words(other)} ({_what_differs(first, other)}); leave one of them out"
     )
 
 
-def _record_words(record: RunRecord) -> str:
+def _record_words(record: GenerationRecord) -> str:
     return f"record {plain_line(record.run_id)} of round {record.round + 1}"
 
 
-def _what_differs(first: RunRecord, other: RunRecord) -> str:
+def _what_differs(first: GenerationRecord, other: GenerationRecord) -> str:
     """Fields of two records that decide a key."""
     changes = [
         *changed_fields(first.model, other.model),
@@ -160,12 +160,12 @@ def refusal(differences: Sequence[Difference]) -> str:
 
 
 def named_variants(
-    records: Sequence[RunRecord], differences: Sequence[Difference]
-) -> dict[str, tuple[Identity, list[RunRecord]]]:
+    records: Sequence[GenerationRecord], differences: Sequence[Difference]
+) -> dict[str, tuple[Identity, list[GenerationRecord]]]:
     """The records by variant, in the order in which the variants were first run; single runs, whose order nobody chose,
     with those of one quantization together, `generate` before the runtimes that take the host out."""
     fields = [difference.field for difference in differences]
-    found: dict[Identity, list[RunRecord]] = {}
+    found: dict[Identity, list[GenerationRecord]] = {}
     for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
         found.setdefault(_identity(record, fields), []).append(record)
     ordered = list(found)
@@ -198,7 +198,7 @@ def circumstances() -> dict[str, Circumstance]:
     }
 
 
-def _threads(record: RunRecord) -> str | None:
+def _threads(record: GenerationRecord) -> str | None:
     """On a GPU they do next to nothing."""
     threads = record.environment.threads
     return str(threads) if threads and record.environment.device.kind == "cpu" else None
@@ -208,7 +208,7 @@ def _version_of(package: str) -> Circumstance:
     return lambda one: one.environment.packages.get(package)
 
 
-def between_records(records: Sequence[RunRecord]) -> list[Difference]:
+def between_records(records: Sequence[GenerationRecord]) -> list[Difference]:
     """What differs in device, model or versions."""
     differences = []
     for field, of in circumstances().items():
@@ -222,13 +222,13 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     return differences
 
 
-def between_prompts(records: Sequence[RunRecord]) -> list[Difference]:
+def between_prompts(records: Sequence[GenerationRecord]) -> list[Difference]:
     """Cells of the same shape must have been given the same token ids."""
     prompts: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok":
-                prompts.setdefault(key, Counter())[(cell.prompt_sha256 or "unknown")[:12]] += 1
+                prompts.setdefault(key, Counter())[(cell.inputs_sha256 or "unknown")[:12]] += 1
     for key, counts in prompts.items():
         if len(counts) > 1:
             where = f"prompt of {key.prompt_tokens} tokens (prompt_sha256)"
@@ -236,9 +236,9 @@ def between_prompts(records: Sequence[RunRecord]) -> list[Difference]:
     return []
 
 
-def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
+def _within_variants(records: Sequence[GenerationRecord]) -> list[Difference]:
     """Records of one name must be of one form."""
-    named: dict[str, list[RunRecord]] = {}
+    named: dict[str, list[GenerationRecord]] = {}
     for record in records:
         named.setdefault(record.variant.name, []).append(record)
     differences = []
@@ -250,7 +250,7 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
     return differences
 
 
-def form_of(record: RunRecord) -> tuple[str, str, str, str]:
+def form_of(record: GenerationRecord) -> tuple[str, str, str, str]:
     """What FORM names, of this record."""
     options = ", ".join(
         f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
@@ -258,7 +258,7 @@ def form_of(record: RunRecord) -> tuple[str, str, str, str]:
     return record.variant.quant, record.variant.runtime, options or "no options", record.model.dtype
 
 
-def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
+def _identity(record: GenerationRecord, fields: Sequence[str]) -> Identity:
     of = circumstances()
     return Identity(
         name=record.variant.name,

@@ -27,7 +27,7 @@ from benchmarker.report.explanations import reasons
 from benchmarker.report.limits import tokens_in_common, with_best
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.collect import Collected, collect
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 __all__ = ["Comparison", "compare", "to_markdown", "to_rows"]
 
@@ -65,13 +65,18 @@ def compare(
 
 def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:
     """Compare what was found. Otherwise as `compare`."""
-    is_there = any(record.variant.name == collected.baseline for record in collected.records)
+    records = collected.records_of(GenerationRecord)
+    is_there = any(record.variant.name == collected.baseline for record in records)
     chosen = baseline if baseline or not is_there else collected.baseline
-    return compare_records(collected.records, baseline=chosen, force=force, problems=collected.problems)
+    return compare_records(records, baseline=chosen, force=force, problems=collected.problems)
 
 
 def compare_records(
-    records: Sequence[RunRecord], *, baseline: str | None = None, force: bool = False, problems: tuple[str, ...] = ()
+    records: Sequence[GenerationRecord],
+    *,
+    baseline: str | None = None,
+    force: bool = False,
+    problems: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare records that were read already. Otherwise as `compare`."""
     differences = check_comparable(records, force=force)
@@ -106,7 +111,7 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
     return [to_row(row) for row in results.rows]
 
 
-def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:
+def _baseline(variants: dict[str, tuple[Identity, list[GenerationRecord]]], wanted: str | None) -> str:
     if wanted is not None:
         if wanted not in variants:
             raise ResultsError(f"--baseline {wanted}: no such variant in the records{did_you_mean(wanted, variants)}")

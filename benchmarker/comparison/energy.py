@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.record import Cell, Energy, EnergyWindow, Moment, RunRecord
+from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record import Moment
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class EnergyUse:
     """Of one prompt."""
 
 
-def energy_use(cells: Sequence[tuple[RunRecord, Cell]]) -> EnergyUse | None:
+def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
     """Of the processes that counted it; None where none did."""
     counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
     if not counted:
@@ -48,7 +50,7 @@ def energy_use(cells: Sequence[tuple[RunRecord, Cell]]) -> EnergyUse | None:
     )
 
 
-def _tokens(cell: Cell) -> int:
+def _tokens(cell: GenerationCell) -> int:
     return cell.new_tokens * cell.batch_size
 
 
@@ -62,11 +64,11 @@ def _net_j(energy: Energy) -> float:
     return _generation_j(energy.generation) - (energy.idle_power_w or 0.0) * seconds
 
 
-def _has_both(cell: Cell, energy: Energy) -> bool:
+def _has_both(cell: GenerationCell, energy: Energy) -> bool:
     return bool(energy.prefill) and cell.new_tokens > 1
 
 
-def _decode_j(cell: Cell, energy: Energy) -> float:
+def _decode_j(cell: GenerationCell, energy: Energy) -> float:
     more = _generation_j(energy.generation) - _generation_j(energy.prefill)
     return more / ((cell.new_tokens - 1) * cell.batch_size)
 

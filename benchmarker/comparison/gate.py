@@ -25,7 +25,7 @@ from benchmarker.comparison.rows import Results, Row
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.stats import MIN_ROUNDS, unpaired_ratio, verdicts
 from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown, gate_to_rows
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 __all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "gate_to_rows", "parse_limit"]
 
@@ -66,7 +66,9 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     return Gate(allowed, changes, (*changed, *unread))
 
 
-def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
+def _what_changed(
+    before: Sequence[GenerationRecord], after: Sequence[GenerationRecord], *, force: bool
+) -> tuple[str, ...]:
     differences = between_records([*before, *after])
     forbidden = [one for one in differences if one.field in MUST_BE_EQUAL] + between_prompts([*before, *after])
     if forbidden and not force:
@@ -80,11 +82,11 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
 
 
-def _forms(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+def _forms(records: Sequence[GenerationRecord]) -> dict[str, tuple[str, ...]]:
     return {record.variant.name: form_of(record) for record in records}
 
 
-def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
+def _values(records: Sequence[GenerationRecord], of: Circumstance) -> str:
     return " or ".join(sorted({of(record) or "unknown" for record in records}))
 
 

@@ -43,7 +43,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     latency_s, ttft_s, tpot_s = map(_centre, times.values())
     loads = [record["load"] for record in records if record["load"]]
     peaks = [_peak(cell) for record in records if (cell := _cell(record, shape)) and cell["samples"]]
-    setups = [record["runtime"]["setup_s"] for record in records if record["runtime"]]
+    setups = [record["engine"]["setup_s"] for record in records if record["engine"]]
     setups = [setup_s for setup_s in setups if setup_s is not None]
     return {
         "latency_s": latency_s,
@@ -67,7 +67,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
 
 def _setup_of(records: Sequence[Raw]) -> Numbers:
     """Setting up with the compiler's cache empty and filled."""
-    facts = [record["runtime"] for record in records if record["runtime"]]
+    facts = [record["engine"] for record in records if record["engine"]]
     found: Numbers = {}
     for state in ("cold", "warm"):
         times = [one["setup_s"] for one in facts if one.get("setup_cache") == state and one["setup_s"] is not None]
@@ -80,7 +80,7 @@ def _kernels_of(records: Sequence[Raw], shape: Sequence[int]) -> float | None:
     records the runtime, of the very last cell."""
     known: list[float] = []
     for record in records:
-        cell, facts = _cell(record, shape), record["runtime"] or {}
+        cell, facts = _cell(record, shape), record["engine"] or {}
         if not cell or not cell["samples"]:
             continue
         good = [one for one in record["cells"] if one["status"] == "ok"]

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from benchmarker.comparison.energy import EnergyUse
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.schema.quality import Quality, TaskResult
-from benchmarker.schema.record import Moment, RunRecord
-from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.record import Flag, Moment
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 
 Context = tuple[int, int, int]
 """Batch, prompt and depth."""
@@ -85,7 +86,7 @@ class Row:
     """The least time that a token can take on this device."""
     fits_cache: bool = False
     """Whether all that a step reads stays in the device's last cache."""
-    demand: Demand | None = None
+    demand: GenerationDemand | None = None
     limits: Limits | None = None
     """As the first of the processes measured them; the floor and the MBU are from each one's own."""
     best_ratio: float | None = None
@@ -117,7 +118,7 @@ class Row:
     clock_mhz: float | None = None
     """Median clock of the compute units while timing, where a driver said."""
     dummy_weights: bool = False
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -148,7 +149,7 @@ class Results:
 
     rows: tuple[Row, ...]
     """Cell by cell, the variants in one order in each."""
-    records: tuple[RunRecord, ...]
+    records: tuple[GenerationRecord, ...]
     baseline: str | None = None
     """Name of the variant that speed-ups are against; None where there are none."""
     differences: tuple[str, ...] = ()
@@ -157,7 +158,7 @@ class Results:
     """Files that were left out."""
     reasons: tuple[str, ...] = ()
     """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
-    members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
+    members: dict[str, tuple[GenerationRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
 
     def __post_init__(self) -> None:

@@ -30,8 +30,9 @@ from benchmarker.comparison.rows import CellKey, Row, to_row
 from benchmarker.comparison.words import cell_words
 from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.quality import Quality
-from benchmarker.schema.record import Cell, Profile, RunRecord
-from benchmarker.schema.roofline import MBU_LIMIT, Limits, mbu
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.roofline import MBU_LIMIT, mbu
 
 TOLERANCE = 1e-7
 """Relative: above the rounding of a float and the accuracy of scipy's inverses, far below anything a table shows."""
@@ -88,7 +89,8 @@ def verify(paths: Sequence[str | Path]) -> Verified:
         ResultsError: There is no record.
     """
     collected = collect(paths)
-    checks = [(str(path), check) for path, record in collected.files for check in _record_checks(record)]
+    files = collected.files_of(GenerationRecord)
+    checks = [(str(path), check) for path, record in files for check in _record_checks(record)]
     checks += [(f"table, {row.variant}", check) for row, check in _table_checks(collected)]
     wrong = [
         Mismatch(file, check.place, check.field, str(check.stated), str(check.recomputed))
@@ -98,7 +100,7 @@ def verify(paths: Sequence[str | Path]) -> Verified:
     return Verified(len(collected.files), len(checks), tuple(wrong), collected.problems)
 
 
-def _record_checks(record: RunRecord) -> Iterator[_Check]:
+def _record_checks(record: GenerationRecord) -> Iterator[_Check]:
     for cell in record.cells:
         if cell.status == "ok":
             yield from _cell_checks(cell)
@@ -109,8 +111,8 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
     if record.load:
         bits = 8 * record.load.weight_bytes / record.load.parameters
         yield _equal("load", "bits_per_weight", record.load.bits_per_weight, bits)
-    if record.runtime and record.runtime.recompilations and any(cell.status == "ok" for cell in record.cells):
-        count = record.runtime.recompilations
+    if record.engine and record.engine.recompilations and any(cell.status == "ok" for cell in record.cells):
+        count = record.engine.recompilations
         yield _Check("runtime", "recompilations", count, "none in a cell that is ok", holds=False)
     if record.profile:
         yield from _profile_checks(record.profile)
@@ -118,7 +120,7 @@ def _record_checks(record: RunRecord) -> Iterator[_Check]:
         yield from _quality_checks(record.quality)
 
 
-def _cell_checks(cell: Cell) -> Iterator[_Check]:
+def _cell_checks(cell: GenerationCell) -> Iterator[_Check]:
     place = _place(cell)
     yield _Check(place, "samples", len(cell.samples), "at least one for a cell that is ok", holds=bool(cell.samples))
     for number, one in enumerate(cell.samples, start=1):
@@ -144,12 +146,12 @@ def _cell_checks(cell: Cell) -> Iterator[_Check]:
         )
 
 
-def _place(cell: Cell) -> str:
+def _place(cell: GenerationCell) -> str:
     depth = f", depth {cell.depth}" if cell.depth else ""
     return f"cell {cell.prompt_tokens} x {cell.new_tokens} x {cell.batch_size}{depth}"
 
 
-def _limit_checks(cell: Cell, limits: Limits | None) -> Iterator[_Check]:
+def _limit_checks(cell: GenerationCell, limits: Limits | None) -> Iterator[_Check]:
     """Nothing is faster than its memory, unless it stays in a cache."""
     tpots = [one.tpot_s for one in cell.samples if one.tpot_s is not None]
     if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
@@ -165,7 +167,7 @@ def _quality_checks(quality: Quality) -> Iterator[_Check]:
         yield _equal("quality", field, (stated[group] if group else stated)[name], recomputed)
 
 
-def _profile_checks(profile: Profile) -> Iterator[_Check]:
+def _profile_checks(profile: GenerationProfile) -> Iterator[_Check]:
     totals = [kernel.total_s for kernel in profile.kernels]
     kernel_s = math.fsum(totals)
     yield _equal("profile", "kernel_s", profile.kernel_s, kernel_s)
@@ -180,17 +182,20 @@ def _profile_checks(profile: Profile) -> Iterator[_Check]:
         f"at most {most_s}, the sum of the kernels and their span",
         holds=profile.busy_s <= most_s * (1 + TOLERANCE),
     )
-    alone = [kernel.decode_alone_s for kernel in profile.kernels if kernel.decode_alone_s is not None]
-    if alone and profile.decode_busy_s is not None:
-        yield _equal("profile", "decode_busy_s", profile.decode_busy_s, math.fsum(alone))
+    for name, section in profile.sections.items():
+        times = (kernel.sections[name] for kernel in profile.kernels if name in kernel.sections)
+        alone = [time.alone_s for time in times if time.alone_s is not None]
+        if alone:
+            yield _equal("profile", f"sections.{name}.busy_s", section.busy_s, math.fsum(alone))
     yield _Check("profile", "kernels", "out of order", "longest first", holds=totals == sorted(totals, reverse=True))
 
 
 def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
     """Every number of every row of the comparison that these records make."""
     comparison = compare_collected(collected, force=True)
-    differences = check_comparable(collected.records, force=True)
-    variants = named_variants(collected.records, differences)
+    records = collected.records_of(GenerationRecord)
+    differences = check_comparable(records, force=True)
+    variants = named_variants(records, differences)
     raw = {name: [record.model_dump(mode="json") for record in members] for name, (_, members) in variants.items()}
     circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
     ratios = _ratios(comparison, raw, circumstances)

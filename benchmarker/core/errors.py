@@ -7,30 +7,67 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+ErrorKind = Literal[
+    "oom_gpu",
+    "oom_host",
+    "timeout",
+    "crash",
+    "unsupported",
+    "missing_library",
+    "device",
+    "model",
+    "spec",
+    "quality",
+    "results",
+    "wrong_token_count",
+    "wrong_result",
+    "incomplete_graph",
+    "throttled",
+    "shared_device",
+    "unwatched",
+    "interrupted",
+    "other",
+]
+"""What a program branches on, where a reader has the sentence."""
 
 
 class BenchmarkerError(Exception):
     """Base of everything that prints as one line instead of a traceback."""
 
+    kind: ClassVar[ErrorKind] = "other"
+    """What a record calls it."""
+
 
 class SpecError(BenchmarkerError):
     """A config file, an option or an argument asks for something that does not exist or makes no sense."""
+
+    kind = "spec"
 
 
 class ModelError(BenchmarkerError):
     """The model cannot be found, reached, read or used for what was asked."""
 
+    kind = "model"
+
 
 class MissingLibraryError(BenchmarkerError):
     """A variant needs a library that is not installed."""
+
+    kind = "missing_library"
 
 
 class DeviceError(BenchmarkerError):
     """The device asked for is not there, or cannot do what was asked."""
 
+    kind = "device"
+
 
 class QualityError(BenchmarkerError):
     """Quality cannot be measured: no room for the distributions, or a model that gives no numbers."""
+
+    kind = "quality"
 
 
 class ChangedError(BenchmarkerError):
@@ -40,13 +77,19 @@ class ChangedError(BenchmarkerError):
 class ResultsError(BenchmarkerError):
     """Records cannot be read, written or compared."""
 
+    kind = "results"
+
 
 class UnsupportedError(BenchmarkerError):
     """This variant cannot do this here; the message says which operation and why."""
 
+    kind = "unsupported"
+
 
 class WrongResultError(BenchmarkerError):
     """What came out is not what was asked for: its time means nothing."""
+
+    kind = "wrong_result"
 
 
 class FieldError(ValueError):
@@ -62,6 +105,13 @@ def first_line(error: BaseException) -> str:
     """The first line of what it says; its name where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
+
+
+def sentence_of(error: BaseException) -> str:
+    """What a record says of an error: our own are sentences; of another the class tells most, so it stands before."""
+    if isinstance(error, BenchmarkerError) or not str(error).strip():
+        return first_line(error)
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

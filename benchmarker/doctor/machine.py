@@ -17,7 +17,7 @@ from benchmarker.core.packages import installed_version
 from benchmarker.doctor.card import Card, all_cards
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.environment import environment
-from benchmarker.schema.record import Environment
+from benchmarker.schema.environment import Environment
 
 HUB_LIMIT_S = 5.0
 COMPILERS = ("g++", "c++", "clang++")

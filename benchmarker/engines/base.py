@@ -16,7 +16,8 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType
-from benchmarker.schema.record import LoadFacts, RuntimeFacts, StepFacts
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     import numpy
@@ -106,7 +107,7 @@ class TokenSource(Protocol):
         del ids
         return None
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Proof of what ran, for the record."""
 
     def peak_bytes(self) -> int | None:

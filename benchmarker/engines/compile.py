@@ -32,8 +32,8 @@ from benchmarker.engines.prefill_decode import attending_step, greedy
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.custom_op import make_opaque
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.kernels_used import KernelUse
-from benchmarker.schema.record import RuntimeFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -158,7 +158,7 @@ class CompileDecoder(StaticCacheDecoder):
         if self._frames == 0:
             raise UnsupportedError("torch.compile compiled nothing: the step ran in eager mode")
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Graphs compiled over all shapes: the step, or a layer of every kind and the head."""
         return (
             super()

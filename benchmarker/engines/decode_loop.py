@@ -29,8 +29,8 @@ from benchmarker.engines.prefill_decode import (
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.kernels_used import KernelUse, Origin
-from benchmarker.schema.record import RuntimeFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -329,10 +329,10 @@ class StaticCacheDecoder:
         name = "decode_attention" if attention == ONE_KERNEL else attention.split(",")[0]
         return (*self._linear_kernels(), KernelUse(purpose="attention", origin=origin, name=name))
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """See TokenSource.facts."""
         last = self.step_facts() or StepFacts()
-        return RuntimeFacts(
+        return EngineFacts(
             name=self.name,
             tokens_read="end",
             kv_cache="static",

@@ -19,7 +19,7 @@ from benchmarker.engines.kernels_used import linear_kernels
 from benchmarker.engines.prefill_decode import CHUNK
 from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device
-from benchmarker.schema.record import RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,9 +210,9 @@ class EagerDecoder:
 
         return (kernels(4) - kernels(2)) / 2
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """Nothing is set up, and every token is read as it is made."""
-        return RuntimeFacts(
+        return EngineFacts(
             name="eager",
             tokens_read="each",
             kv_cache="dynamic",

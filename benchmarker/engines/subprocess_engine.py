@@ -34,7 +34,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.quantization.base import Options
-from benchmarker.schema.record import RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -189,11 +189,11 @@ class SubprocessSource(TokenSource):
             raise DriverError(f"{self._name}: its driver scored {len(rows)} of {len(ids)} positions")
         return Scores(scores)
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """See TokenSource.facts."""
         answer = self._facts()
         try:
-            return RuntimeFacts(
+            return EngineFacts(
                 name=self._name,
                 tokens_read=answer["tokens_read"],
                 kv_cache=answer["kv_cache"],

@@ -18,7 +18,8 @@ from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSo
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.record import LoadFacts, RuntimeFacts, StepFacts
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ class Decoder(Protocol):
 
     def step_facts(self) -> StepFacts | None: ...
 
-    def facts(self) -> RuntimeFacts: ...
+    def facts(self) -> EngineFacts: ...
 
 
 class TorchSource(TokenSource):
@@ -115,7 +116,7 @@ class TorchSource(TokenSource):
             self._context = context, self._tensor(context)
         return self._context[1]
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """See TokenSource.facts."""
         return self.decoder.facts()
 

@@ -18,8 +18,8 @@ from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.names import slug
 from benchmarker.execution.keys import result_key
 from benchmarker.schema.base import changed_fields, first_problem
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Origin
-from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 

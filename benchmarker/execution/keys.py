@@ -11,8 +11,9 @@ import json
 from typing import Any
 
 from benchmarker import __version__
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import SCHEMA_VERSION, Environment
+from benchmarker.schema.record import SCHEMA_VERSION
 from benchmarker.schema.registry import workload_of
 
 PROTOCOL_VERSION = 2

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError, first_line
+from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.names import slug
 from benchmarker.core.units import gib, significant
 from benchmarker.execution.job import blank_record
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
-from benchmarker.hardware.device import find_device
+from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.hardware.environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Cell, RunRecord, Sample
+from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import imported
@@ -67,7 +67,11 @@ class Run:
             # In a sweep, a variant that could not even load still gets its row.
             if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                self._save(status="interrupted" if interrupted else "failed", reason=_one_line(error))
+                self._save(
+                    status="interrupted" if interrupted else "failed",
+                    error_kind=kind_of(error, self.device),
+                    reason=sentence_of(error),
+                )
             if self.record.cells:
                 finished = f"{len(self.record.cells)} of {len(self.job.points())} cells"
                 self.terminal.line(f"{finished} are in the record: {self.path}")
@@ -104,11 +108,11 @@ class Run:
                     break
             self.keep(**bench.afterwards(self.record, self.path))
 
-    def _measured(self, bench: Bench, point: Any) -> Cell:
+    def _measured(self, bench: Bench, point: Any) -> CellBase:
         """One cell, with its key."""
         before = bench.cell(point)
         self.terminal.line(self.workload.words_of(before))
-        cell: Cell = measure_cell(
+        cell: CellBase = measure_cell(
             bench,
             point,
             self.job.procedure,
@@ -134,17 +138,17 @@ class Run:
             f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
         )
 
-    def _run_line(self, cell: Cell) -> Callable[[int, Sample], None]:
+    def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
 
-        def line(number: int, sample: Sample) -> None:
+        def line(number: int, sample: SampleBase) -> None:
             memory = f", memory {gib(sample.peak_allocated_bytes)}" if sample.peak_allocated_bytes else ""
             words = self._sample_words(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
 
         return line
 
-    def _sample_words(self, cell: Cell, sample: Sample) -> str:
+    def _sample_words(self, cell: CellBase, sample: SampleBase) -> str:
         if self.workload.sample_words:
             return self.workload.sample_words(cell, sample)
         return f"{significant(self.workload.rate(cell, sample))} {self.workload.rate_unit}"
@@ -170,8 +174,3 @@ def _check_writable(folder: Path) -> None:
             f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); "
             "choose another folder with --output"
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    name = type(error).__name__
-    return f"{name}: {first_line(error)}" if str(error).strip() else name

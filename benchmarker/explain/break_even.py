@@ -16,7 +16,7 @@ from typing import Literal
 from benchmarker.comparison.rows import Row
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import seconds
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 State = Literal["cold", "warm"]
 
@@ -67,7 +67,7 @@ class BreakEven:
         return f"{variant} has paid for itself against {escaped(baseline)} after: {'; '.join(times)}{untested}"
 
 
-def cost_of(records: Sequence[RunRecord]) -> Cost:
+def cost_of(records: Sequence[GenerationRecord]) -> Cost:
     """What the records of one variant say."""
     loads = [record.load for record in records if record.load]
     if not loads:
@@ -83,14 +83,14 @@ def cost_of(records: Sequence[RunRecord]) -> Cost:
     )
 
 
-def _skips_quantizing(records: Sequence[RunRecord]) -> bool:
+def _skips_quantizing(records: Sequence[GenerationRecord]) -> bool:
     """Whether weights that take minutes to quantize were random ones, written as if they had been."""
     return any(one.model.load_format == "dummy" and one.variant.quant in QUANTIZED_AHEAD for one in records)
 
 
-def _setup(records: Sequence[RunRecord], state: State) -> float | None:
+def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
     """Set-up with that state of the compiler's cache: 0 for a runtime without any, None where it was not measured."""
-    facts = [record.runtime for record in records if record.runtime]
+    facts = [record.engine for record in records if record.engine]
     # A compiled step whose cache nobody looked at was set up in one of the two states, and which is not known.
     found = [
         one.setup_s

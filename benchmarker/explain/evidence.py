@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from benchmarker.explain.values import Conversion, Phase, Waterfall
 from benchmarker.profiling.categories import Category
-from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationDemand
 
 PRODUCTS: tuple[Category, ...] = ("matmul", "quantized matmul")
 PRODUCTS_FROM = 0.50
@@ -31,7 +32,7 @@ class Case:
     linears: frozenset[str] = frozenset()
     """Classes of the linear layers."""
     conversion: Conversion | None = None
-    demand: Demand | None = None
+    demand: GenerationDemand | None = None
     limits: Limits | None = None
     mbu: float | None = None
     """Share of the bandwidth that was used, over all processes; None where it or the bytes were not measured."""

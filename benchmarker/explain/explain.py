@@ -19,7 +19,7 @@ from benchmarker.explain.what_ran import loaded_proof, proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.printed_table import read_tables
 from benchmarker.schema.kernels_used import multiplies_all_packed, read_sentences
-from benchmarker.schema.record import Profile, RunRecord
+from benchmarker.workloads.generation.record import GenerationProfile, GenerationRecord
 
 FASTER_PROFILED = 0.97
 """The profiler only slows: a profiled token below this share of the others' time is another process's speed."""
@@ -27,7 +27,7 @@ BUSIER_THAN_TIMED = 1.05
 """Of the time without the profiler: kernels do not take longer than the whole."""
 
 
-def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
+def explain(name: str, records: Sequence[GenerationRecord]) -> Explanation | NotExplained:
     """Why this variant is as fast as it is.
 
     Args:
@@ -39,14 +39,14 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
-    said = next((record.no_profile for record in records if record.no_profile), None)
+    said = next((record.no_profile.reason for record in records if record.no_profile), None)
     loaded = next((record for record in records if record.load), None)
     proof = loaded_proof(loaded.load, loaded.variant.runtime) if loaded and loaded.load else None
     return NotExplained(name, said or "it has no profile: left out, or the run ended before it", proof)
 
 
 def _from_profile(
-    name: str, record: RunRecord, profile: Profile, records: Sequence[RunRecord]
+    name: str, record: GenerationRecord, profile: GenerationProfile, records: Sequence[GenerationRecord]
 ) -> Explanation | NotExplained:
     row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth)
     if row is None or row.cell is None:
@@ -65,7 +65,7 @@ def _from_profile(
     return _explanation(name, record, row, phase, conversion_of(phase), total_s=total_s, profile=profile)
 
 
-def _from_table(name: str, record: RunRecord) -> Explanation | NotExplained:
+def _from_table(name: str, record: GenerationRecord) -> Explanation | NotExplained:
     """An imported run: its last cell is what was profiled, as far as the log tells."""
     assert record.imported is not None
     table = read_tables(record.imported.profiler_tables[-1])[0]
@@ -102,13 +102,13 @@ def _from_table(name: str, record: RunRecord) -> Explanation | NotExplained:
 
 def _explanation(
     name: str,
-    record: RunRecord,
+    record: GenerationRecord,
     row: Row,
     phase: Phase,
     conversion: Conversion | None,
     *,
     total_s: float,
-    profile: Profile | None = None,
+    profile: GenerationProfile | None = None,
     notes: tuple[str, ...] = (),
 ) -> Explanation:
     assert row.cell is not None
@@ -147,14 +147,14 @@ def _explanation(
     )
 
 
-def _multiplies_words(record: RunRecord) -> bool:
+def _multiplies_words(record: GenerationRecord) -> bool:
     """Whether all of GPTQ's products are ours, which they are for one query."""
-    runtime = record.runtime
-    return runtime is not None and multiplies_all_packed(runtime.kernels_used or read_sentences(runtime.own_products))
+    engine = record.engine
+    return engine is not None and multiplies_all_packed(engine.kernels_used or read_sentences(engine.own_products))
 
 
 def _row(
-    name: str, records: Sequence[RunRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
+    name: str, records: Sequence[GenerationRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
 ) -> Row | None:
     """The longest cell with the profiled prompt and depth, over all processes.
 
@@ -209,7 +209,7 @@ def _notes(case: Case) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _prefill(profile: Profile, row: Row) -> str | None:
+def _prefill(profile: GenerationProfile, row: Row) -> str | None:
     """What the prompt waits for; None where the profile does not tell it apart."""
     phase = prefill_phase(profile)
     if phase is None or row.ttft is None:

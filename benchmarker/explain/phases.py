@@ -9,7 +9,8 @@ from typing import Literal
 from benchmarker.explain.values import Conversion, Phase
 from benchmarker.profiling.categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_values import ProfilerTable, TableRow
-from benchmarker.schema.record import Kernel, Profile
+from benchmarker.schema.profile import Kernel
+from benchmarker.workloads.generation.record import GenerationProfile
 
 CONVERSION_SHARE = 0.15
 """Copies that take less are not what a token waits for, whatever they are for."""
@@ -19,10 +20,10 @@ SAME_NUMBER = 0.10
 """Calls that differ by less are one for one, but for the output layer and the prompt's own kernels."""
 
 
-def decode_phase(profile: Profile) -> Phase:
+def decode_phase(profile: GenerationProfile) -> Phase:
     """Decoding; the whole generation where the profile does not tell prefill and decode apart."""
-    split = profile.decode_busy_s
-    if split is None or profile.new_tokens < 2:
+    decode = profile.sections.get("decode")
+    if decode is None or profile.new_tokens < 2:
         return _phase(
             profile.by,
             profile.kernels,
@@ -33,38 +34,35 @@ def decode_phase(profile: Profile) -> Phase:
     kernels = [
         Kernel(
             name=kernel.name,
-            calls=kernel.decode_calls,
-            total_s=kernel.decode_s if kernel.decode_alone_s is None else kernel.decode_alone_s,
+            calls=time.calls,
+            total_s=time.total_s if time.alone_s is None else time.alone_s,
         )
         for kernel in profile.kernels
-        if kernel.decode_calls and kernel.decode_s is not None
+        if (time := kernel.sections.get("decode"))
     ]
     tokens = profile.new_tokens - 1
     phase = _phase(
         profile.by,
         kernels,
         tokens=tokens,
-        busy_s=split,
-        profiled_s=profile.decode_span_s / tokens if profile.decode_span_s is not None else None,
+        busy_s=decode.busy_s,
+        profiled_s=decode.span_s / tokens if decode.span_s is not None else None,
     )
-    launches = profile.decode_launches
-    return replace(phase, is_decode=True, launches=launches / tokens if launches is not None else None)
+    launches = decode.launches / tokens if decode.launches is not None else None
+    return replace(phase, is_decode=True, launches=launches)
 
 
-def prefill_phase(profile: Profile) -> Phase | None:
+def prefill_phase(profile: GenerationProfile) -> Phase | None:
     """The prompt's own work; None where it is not told apart."""
-    if profile.decode_busy_s is None:
+    prefill = profile.sections.get("prefill")
+    if prefill is None:
         return None
     kernels = [
-        Kernel(
-            name=kernel.name,
-            calls=kernel.calls - (kernel.decode_calls or 0),
-            total_s=kernel.total_s - (kernel.decode_s or 0.0),
-        )
+        Kernel(name=kernel.name, calls=time.calls, total_s=time.total_s)
         for kernel in profile.kernels
-        if kernel.calls > (kernel.decode_calls or 0)
+        if (time := kernel.sections.get("prefill"))
     ]
-    return _phase(profile.by, kernels, tokens=1, busy_s=profile.busy_s - profile.decode_busy_s, profiled_s=None)
+    return _phase(profile.by, kernels, tokens=1, busy_s=prefill.busy_s, profiled_s=None)
 
 
 def table_phase(table: ProfilerTable, tokens: int) -> Phase:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.profiling.categories import Category
-from benchmarker.schema.record import Kernel
+from benchmarker.schema.profile import Kernel
 
 Bound = Literal[
     "host", "bandwidth", "compute", "bandwidth or compute", "dequantizing", "copies", "attention/KV", "mixed"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from benchmarker.explain.values import Part, PartName, Phase, Waterfall
 from benchmarker.profiling.categories import Category
-from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationDemand
 
 UNEXPLAINED = 0.01
 """Parts add up to the measured time within this, or the remainder is shown."""
@@ -29,7 +30,9 @@ _OF_CATEGORY: dict[Category, PartName] = {
 }
 
 
-def waterfall(phase: Phase, *, total_s: float, demand: Demand | None = None, limits: Limits | None = None) -> Waterfall:
+def waterfall(
+    phase: Phase, *, total_s: float, demand: GenerationDemand | None = None, limits: Limits | None = None
+) -> Waterfall:
     """The parts in their order, those that are nothing left out.
 
     Args:
@@ -57,7 +60,7 @@ def waterfall(phase: Phase, *, total_s: float, demand: Demand | None = None, lim
     )
 
 
-def _products(phase: Phase, demand: Demand | None, limits: Limits | None) -> list[tuple[PartName, float]]:
+def _products(phase: Phase, demand: GenerationDemand | None, limits: Limits | None) -> list[tuple[PartName, float]]:
     products_s = phase.categories.get("matmul", 0.0) + phase.categories.get("quantized matmul", 0.0)
     if demand is None or limits is None:
         return [("matrix products", products_s)]

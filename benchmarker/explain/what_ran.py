@@ -8,7 +8,7 @@ from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.values import Conversion, Phase, Proof
 from benchmarker.explain.verdict import DEQUANTIZE_FROM
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
-from benchmarker.schema.record import LoadFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 FALLBACKS = {
     "TorchLinear": "gptqmodel's for where no better one runs: it unpacks by torch operators and multiplies in 16 bits",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+from benchmarker.core.errors import ErrorKind
 from benchmarker.hardware.gpu import GpuState
-from benchmarker.schema.record import Conditions
+from benchmarker.schema.environment import Conditions
 
 HELD_BACK = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """Reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
@@ -78,21 +79,22 @@ def _clock_share(conditions: Conditions) -> float:
     )
 
 
-def why_invalid(conditions: Conditions, *, allow_shared: bool = False) -> str | None:
-    """Why a measurement under these conditions says nothing of its variant; None if it does.
+def why_invalid(conditions: Conditions, *, allow_shared: bool = False) -> tuple[ErrorKind, str] | None:
+    """Why a measurement under these conditions says nothing of its variant, as kind and sentence; None if it does.
 
     Args:
         allow_shared: Accept that other processes compute on the board.
     """
     if is_shared(conditions) and not allow_shared:
         return (
-            f"{conditions.processes} processes were on the device; end the others, or accept them with --allow-shared"
+            "shared_device",
+            f"{conditions.processes} processes were on the device; end the others, or accept them with --allow-shared",
         )
     held = [reason for reason in conditions.throttled_by or () if reason in HELD_BACK]
     if held:
-        return f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
+        return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
     if _clock_share(conditions) < LOW_CLOCK:
-        return f"the clock was {conditions.sm_clock_mhz} MHz of {conditions.sm_clock_full_mhz}"
+        return "throttled", f"the clock was {conditions.sm_clock_mhz} MHz of {conditions.sm_clock_full_mhz}"
     return None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from benchmarker.core.errors import DeviceError
+from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +136,17 @@ class CpuDevice:
         return isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         )
+
+
+def kind_of(error: BaseException, device: Device) -> ErrorKind:
+    """What a record calls an error that ended work on this device."""
+    if isinstance(error, BenchmarkerError):
+        return error.kind
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if device.is_out_of_memory(error):
+        return "oom_host" if device.kind == "cpu" else "oom_gpu"
+    return "oom_host" if isinstance(error, MemoryError) else "other"
 
 
 def find_device(name: str = "auto") -> Device:

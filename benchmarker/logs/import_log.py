@@ -21,8 +21,8 @@ from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.to_record import DeviceKind, Log, kind_of, to_record
 from benchmarker.logs.variant import QUANTS, Evidence
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
+from benchmarker.workloads.generation.record import GenerationRecord
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
 
@@ -35,7 +35,7 @@ def import_log(
     kind: str | None = None,
     quants: Sequence[str] = (),
     day: str | None = None,
-) -> tuple[RunRecord, ...]:
+) -> tuple[GenerationRecord, ...]:
     """Read the runs of one log.
 
     Args:
@@ -79,7 +79,7 @@ def import_log(
     return _records(runs, log)
 
 
-def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
+def write_imports(records: Sequence[GenerationRecord], folder: Path) -> list[Path]:
     """Write each record to a file of its own.
 
     The same log gives the same names, so that nothing is there twice, and by name they are in the log's order.
@@ -93,7 +93,7 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     return paths
 
 
-def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
+def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[GenerationRecord, ...]:
     seen: Counter[str | None] = Counter()
     records = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):

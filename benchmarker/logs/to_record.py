@@ -15,16 +15,14 @@ from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES, OLD_NAMES
 from benchmarker.logs.runs import LoggedCell, LoggedRun
 from benchmarker.profiling.printed_values import ProfilerTable
-from benchmarker.schema.record import (
-    Cell,
-    DeviceFacts,
-    Environment,
-    Imported,
-    Memory,
-    ModelFacts,
-    RunRecord,
-    Sample,
-    VariantFacts,
+from benchmarker.schema.environment import DeviceFacts, Environment
+from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.record import Imported, Memory
+from benchmarker.workloads.generation.record import (
+    GenerationCell,
+    GenerationRecord,
+    GenerationSample,
+    GenerationVariant,
 )
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
@@ -71,7 +69,7 @@ def kind_of(text: str) -> DeviceKind | None:
     return found[0] if len(found) == 1 else None
 
 
-def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunRecord:
+def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
     """One run's record.
 
     Args:
@@ -85,15 +83,16 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunR
     assert model is not None
     status, reason = _outcome(run)
     above = log.lines[: run.line]
-    return RunRecord(
+    return GenerationRecord(
         benchmarker=__version__,
         run_id=f"import-{log.sha256[:12]}-{run.line:05}",
         started_at=log.day or _last(_DAY, above) or "undated",
         status=status,
+        error_kind="other" if reason else None,
         reason=reason,
         round=earlier,
         model=ModelFacts(id=model),
-        variant=VariantFacts(name=run.name, quant=run.evidence.quant, runtime=_runtime(run.name)),
+        variant=GenerationVariant(name=run.name, quant=run.evidence.quant, runtime=_runtime(run.name)),
         environment=_environment(log.device or run.device or _UNNAMED[log.kind], log.kind, above),
         procedure={"runs": max(cell.runs for cell in run.cells)} if run.cells else {},
         cells=tuple(_cell(cell, on_cpu=log.kind == "cpu") for cell in run.cells),
@@ -117,21 +116,22 @@ def _outcome(run: LoggedRun) -> tuple[Literal["complete", "interrupted", "failed
     return "interrupted", f"the log has {len(short.samples)} of {short.runs or 'the'} timed runs at {where}"
 
 
-def _cell(cell: LoggedCell, *, on_cpu: bool) -> Cell:
+def _cell(cell: LoggedCell, *, on_cpu: bool) -> GenerationCell:
     sizes = [sample.memory_bytes for sample in cell.samples if sample.memory_bytes is not None]
     peak = max(sizes, default=None)
     short = next((sample.tokens for sample in cell.samples if sample.tokens != cell.new_tokens * cell.batch_size), None)
     reason = "the log has no timed run of it" if not cell.samples else None
     if short is not None:
         reason = f"{short} tokens were made where {cell.new_tokens * cell.batch_size} were asked for"
-    return Cell(
+    return GenerationCell(
         prompt_tokens=cell.prompt_tokens,
         new_tokens=cell.new_tokens,
         batch_size=cell.batch_size,
         status="ok" if reason is None else "error" if not cell.samples else "invalid",
+        error_kind=None if reason is None else "other" if not cell.samples else "wrong_token_count",
         reason=reason,
         samples=tuple(
-            Sample(
+            GenerationSample(
                 latency_s=sample.latency_s,
                 new_tokens=sample.tokens // cell.batch_size,
                 peak_allocated_bytes=None if on_cpu else sample.memory_bytes,

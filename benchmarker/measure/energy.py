@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.gpu import Gpu
-from benchmarker.schema.record import Energy, EnergyWindow
+from benchmarker.schema.energy import Energy, EnergyWindow
 
 WINDOW_S = 10.0
 WINDOWS = 3
@@ -57,7 +57,7 @@ def measure_energy(
         DeviceError: The counter cannot say.
     """
     if gpu is None:
-        raise DeviceError("no energy: no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
+        raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     _count(gpu)
     idle = _idle_power_w(gpu, watch)
     windows = _windows(gpu, generation, watch)
@@ -101,16 +101,16 @@ def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWin
 def _count(gpu: Gpu) -> float:
     count = gpu.energy_j()
     if count is None:
-        raise DeviceError("no energy: this board or its driver has no energy counter")
+        raise DeviceError("this board or its driver has no energy counter")
     return count
 
 
 def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
     """Refuse a counter that stands still or contradicts the board's power readings."""
     if energy_j <= 0:
-        raise DeviceError(f"no energy: the board's counter did not move in {seconds:.0f} s of work")
+        raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
     counted, shown = energy_j / seconds, statistics.fmean(powers) if powers else None
     if shown and not 1 / AGREES_WITHIN <= counted / shown <= AGREES_WITHIN:
         raise DeviceError(
-            f"no energy: the board's counter says {counted:.0f} W and its power readings {shown:.0f} W; one is wrong"
+            f"the board's counter says {counted:.0f} W and its power readings {shown:.0f} W; one is wrong"
         )

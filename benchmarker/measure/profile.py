@@ -1,4 +1,4 @@
-"""One generation under torch.profiler: where the time goes, never how long it takes.
+"""One repeat under torch.profiler: where the time goes, never how long it takes.
 
 The profiler slows the host by half or more and the kernels hardly at all, so its latency is in no statistic. Shapes
 are not recorded: that holds on to tensors, and changes the memory peak that is read here.
@@ -11,14 +11,23 @@ import gzip
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.profiling.trace import CLOCK_MARK, cpu_work, device_work, on_the_traces_clock, read_trace
-from benchmarker.schema.record import Profile, Sample
+from benchmarker.profiling.trace import (
+    CLOCK_MARK,
+    Cut,
+    TraceEvent,
+    cpu_work,
+    device_work,
+    on_the_traces_clock,
+    read_trace,
+)
+from benchmarker.schema.profile import Profile
+from benchmarker.schema.record import SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 
 if TYPE_CHECKING:
@@ -28,24 +37,20 @@ MARKS = 5
 """The first annotation of a trace takes several times as long as later ones, and any can be interrupted."""
 
 
-def profile_generation(
-    step: Callable[[], Sample],
+def profile_step(
+    step: Callable[[], SampleBase],
     *,
     device: Device,
     trace_path: Path | None,
-    prompt_tokens: int,
-    new_tokens: int,
-    batch_size: int,
-    depth: int = 0,
-    first_token_ns: Callable[[], int | None] = lambda: None,
+    cuts: Callable[[], Sequence[Cut]] = tuple,
 ) -> Profile:
     """Run a warm step once more, with the profiler on.
 
     Args:
         step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
         trace_path: Where to keep the gzipped Chrome trace; None to keep none.
-        first_token_ns: When the step that just ran had its first token, on `time.perf_counter_ns`: prefill ends and
-            decoding begins there. None where that is not known.
+        cuts: Where the sections of the step that just ran began, on `time.perf_counter_ns`; none where that is not
+            known.
 
     Raises:
         BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
@@ -57,38 +62,43 @@ def profile_generation(
         marks_ns = _marks()
         sample = step()
         device.synchronize()
-    split_ns = first_token_ns()
+    moments = cuts()
     peak = device.peak()
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
         events = read_trace(exported)
         on_cpu = device.kind == "cpu"
-        decode_from_ns = None if split_ns is None else on_the_traces_clock(events, split_ns, marks_ns=marks_ns)
+        sections = _on_the_traces_clock(events, moments, marks_ns)
         work = (
-            cpu_work(events, decode_from_ns=decode_from_ns)
+            cpu_work(events, cuts=sections)
             if on_cpu
-            else device_work(events, device_index=torch_device(device).index, decode_from_ns=decode_from_ns)
+            else device_work(events, device_index=torch_device(device).index, cuts=sections)
         )
         if trace_path is not None:
             _keep(exported, trace_path)
     return Profile(
         by="cpu" if on_cpu else "device",
-        prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
-        batch_size=batch_size,
-        depth=depth,
         latency_s=sample.latency_s,
         kernel_s=work.kernel_s,
         busy_s=work.busy_s,
         span_s=work.span_s,
         kernels=work.kernels,
-        decode_busy_s=work.decode.busy_s if work.decode else None,
-        decode_span_s=work.decode.span_s if work.decode else None,
-        decode_launches=work.decode.launches if work.decode and not on_cpu else None,
+        sections=work.sections,
         peak_allocated_bytes=peak.allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
+
+
+def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
+    """The cuts with the times of the trace; none of them where the trace has no marks to go by."""
+    placed = []
+    for cut in cuts:
+        from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
+        if (from_ns is None) != (cut.from_ns is None):
+            return []
+        placed.append(Cut(cut.section, from_ns))
+    return placed
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:

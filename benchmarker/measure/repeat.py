@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.hardware.device import Device
-from benchmarker.schema.record import Sample
+from benchmarker.schema.record import Flag, SampleBase
 
 STABLE_WITHIN = 1.02
 LEAST_S = 0.020
@@ -24,27 +24,27 @@ MOST_CALLS = 10_000
 GROWTH = 10
 """The next try has at most so many times the calls: the first calls are slow, and would lead astray."""
 
-SampleT = TypeVar("SampleT", bound=Sample)
-SampleT_co = TypeVar("SampleT_co", bound=Sample, covariant=True)
+SampleKind = TypeVar("SampleKind", bound=SampleBase)
+SampleKind_co = TypeVar("SampleKind_co", bound=SampleBase, covariant=True)
 
 
-class Step(Protocol[SampleT_co]):
+class Step(Protocol[SampleKind_co]):
     """One repeat: runs the work, and returns its raw times."""
 
-    def __call__(self) -> SampleT_co: ...
+    def __call__(self) -> SampleKind_co: ...
 
 
 @dataclass(frozen=True)
-class Measured(Generic[SampleT]):
+class Measured(Generic[SampleKind]):
     """The raw repeats of one cell."""
 
-    warmup: tuple[SampleT, ...]
-    samples: tuple[SampleT, ...]
+    warmup: tuple[SampleKind, ...]
+    samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
     """Unix times before the first of them and after the last."""
     reserved_bytes: int | None
     resident_bytes: int | None
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
 
 
 class CallsInARow:
@@ -85,33 +85,33 @@ class CallsInARow:
         return (time.perf_counter_ns() - started_ns) / 1e9
 
 
-def warm_up(step: Step[SampleT], *, at_least: int, limit: int) -> tuple[SampleT, ...]:
+def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[SampleKind, ...]:
     """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
 
     Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
     """
-    samples: list[SampleT] = []
+    samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
     return tuple(samples)
 
 
-def is_stable(samples: Sequence[Sample]) -> bool:
+def is_stable(samples: Sequence[SampleBase]) -> bool:
     """Whether the last three latencies differ by no more than 2 %."""
     last = [sample.latency_s for sample in samples[-3:]]
     return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
 
 
 def measure(
-    step: Step[SampleT],
+    step: Step[SampleKind],
     device: Device,
     *,
     warmup: int,
     warmup_limit: int,
     runs: int,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
-    after_each: Callable[[int, SampleT], None] = lambda number, sample: None,
-) -> Measured[SampleT]:
+    after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
+) -> Measured[SampleKind]:
     """Time `runs` repeats of the step.
 
     Args:
@@ -121,7 +121,7 @@ def measure(
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
-    samples: list[SampleT] = []
+    samples: list[SampleKind] = []
     reserved = resident = 0
     # A collection in a timed repeat would be ours, not the model's.
     gc.collect()
@@ -137,5 +137,5 @@ def measure(
             samples.append(sample)
             after_each(number, sample)
         ended_s = time.time()
-    flags = () if is_stable(warmed) else ("unstable_warmup",)
+    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
     return Measured(warmed, tuple(samples), (began_s, ended_s), reserved or None, resident or None, flags)

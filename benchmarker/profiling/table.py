@@ -9,18 +9,19 @@ from tabulate import tabulate
 from benchmarker.core.units import seconds
 from benchmarker.profiling.categories import category
 from benchmarker.profiling.kernel_names import readable
-from benchmarker.schema.record import Kernel, Profile
+from benchmarker.schema.profile import Kernel, Profile
 
 NAME_COLUMNS = 64
 
 
-def profile_table(profile: Profile, *, limit: int = 12) -> str:
+def profile_table(profile: Profile, *, what: str, limit: int = 12) -> str:
     """Header, table and what the device did with its time.
 
     Args:
+        what: Was profiled, such as `generation, prompt of 26, 32 new tokens`.
         limit: Rows for single kernels; the others share a last one.
     """
-    return f"{_header(profile)}\n\n{_rows(profile, limit)}\n\n{_footer(profile)}"
+    return f"{_header(profile, what)}\n\n{_rows(profile, limit)}\n\n{_footer(profile)}"
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
@@ -49,12 +50,8 @@ def hundredths(times: list[float]) -> list[str]:
     return [f"{share / 100:.2f}" for share in whole]
 
 
-def _header(profile: Profile) -> str:
-    batch = f", batch of {profile.batch_size}" if profile.batch_size > 1 else ""
-    by = "device time" if profile.by == "device" else "CPU time"
-    return (
-        f"One profiled generation, prompt of {profile.prompt_tokens}, {profile.new_tokens} new tokens{batch}: by {by}"
-    )
+def _header(profile: Profile, what: str) -> str:
+    return f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
 
 
 def _rows(profile: Profile, limit: int) -> str:

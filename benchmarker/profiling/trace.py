@@ -10,14 +10,14 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.table import shortened
-from benchmarker.schema.record import Kernel
+from benchmarker.schema.profile import Kernel, KernelTime, Section
 
 # The same on CUDA and ROCm.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -44,12 +44,12 @@ class Interval(NamedTuple):
     """Number of the launch that it is from; all kernels of a replayed graph share one."""
 
 
-class Decode(NamedTuple):
-    """The part of a trace after the first token."""
+class Cut(NamedTuple):
+    """Where a section of the profiled repeat begins; it ends where the next one does."""
 
-    busy_s: float
-    span_s: float
-    launches: int | None
+    section: str
+    from_ns: int | None
+    """On the trace's clock. None for the first section, which has all that came before the others."""
 
 
 class Work(NamedTuple):
@@ -60,8 +60,8 @@ class Work(NamedTuple):
     kernel_s: float
     busy_s: float
     span_s: float
-    decode: Decode | None = None
-    """None where no moment was given, or all work is on one side of it."""
+    sections: dict[str, Section]
+    """Empty where no cut was given, or all work is in one section."""
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
@@ -85,14 +85,12 @@ def read_trace(path: Path) -> list[TraceEvent]:
     return [event for event in events if isinstance(event, dict)]
 
 
-def device_work(
-    events: Iterable[TraceEvent], *, device_index: int | None = None, decode_from_ns: int | None = None
-) -> Work:
+def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None, cuts: Sequence[Cut] = ()) -> Work:
     """Kernel totals, busy time and span of one device.
 
     Args:
         device_index: Which device, where the trace has several.
-        decode_from_ns: When the first token was known, on the trace's clock: what starts later is decoding.
+        cuts: Sections in the order of time: an interval is in the one in which it starts.
 
     Raises:
         BenchmarkerError: Nothing ran on the device, as far as the profiler saw.
@@ -112,10 +110,10 @@ def device_work(
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {device_index}")
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
-    return _work(intervals, lengths, decode_from_ns, may_overlap=True)
+    return _work(intervals, lengths, cuts, may_overlap=True)
 
 
-def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None) -> Work:
+def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
     """The same from operators on the CPU: an operator's time is its own, without that of the operators it called.
 
     Raises:
@@ -127,9 +125,8 @@ def cpu_work(events: Iterable[TraceEvent], *, decode_from_ns: int | None = None)
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    work = _work(intervals, self_times(intervals), decode_from_ns, may_overlap=False)
-    decode = work.decode and work.decode._replace(busy_s=sum(one.decode_s or 0.0 for one in work.kernels))
-    return work._replace(busy_s=work.kernel_s, decode=decode)
+    work = _work(intervals, self_times(intervals), cuts, may_overlap=False)
+    return work._replace(busy_s=work.kernel_s)
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
@@ -185,46 +182,65 @@ def _contains(outer: Interval, inner: Interval) -> bool:
     return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
-def _work(intervals: list[Interval], own_ns: list[int], decode_from_ns: int | None, *, may_overlap: bool) -> Work:
-    totals: dict[str, list[int]] = {}
-    after = [decode_from_ns is not None and interval.start_ns >= decode_from_ns for interval in intervals]
-    is_split = any(after) and not all(after)
-    for interval, own, is_decode in zip(intervals, own_ns, after, strict=True):
-        total = totals.setdefault(interval.name, [0, 0, 0, 0])
-        total[0] += 1
-        total[1] += own
-        total[2] += is_decode
-        total[3] += own * is_decode
-    longest_first = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
-    kernels = tuple(_kernel(name, total, is_split=is_split) for name, total in longest_first)
-    decode = [interval for interval, is_decode in zip(intervals, after, strict=True) if is_decode]
+def _work(intervals: list[Interval], own_ns: list[int], cuts: Sequence[Cut], *, may_overlap: bool) -> Work:
+    sections = _sections_of(intervals, cuts)
+    totals: dict[str, Counter[str]] = {}
+    times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for interval, own, section in zip(intervals, own_ns, sections, strict=True):
+        totals.setdefault(interval.name, Counter()).update(calls=1, ns=own)
+        times[section][interval.name].update(calls=1, ns=own)
+    if len(times) < 2:
+        times.clear()
+    inside = {name: [one for one, place in zip(intervals, sections, strict=True) if place == name] for name in times}
+    if may_overlap:
+        for name, members in inside.items():
+            for interval, alone_ns in zip(members, _alone_ns(members), strict=True):
+                times[name][interval.name].update(alone_ns=alone_ns)
+    longest_first = sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
+    in_order = [cut.section for cut in cuts if cut.section in times]
     return Work(
-        kernels=_with_time_alone(kernels, decode) if is_split and may_overlap else kernels,
+        kernels=tuple(
+            Kernel(
+                name=name,
+                calls=total["calls"],
+                total_s=total["ns"] / 1e9,
+                sections={
+                    section: _kernel_time(times[section][name], may_overlap=may_overlap)
+                    for section in in_order
+                    if name in times[section]
+                },
+            )
+            for name, total in longest_first
+        ),
         kernel_s=sum(own_ns) / 1e9,
         busy_s=_busy_s(intervals),
         span_s=_span_s(intervals),
-        decode=_decode(decode) if is_split else None,
+        sections={
+            name: _section(inside[name], sum(time["ns"] for time in times[name].values()), may_overlap=may_overlap)
+            for name in in_order
+        },
     )
 
 
-def _kernel(name: str, total: list[int], *, is_split: bool) -> Kernel:
-    calls, time_ns, decode_calls, decode_ns = total
-    if not is_split:
-        return Kernel(name=name, calls=calls, total_s=time_ns / 1e9)
-    return Kernel(name=name, calls=calls, total_s=time_ns / 1e9, decode_calls=decode_calls, decode_s=decode_ns / 1e9)
+def _sections_of(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
+    """The section of each; all in one without a name where there are no cuts."""
+    names = []
+    for interval in intervals:
+        begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]
+        names.append(begun[-1] if begun else "")
+    return names
 
 
-def _with_time_alone(kernels: Iterable[Kernel], decode: list[Interval]) -> tuple[Kernel, ...]:
-    alone: Counter[str] = Counter()
-    for interval, alone_ns in zip(decode, _alone_ns(decode), strict=True):
-        alone[interval.name] += alone_ns
-    return tuple(one.model_copy(update={"decode_alone_s": alone[one.name] / 1e9}) for one in kernels)
+def _kernel_time(time: Counter[str], *, may_overlap: bool) -> KernelTime:
+    return KernelTime(
+        calls=time["calls"], total_s=time["ns"] / 1e9, alone_s=time["alone_ns"] / 1e9 if may_overlap else None
+    )
 
 
-def _decode(intervals: list[Interval]) -> Decode:
+def _section(intervals: list[Interval], total_ns: int, *, may_overlap: bool) -> Section:
     launches = {interval.launch for interval in intervals}
-    return Decode(
-        busy_s=_busy_s(intervals),
+    return Section(
+        busy_s=_busy_s(intervals) if may_overlap else total_ns / 1e9,
         span_s=_span_s(intervals),
         launches=None if None in launches else len(launches),
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.record import LoadFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,12 @@ from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.core.words import duration_words, plural
 from benchmarker.report.limits import impossible
-from benchmarker.schema.record import RunRecord, RuntimeFacts
-from benchmarker.schema.status_words import reason_words, status_words
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.record import Flag
+from benchmarker.schema.status_words import status_words
+from benchmarker.workloads.generation.record import GenerationRecord
 
-FLAGS = {
+FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
@@ -33,7 +35,7 @@ CLOCKS_WITHIN = 1.03
 """Variants whose clocks differ by more are shown with them."""
 
 
-def caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
+def caveats(records: Sequence[GenerationRecord], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader should know before believing the table, most important first."""
     return (
         *impossible(rows),
@@ -66,7 +68,7 @@ def _dummy(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _types(records: Sequence[RunRecord]) -> list[str]:
+def _types(records: Sequence[GenerationRecord]) -> list[str]:
     """Variants may differ in the type of what is not quantized, and that is a difference to know."""
     names = _variants_by(records, lambda record: record.model.dtype)
     if len(names) < 2:
@@ -78,7 +80,7 @@ def _types(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _cards(records: Sequence[RunRecord]) -> list[str]:
+def _cards(records: Sequence[GenerationRecord]) -> list[str]:
     """Two boards of one name are not the same board."""
     return _who_ran_what(
         "boards, which are not quite alike",
@@ -87,7 +89,7 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
     )
 
 
-def _commits(records: Sequence[RunRecord]) -> list[str]:
+def _commits(records: Sequence[GenerationRecord]) -> list[str]:
     """Another version of what measures is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
@@ -104,7 +106,7 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
     return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
-def _sweeps(records: Sequence[RunRecord]) -> list[str]:
+def _sweeps(records: Sequence[GenerationRecord]) -> list[str]:
     """Of other hours, and maybe of another machine of the same name."""
     begun: dict[str, set[str]] = {}
     for record in records:
@@ -116,14 +118,14 @@ def _sweeps(records: Sequence[RunRecord]) -> list[str]:
     return [f"{_names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
 
 
-def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
+def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
     """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
     rounds does not hold what another compilation would have kept."""
     caches: dict[str, list[str]] = {}
     for record in records:
         # Where a layer is compiled for all, it is captured too: that is on a GPU.
-        if record.runtime and record.runtime.compiled == "layer" and record.runtime.setup_cache:
-            caches.setdefault(record.variant.name, []).append(record.runtime.setup_cache)
+        if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
+            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
     once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
     if not once:
         return []
@@ -133,7 +135,7 @@ def _tuned_once(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _other_texts(records: Sequence[RunRecord]) -> list[str]:
+def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
     """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
     form's arithmetic is not the same each time."""
     firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
@@ -156,7 +158,9 @@ def _other_texts(records: Sequence[RunRecord]) -> list[str]:
     return list(lines.values())
 
 
-def _variants_by(records: Sequence[RunRecord], of: Callable[[RunRecord], str | None]) -> dict[str, list[str]]:
+def _variants_by(
+    records: Sequence[GenerationRecord], of: Callable[[GenerationRecord], str | None]
+) -> dict[str, list[str]]:
     """The variants that have each value, once each; a record that has none is left out."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
@@ -191,7 +195,7 @@ def _failed(rows: Sequence[Row]) -> list[str]:
 
 def _why(status: str, reason: str) -> str:
     words = status_words(status)
-    return f"{words}: {escaped(reason_words(reason), longest=REASON_LENGTH)}" if reason else f"{words}."
+    return f"{words}: {escaped(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
 
 
 def _where(rows: Sequence[Row]) -> str:
@@ -201,7 +205,7 @@ def _where(rows: Sequence[Row]) -> str:
     return f" at {cell_words(cells[0])}" if len(cells) == 1 else f" in {len(cells)} cells"
 
 
-def _unfinished(records: Sequence[RunRecord]) -> list[str]:
+def _unfinished(records: Sequence[GenerationRecord]) -> list[str]:
     words = {
         "running": "has not finished, or its process died: what it saved so far is used",
         "interrupted": "was interrupted: the cells it finished are used",
@@ -215,14 +219,14 @@ def _unfinished(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _unjudged(records: Sequence[RunRecord]) -> list[str]:
+def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     found = {("quality", record.variant.name) for record in records if record.quality}
     found |= {("tasks", record.variant.name) for record in records if record.tasks}
     missing = [
-        (what, record.variant.name, reason)
+        (what, record.variant.name, why.reason)
         for record in records
-        for what, reason in (("quality", record.no_quality), ("tasks", record.no_tasks))
-        if reason
+        for what, why in (("quality", record.no_quality), ("tasks", record.no_tasks))
+        if why
     ]
     return [
         f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
@@ -246,7 +250,7 @@ def _clocks(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _drifted(records: Sequence[RunRecord]) -> list[str]:
+def _drifted(records: Sequence[GenerationRecord]) -> list[str]:
     drift = find_drift(records)
     if drift is None:
         return []
@@ -258,15 +262,15 @@ def _drifted(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _flagged(rows: Sequence[Row]) -> list[str]:
-    where: dict[str, list[Row]] = {}
+    where: dict[Flag, list[Row]] = {}
     for row in rows:
         for flag in row.flags:
             where.setdefault(flag, []).append(row)
     return [f"{escaped(flag)}{_meaning(flag)} ({_marked(found)})." for flag, found in where.items()]
 
 
-def _meaning(flag: str) -> str:
-    return f": {FLAGS[flag]}" if flag in FLAGS else ""
+def _meaning(flag: Flag) -> str:
+    return f": {FLAGS[flag]}"
 
 
 def _marked(rows: Sequence[Row]) -> str:
@@ -276,22 +280,24 @@ def _marked(rows: Sequence[Row]) -> str:
     return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
 
 
-def _no_energy(records: Sequence[RunRecord]) -> list[str]:
+def _no_energy(records: Sequence[GenerationRecord]) -> list[str]:
     """Once for each reason: it is most often the machine's, not the variant's."""
-    reasons = _variants_by(records, lambda record: record.no_energy)
-    return [f"{_names(names)}: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()]
+    reasons = _variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
+    return [
+        f"{_names(names)}: no energy: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()
+    ]
 
 
-def kernel_notes(runtime: RuntimeFacts) -> list[str]:
+def kernel_notes(engine: EngineFacts) -> list[str]:
     """What of a decode step was not a library's own kernel: no other program runs it so."""
-    if runtime.own_products:
-        return [runtime.own_products]
-    ours = [use.words() for use in runtime.kernels_used if use.origin == "benchmarker"]
+    if engine.own_products:
+        return [engine.own_products]
+    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
     return ["; ".join(ours)] if ours else []
 
 
-def _notes(records: Sequence[RunRecord]) -> list[str]:
+def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, note) for record in records if record.load for note in record.load.notes]
-    notes += [(record, note) for record in records if record.runtime for note in kernel_notes(record.runtime)]
+    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

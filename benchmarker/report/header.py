@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
 from benchmarker.core.words import plural
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
 """Named in the header; the record holds more."""
 
 
-def header(records: Sequence[RunRecord]) -> tuple[str, ...]:
+def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
     """What was measured, on what, with what, and how."""
     models = _each(records, lambda one: one.model.id)
     revisions = _each(records, lambda one: (one.model.revision or "")[:12])
@@ -31,7 +31,7 @@ def header(records: Sequence[RunRecord]) -> tuple[str, ...]:
     )
 
 
-def load_words(record: RunRecord) -> tuple[str, ...]:
+def load_words(record: GenerationRecord) -> tuple[str, ...]:
     """What loading made, in one line."""
     load = record.load
     if load is None:
@@ -45,7 +45,7 @@ def load_words(record: RunRecord) -> tuple[str, ...]:
     )
 
 
-def _each(records: Sequence[RunRecord], of: Callable[[RunRecord], str]) -> str:
+def _each(records: Sequence[GenerationRecord], of: Callable[[GenerationRecord], str]) -> str:
     return ", ".join(escaped(value) for value in dict.fromkeys(map(of, records)) if value)
 
 
@@ -54,7 +54,7 @@ def _in_brackets(*parts: str) -> str:
     return f" ({said})" if said else ""
 
 
-def _platform(record: RunRecord) -> str:
+def _platform(record: GenerationRecord) -> str:
     device = record.environment.device
     if device.kind == "cpu":
         return plural(record.environment.threads, "thread", "threads") if record.environment.threads else ""
@@ -62,7 +62,7 @@ def _platform(record: RunRecord) -> str:
     return ", ".join(filter(None, (runtime, f"driver {device.driver}" if device.driver else "")))
 
 
-def _packages(records: Sequence[RunRecord]) -> str:
+def _packages(records: Sequence[GenerationRecord]) -> str:
     versions: dict[str, dict[str, None]] = {}
     for record in records:
         for name in PACKAGES:
@@ -71,7 +71,7 @@ def _packages(records: Sequence[RunRecord]) -> str:
     return ", ".join(f"{escaped(name)} {escaped(' or '.join(found))}" for name, found in versions.items())
 
 
-def _procedure(records: Sequence[RunRecord]) -> str:
+def _procedure(records: Sequence[GenerationRecord]) -> str:
     processes: dict[str, int] = {}
     for record in records:
         processes[record.variant.name] = processes.get(record.variant.name, 0) + 1

@@ -16,7 +16,7 @@ from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import Column, escaped, table
 from benchmarker.core.units import MISSING
 from benchmarker.report.columns import Columns, cell_columns, names
-from benchmarker.schema.roofline import MBU_LIMIT, floor_s
+from benchmarker.workloads.generation.roofline import MBU_LIMIT, floor_s
 
 
 def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:

@@ -19,7 +19,7 @@ from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
 from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
 from benchmarker.report.tasks import answers, task_caption
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def to_markdown(results: Results) -> str:
@@ -44,7 +44,7 @@ def _shown(sheet: Sheet) -> list[str]:
     return [*([f"**{sheet.title}**"] if sheet.title else []), table(sheet.columns, sheet.rows)]
 
 
-def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
+def summary(record: GenerationRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
     """What is printed at the end of one run: a row per cell.
 
     Args:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from benchmarker.report.markdown import summary
 from benchmarker.schema import record_io as recordfile
-from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.record import GenerationRecord
 
 
-class ShownRecord(RunRecord):
+class ShownRecord(GenerationRecord):
     """A record with a face."""
 
     def _repr_markdown_(self) -> str:

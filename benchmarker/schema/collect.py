@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import TypeVar
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.gc_guard import no_garbage_collection
-from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
-from benchmarker.schema.record_io import read_record
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import parse_record, read_bytes
 
+RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
+"""As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
 """Beside a sweep's records: what it was asked."""
+
+
+Kind = TypeVar("Kind", bound=RunRecord)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,29 @@ class Collected:
     @property
     def records(self) -> tuple[RunRecord, ...]:
         return tuple(record for _, record in self.files)
+
+    def files_of(self, kind: type[Kind]) -> tuple[tuple[Path, Kind], ...]:
+        """Every record, all of one workload's class.
+
+        Raises:
+            ResultsError: One is of another workload.
+        """
+        files = []
+        for path, record in self.files:
+            if not isinstance(record, kind):
+                raise ResultsError(
+                    f"{path}: is of the workload '{record.workload}', which does not stand in this table"
+                )
+            files.append((path, record))
+        return tuple(files)
+
+    def records_of(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """The same without their paths.
+
+        Raises:
+            ResultsError: One is of another workload.
+        """
+        return tuple(record for _, record in self.files_of(kind))
 
 
 def collect(paths: Sequence[str | Path]) -> Collected:
@@ -96,23 +124,18 @@ def _json_files(folder: Path) -> Iterator[Path]:
 
 def _read(path: Path, *, is_named: bool) -> RunRecord | None:
     """The record, or None for JSON that never claimed to be one."""
-    try:
-        text = path.read_bytes()
-        record = RunRecord.model_validate_json(text)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValidationError:
-        if not is_named and not _claims_to_be_a_record(text):
-            return None
-        # Slower, and says what is wrong.
-        return read_record(path)
-    return record if record.schema_version == SCHEMA_VERSION else read_record(path)
+    text = read_bytes(path)
+    if not is_named and not _claims_to_be_a_record(text):
+        return None
+    return parse_record(text, path)
 
 
 def _claims_to_be_a_record(text: bytes) -> bool:
     """Whether `schema_version` is one of its keys, or would have been if it were not cut short."""
     if b'"schema_version"' not in text:
         return False
+    if RECORD_BEGINS.match(text):
+        return True
     try:
         content = json.loads(text)
     except ValueError:

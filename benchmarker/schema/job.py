@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from benchmarker.schema.base import Plain
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import GridBase, Procedure, VariantBase
-from benchmarker.schema.record import Environment
 
 PROGRAM = "python -m benchmarker.run"
 """What a record says that makes it again, before its arguments."""

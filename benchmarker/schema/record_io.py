@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from benchmarker.core.disk_errors import why_not_written
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
+from benchmarker.schema.registry import WORKLOADS, workload_of
+from benchmarker.schema.upgrade import upgraded
 
 UNFINISHED = ".benchmarker.tmp"
 """Ending of what is being written: a sweep that goes on removes such files, and no others."""
+OLDER_SCHEMA = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*1\s*[,}]')
 
 
 def write_record(record: RunRecord, path: Path) -> None:
@@ -66,19 +71,57 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one record.
+    """Read one record, of the class that its workload has. One of an older schema is read as the newest has it.
 
     Raises:
         ResultsError: Not a record, cut short, edited into something invalid, or from a newer benchmarker.
     """
+    return parse_record(read_bytes(path), path)
+
+
+def is_of_older_schema(path: Path) -> bool:
+    """Whether a record that can be read was written under an older schema than this program's."""
+    return OLDER_SCHEMA.match(path.read_bytes()) is not None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content.
+
+    Raises:
+        ResultsError: It cannot be read.
+    """
     try:
-        data = json.loads(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_record(text: bytes, path: Path) -> RunRecord:
+    """The record in a file's content.
+
+    Raises:
+        ResultsError: As for `read_record`.
+    """
+    data = parse_json(text, path)
+    kind = _class_of(data, path)
+    try:
+        return kind.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise ResultsError(f"{path}: {first_problem(error, kind)}") from error
+
+
+def parse_json(text: bytes, path: Path) -> dict[str, Any]:
+    """The same as JSON, as the newest schema has it.
+
+    Raises:
+        ResultsError: It is not a record, was cut short, or is from a newer benchmarker.
+    """
+    try:
+        data = json.loads(text)
     except ValueError as error:
         raise ResultsError(f"{path}: not valid JSON ({error}); it may have been cut short") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
+    if not isinstance(version, int) or isinstance(version, bool):
         raise ResultsError(f"{path}: not a benchmarker record (no schema_version)")
     if version < 1:
         raise ResultsError(f"{path}: there is no schema {version}; it was edited")
@@ -86,7 +129,13 @@ def read_record(path: Path) -> RunRecord:
         raise ResultsError(
             f"{path}: schema {version} is newer than this benchmarker's {SCHEMA_VERSION}; upgrade benchmarker"
         )
-    try:
-        return RunRecord.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise ResultsError(f"{path}: {first_problem(error, RunRecord)}") from error
+    return upgraded(data) if version == 1 else data
+
+
+def _class_of(data: dict[str, Any], path: Path) -> type[RunRecord]:
+    name = data.get("workload")
+    if not isinstance(name, str):
+        raise ResultsError(f"{path}: workload: it names none; it was edited")
+    if name not in WORKLOADS:
+        raise ResultsError(f"{path}: workload: this benchmarker has no '{name}'{did_you_mean(name, WORKLOADS)}")
+    return workload_of(name).record

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from benchmarker.schema.experiment import ExperimentBase
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Cell, RunRecord, Sample, VariantFacts
+from benchmarker.schema.record import CellBase, Missing, RunRecord, SampleBase, VariantFacts
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ class Judging(Protocol):
     def is_done(self, record: Any, job: Any) -> bool:
         """Whether all that is asked is in the record, measured as it is asked."""
 
-    def changes(self, job: Any, judged: Any, reason: str | None) -> dict[str, Any]:
+    def changes(self, job: Any, judged: Any, reason: Missing | None) -> dict[str, Any]:
         """Fields of the records, from that of the process that measured (None if there is none) and why it failed."""
 
-    def missing(self, record: Any) -> str | None:
+    def missing(self, record: Any) -> Missing | None:
         """Why something is not there that was asked for."""
 
     def lost(self, job: Any, judged: Any) -> str:
@@ -261,6 +261,8 @@ class Workload:
     """Type in which the device's matmul rate is measured."""
     title: Callable[[Any], str] = lambda job: str(job.workload)
     """What a job is about, for its first line and the folder of its records."""
+    summary: str | None = None
+    """`module:function` that prints the tables of one run: (record, terminal). A row a cell by default."""
     judging: str | None = None
     """`module:name` of the Judging: what is measured apart from time. None where there is nothing."""
     doctor: str | None = None
@@ -282,7 +284,7 @@ class Workload:
             return self.point_words(point)
         return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
 
-    def words_of(self, cell: Cell) -> str:
+    def words_of(self, cell: CellBase) -> str:
         """What is said before a cell is measured."""
         if self.cell_words:
             return self.cell_words(cell)
@@ -295,9 +297,9 @@ class Workload:
         return {axis.name: getattr(point, axis.name) for axis in self.axes}
 
     @property
-    def cell_class(self) -> type[Cell]:
+    def cell_class(self) -> type[CellBase]:
         """Of the cells of its records."""
-        kind: type[Cell] = get_args(self.record.model_fields["cells"].annotation)[0]
+        kind: type[CellBase] = get_args(self.record.model_fields["cells"].annotation)[0]
         return kind
 
     @property
@@ -319,7 +321,7 @@ class Workload:
         """Of the headline metric, as it is shown."""
         return self.metric(self.headline).shown_unit
 
-    def rate(self, cell: Cell, sample: Sample) -> float | None:
+    def rate(self, cell: CellBase, sample: SampleBase) -> float | None:
         """The headline metric of one repeat, as it is shown."""
         metric = self.metric(self.headline)
         value = metric.of_sample(cell, sample) if metric.of_sample else None

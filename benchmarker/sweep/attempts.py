@@ -13,9 +13,9 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.conditions import is_shared, why_invalid
-from benchmarker.schema.record import Cell, RunRecord
+from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
-from benchmarker.schema.status_words import reason_words, status_words
+from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
@@ -80,7 +80,7 @@ class Attempt:
         return self.watch.record
 
     @property
-    def finished(self) -> tuple[Cell, ...]:
+    def finished(self) -> tuple[CellBase, ...]:
         return self.record.cells if self.record else ()
 
     def settle(self, decision: Decision, fault: Fault | None) -> None:
@@ -94,7 +94,7 @@ class Attempt:
         failed = [self._failed_cell(position, why) for position, why in decision.failed.items()]
         changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
         if fault:
-            changes |= {"status": "failed", "reason": fault.reason}
+            changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         after = before.model_copy(update=changes)
         if self.record is None or after != before:
             write_record(after, self.path)
@@ -106,29 +106,36 @@ class Attempt:
         blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
         return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
 
-    def _failed_cell(self, position: int, fault: Fault) -> Cell | None:
+    def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
         """None as long as no child has told what only a child can tell of the cell."""
         site, point = self.site, self.site.points(self.variant)[position]
         records = [*self.ledger.records, *([self.record] if self.record else [])]
         fields = site.workload.cell_fields(site.job(self.variant), point, records)
         if fields is None:
             return None
-        cell: Cell = site.workload.cell_class(**fields, status=fault.status, reason=fault.reason)
+        cell: CellBase = site.workload.cell_class(
+            **fields, status=fault.status, error_kind=fault.kind, reason=fault.reason
+        )
         return cell
 
-    def _under_conditions(self, cell: Cell) -> Cell:
+    def _under_conditions(self, cell: CellBase) -> CellBase:
         """The cell with how the board was meanwhile, which may make it invalid."""
         if cell.timed_at is None or self.site.monitor is None or cell.conditions:
             return cell
         seen = self.site.monitor.between(*cell.timed_at)
         if seen is None:
             return cell
-        flags = ["power_limited"] * ("power_cap" in (seen.throttled_by or ())) + ["shared_device"] * is_shared(seen)
-        flags += ["throttling_unknown"] * (seen.throttled_by is None)
+        flags: list[Flag] = []
+        if seen.throttled_by is None:
+            flags.append("throttling_unknown")
+        elif "power_cap" in seen.throttled_by:
+            flags.append("power_limited")
+        if is_shared(seen):
+            flags.append("shared_device")
         changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
-        reason = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
-        if cell.status == "ok" and reason:
-            changes |= {"status": "invalid", "reason": reason}
+        invalid = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
+        if cell.status == "ok" and invalid:
+            changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
 
     def _limit_s(self, phase: Phase) -> float:
@@ -213,7 +220,7 @@ def measure(
 class Outcome:
     """What came of one child, by position in the grid."""
 
-    cells: Mapping[int, Cell]
+    cells: Mapping[int, CellBase]
     """What it measured, as its record has it now."""
     again: tuple[int, ...]
     """Of those, the invalid ones that may be measured again."""
@@ -247,7 +254,7 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     attempt.settle(decision, fault)
     if fault and not decision.is_final:
         tries[decision.pending[0]] += 1
-        said = f"{status_words(fault.status)}: {reason_words(fault.reason)}"
+        said = f"{status_words(fault.status)}: {fault.reason}"
         attempt.terminal.line(f"  {said}; once more in a fresh process")
     cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
     again = _to_repeat(cells, reruns)
@@ -261,15 +268,15 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     )
 
 
-def _to_repeat(cells: Mapping[int, Cell], reruns: Counter[int]) -> tuple[int, ...]:
+def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
     """Cells that came out invalid and may be measured again."""
     again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
     reruns.update(again)
     return tuple(again)
 
 
-def _fault_in(cell: Cell) -> Fault:
-    return Fault(cell.status, cell.reason or "it gave no reason")
+def _fault_in(cell: CellBase) -> Fault:
+    return Fault(cell.error_kind or "other", cell.reason or "it gave no reason")
 
 
 def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
@@ -279,7 +286,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
     if after := outcome.after_cells:
-        entries.append((None, Fault(after.status, f"after its cells: {after.reason}")))
+        entries.append((None, Fault(after.kind, f"after its cells: {after.reason}")))
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
@@ -293,5 +300,5 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     ]
     for failure in failures:
         words = status_words(failure.fault.status)
-        attempt.terminal.line(f"  {failure.what}: {words}: {reason_words(failure.fault.reason)}")
+        attempt.terminal.line(f"  {failure.what}: {words}: {failure.fault.reason}")
     return failures

@@ -21,8 +21,8 @@ from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Cell, RunRecord
-from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
 
 SET_ASIDE = ".set-aside"
 UNWATCHED = "nobody saw how the board was while it was measured"
@@ -51,7 +51,7 @@ class SweepFile(Plain):
 class Stock:
     """What a folder holds of a sweep."""
 
-    done: Mapping[CellId, Cell]
+    done: Mapping[CellId, CellBase]
     """The cells that need not be measured again."""
     profiled: frozenset[str]
     """Variants with a profile."""
@@ -118,16 +118,19 @@ def take_stock(
     """
     _sweep_up(folder)
     notes: list[str] = []
-    used: list[tuple[Path, RunRecord, dict[int, Cell]]] = []
+    used: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
     for path, record in _records(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    done: dict[CellId, Cell] = {}
+    done: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
+    older = 0
     for path, record, cells in used:
-        if record.round in split and record.environment.device.uuid != card:
+        if record.cells and not cells and is_of_older_schema(path):
+            older += 1
+        elif record.round in split and record.environment.device.uuid != card:
             notes.append(
                 f"{path}: not used: measured on another card, and its round is not whole; set aside as "
                 f"{path.name}{SET_ASIDE}"
@@ -144,6 +147,11 @@ def take_stock(
             why = _why_not(record, is_watched=is_watched)
             notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
+    if older:
+        notes.append(
+            f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
+            f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
+        )
     return Stock(done, frozenset(profiled), tuple(notes))
 
 
@@ -159,15 +167,17 @@ def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]
         if path.name == SWEEP_FILE or is_job_file(path):
             continue
         try:
-            yield path, read_record(path)
+            record = read_record(path)
         except ResultsError as error:
             notes.append(f"{error}; the rest is used")
+            continue
+        yield path, record
 
 
 def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
     """The record as its sweep would have left it, had that not been killed."""
     cells = tuple(
-        cell.model_copy(update={"status": "invalid", "reason": UNWATCHED})
+        cell.model_copy(update={"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED})
         if is_watched and _is_unwatched(cell)
         else cell
         for cell in record.cells
@@ -176,14 +186,14 @@ def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
     return record.model_copy(update={"cells": cells, "status": status})
 
 
-def _is_unwatched(cell: Cell) -> bool:
+def _is_unwatched(cell: CellBase) -> bool:
     """Whether it counts as measured, and nobody saw how the board was meanwhile."""
     return cell.status == "ok" and cell.conditions is None
 
 
 def _usable(
     record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
-) -> dict[int, Cell]:
+) -> dict[int, CellBase]:
     """Its cells that are ok, whole, and what would be measured now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
@@ -199,7 +209,7 @@ def _usable(
 
 
 def _rounds_split_by_card(
-    used: Sequence[tuple[Path, RunRecord, Mapping[int, Cell]]],
+    used: Sequence[tuple[Path, RunRecord, Mapping[int, CellBase]]],
     keys: Mapping[str, Sequence[str]],
     *,
     rounds: int,

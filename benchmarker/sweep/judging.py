@@ -14,10 +14,10 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import reason_words, status_words
+from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Judging
 from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
@@ -55,7 +55,8 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
             continue
         terminal.line(f"[{judging.name}] {', '.join(variants)}")
         judged, fault = _run(site, judging, ledger, terminal, variants[0])
-        changes = judging.changes(job, judged, fault.reason if fault else None)
+        why = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
+        changes = judging.changes(job, judged, why)
         for path, record in wanted.items():
             write_record(record.model_copy(update=changes), path)
 
@@ -102,11 +103,11 @@ def _run(
         path.unlink(missing_ok=True)
     tail = log.last_lines(TAIL_LINES)
     fault = fault_of(ended, watch.record, problem=None, last_line=tail[-1] if tail else None)
-    if watch.record and (reason := judging.missing(watch.record)):
-        fault = Fault("error", reason)
+    if watch.record and (missing := judging.missing(watch.record)):
+        fault = Fault(missing.error_kind, missing.reason)
     if fault:
         what = f"{variant}, {judging.lost(site.job(variant), watch.record)}"
-        terminal.line(f"  {what}: {status_words(fault.status)}: {reason_words(fault.reason)}")
+        terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
         ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
     return watch.record, fault
 

@@ -10,7 +10,8 @@ from tabulate import tabulate
 
 from benchmarker.core.tables import plain_line
 from benchmarker.core.units import significant
-from benchmarker.schema.record import Cell, CellStatus
+from benchmarker.schema.record import CellBase
+from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Workload
 from benchmarker.sweep.cell_text import rate_of
@@ -28,7 +29,7 @@ class Standing:
         self._rates: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._faults: dict[tuple[str, int], CellStatus] = {}
 
-    def take(self, variant: str, position: int, cell: Cell) -> None:
+    def take(self, variant: str, position: int, cell: CellBase) -> None:
         """One more round of a cell; nothing if it came to nothing."""
         rate = rate_of(self._workload, cell)
         if rate is not None:

@@ -12,7 +12,7 @@ import sys
 from pydantic import ValidationError
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.schema.record import Environment
+from benchmarker.schema.environment import Environment
 
 LIMIT_S = 300.0
 """The first import of torch from a cold network disk takes minutes."""

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.schema.record import CellStatus, RunRecord
+from benchmarker.core.errors import ErrorKind
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.status import CellStatus, status_of
 from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child import Ended, Phase
 
@@ -20,15 +22,19 @@ TRIES = 2
 RERUNS = 2
 """How often a cell is measured again that something outside the variant made invalid."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
-UNSUPPORTED_ERRORS = ("DeviceError", "MissingLibraryError", "UnsupportedError")
 
 
 @dataclass(frozen=True)
 class Fault:
     """Why there is no number."""
 
-    status: CellStatus
+    kind: ErrorKind
     reason: str
+
+    @property
+    def status(self) -> CellStatus:
+        """Of the cell that has none."""
+        return status_of(self.kind)
 
 
 @dataclass(frozen=True)
@@ -56,16 +62,18 @@ def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, las
     if ended.late:
         return Fault("timeout", ended.late)
     if ended.code < 0:
-        if ended.killed_for_memory:
-            return Fault("oom_host", "the system ran out of memory and killed the process")
-        return Fault("crash", f"the process died of {_signal_name(-ended.code)}")
+        return _killed(ended)
     if problem:
-        return Fault("error", problem)
-    reason = (record.reason if record and record.status == "failed" else None) or last_line or "it printed nothing"
-    on_cpu = record is not None and record.environment.device.kind == "cpu"
-    return Fault(
-        _status_of(reason, on_cpu=on_cpu), reason if record and record.reason else f"exit {ended.code}: {reason}"
-    )
+        return Fault("results", problem)
+    if record and record.status == "failed" and record.reason:
+        return Fault(record.error_kind or "other", record.reason)
+    return Fault("other", f"exit {ended.code}: {last_line or 'it printed nothing'}")
+
+
+def _killed(ended: Ended) -> Fault:
+    if ended.killed_for_memory:
+        return Fault("oom_host", "the system ran out of memory and killed the process")
+    return Fault("crash", f"the process died of {_signal_name(-ended.code)}")
 
 
 def decide(
@@ -87,41 +95,33 @@ def decide(
         tries: How often each cell, or the loading before it, has failed before.
     """
     rest = tuple(pending[len(finished) :])
-    if rest and finished and finished[-1] in OUT_OF_MEMORY:
+    if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):
         return _without_larger(pending[len(finished) - 1], finished[-1], rest, points, workload)
     if not rest or fault is None:
-        unmeasured = Fault("error", "the process ended without measuring it")
+        unmeasured = Fault("other", "the process ended without measuring it")
         return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
     at = rest[0]
     if fault.status in RETRIED and tries.get(at, 0) + 1 < TRIES:
         return Decision({} if phase == "load" else {at: fault}, rest, is_final=False)
     if phase == "load":
         reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
-        return Decision(dict.fromkeys(rest, Fault(fault.status, reason)), (), is_final=True)
+        return Decision(dict.fromkeys(rest, Fault(fault.kind, reason)), (), is_final=True)
     if fault.status in OUT_OF_MEMORY:
-        after = _without_larger(at, fault.status, rest[1:], points, workload)
+        after = _without_larger(at, fault.kind, rest[1:], points, workload)
         return Decision({at: fault, **after.failed}, after.pending, is_final=True)
     return Decision({at: fault}, rest[1:], is_final=True)
 
 
 def _without_larger(
-    at: int, status: CellStatus, rest: Sequence[int], points: Sequence[Any], workload: Workload
+    at: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
     larger = [position for position in rest if workload.at_least(points[position], points[at])]
     reason = f"not tried: the smaller {workload.in_words(points[at])} ran out of memory"
     return Decision(
-        dict.fromkeys(larger, Fault(status, reason)),
+        dict.fromkeys(larger, Fault(kind, reason)),
         tuple(position for position in rest if position not in larger),
         is_final=True,
     )
-
-
-def _status_of(reason: str, *, on_cpu: bool) -> CellStatus:
-    if "out of memory" in reason.lower() or "OutOfMemoryError" in reason:
-        return "oom_host" if on_cpu else "oom_gpu"
-    if reason.startswith("MemoryError") or "can't allocate memory" in reason:
-        return "oom_host"
-    return "unsupported" if reason.startswith(UNSUPPORTED_ERRORS) else "error"
 
 
 def _signal_name(number: int) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 from benchmarker.core.names import slug
 from benchmarker.execution.job_file import job_path
 from benchmarker.hardware.monitor import Monitor
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.options import arguments_of
-from benchmarker.schema.record import Environment, RunRecord
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload

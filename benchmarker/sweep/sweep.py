@@ -20,8 +20,8 @@ from benchmarker.core.names import slug
 from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, with_origin, write_job
 from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempts import measure
 from benchmarker.sweep.child import SweepTimeoutError

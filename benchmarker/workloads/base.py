@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from benchmarker.core.console import Terminal
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured, Step
-from benchmarker.schema.record import Cell, RunRecord
+from benchmarker.schema.record import CellBase, RunRecord
 
 
 class Session(Protocol):
@@ -42,7 +42,7 @@ class Bench(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """Fields of the record that say what was loaded, and what ran so far. Asked for after each cell."""
 
-    def cell(self, point: Any) -> Cell:
+    def cell(self, point: Any) -> CellBase:
         """What is known of a cell before it is measured: its axes, its demand, the hash of its inputs."""
 
     def correct(self, point: Any) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ class Bench(Protocol):
     def timed(self) -> AbstractContextManager[None]:
         """Surrounds the timed repeats: what must not happen there raises UnsupportedError."""
 
-    def measured(self, cell: Cell, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
+    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
         """Fields of the cell that only the bench can tell, once it was timed."""
 
     def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
@@ -83,7 +83,7 @@ class Nothing:
     def timed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measured(self, cell: Cell, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002

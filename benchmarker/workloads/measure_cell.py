@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarker.core.errors import UnsupportedError, WrongResultError, first_line
-from benchmarker.hardware.device import Device
+from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
+from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.status import status_of
 from benchmarker.workloads.base import Bench
 
 
@@ -33,6 +34,7 @@ def measure_cell(
         after_each: Called after each repeat with its number from 1.
     """
     cell = bench.cell(point)
+    kind: ErrorKind
     try:
         cell = cell.model_copy(update=dict(bench.correct(point)))
         step = bench.step(point)
@@ -54,15 +56,12 @@ def measure_cell(
         }
         timed = cell.model_copy(update=fields)
         return timed.model_copy(update=dict(bench.measured(timed, step, measured)))
-    except UnsupportedError as error:
-        return cell.model_copy(update={"status": "unsupported", "reason": str(error)})
-    except WrongResultError as error:
-        return cell.model_copy(update={"status": "invalid", "reason": str(error)})
+    except (UnsupportedError, WrongResultError) as error:
+        kind, reason = error.kind, str(error)
     except Exception as error:
         if not device.is_out_of_memory(error):
             raise
-        reason = first_line(error)
+        kind, reason = kind_of(error, device), first_line(error)
     # Outside the except block, whose traceback keeps the failed repeat's tensors alive.
     device.release()
-    status = "oom_host" if device.kind == "cpu" else "oom_gpu"
-    return cell.model_copy(update={"status": status, "reason": reason})
+    return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})

@@ -14,15 +14,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarker.schema.record import Kernel, RunRecord
+from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record_io import write_record
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, profile, record, sample
 
 LIMIT_S = 2.0
 ROUNDS = 10
 
 
-def records(count: int) -> Iterator[RunRecord]:
+def records(count: int) -> Iterator[GenerationRecord]:
     """A sweep of as many variants as it takes, over ten rounds."""
     kernels = tuple(Kernel(name=f"kernel_{index}" * 8, calls=100, total_s=0.5 / 150) for index in range(150))
     for index in range(count):

@@ -102,9 +102,9 @@ def save(record: dict, path: str) -> None:
     os.replace(temporary, path)
 
 
-def fail(reason: str, code: int):
+def fail(kind: str, reason: str, code: int):
     def deed(record: dict, path: str) -> None:
-        save({**record, "status": "failed", "reason": reason}, path)
+        save({**record, "status": "failed", "error_kind": kind, "reason": reason}, path)
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(code)
 
@@ -194,9 +194,9 @@ DEEDS = {
     "interrupt": interrupt,
     "grandchild": leave_grandchild,
     "slow": lambda record, path: time.sleep(0.7),
-    "out of memory": fail("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1),
-    "unsupported": fail("DeviceError: this GPU cannot", 2),
-    "error": fail("RuntimeError: shapes do not match", 1),
+    "out of memory": fail("oom_gpu", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1),
+    "unsupported": fail("device", "this GPU cannot", 2),
+    "error": fail("other", "RuntimeError: shapes do not match", 1),
 }
 
 

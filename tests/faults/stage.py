@@ -24,11 +24,12 @@ from benchmarker.core.silence import Streams
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
+from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
 from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, sweep_file
+from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
 CHILD = Path(__file__).with_name("child.py")
@@ -109,7 +110,7 @@ class Stage:
         (self.home / "printed").write_text(self.printed)
         return 1 if said else 0
 
-    def records(self) -> list[RunRecord]:
+    def records(self) -> list[GenerationRecord]:
         """What is on disk, in the order of the names."""
         return list(collect([self.results]).records)
 

@@ -35,6 +35,7 @@ from benchmarker.report.limits import batch_words, limit_caption, limit_table
 from benchmarker.report.quality import quality_caption, text_line
 from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
 from benchmarker.report.tasks import answers, task_caption
+from benchmarker.workloads.generation.words import profiled_words
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
@@ -177,8 +178,12 @@ def _sort_value(text: str, heading: str) -> float | None:
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
-    found = ((name, profile_of(records)) for name, records in results.members.items())
-    return [(plain_line(name), _block(profile_table(profile))) for name, profile in found if profile]
+    profiles = ((name, profile_of(records)) for name, records in results.members.items())
+    return [
+        (plain_line(name), _block(profile_table(profile, what=profiled_words(profile))))
+        for name, profile in profiles
+        if profile
+    ]
 
 
 def _commands(results: Comparison) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Text generation: what one repeat is, its prompts and what its work cannot do without."""
 
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.workload import Workload, lazily
 from benchmarker.workloads.generation import metrics, words
+from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob
 
 _HOME = "benchmarker.workloads.generation"
@@ -13,7 +13,7 @@ WORKLOAD = Workload(
     unit="token",
     experiment=Experiment,
     job=GenerationJob,
-    record=RunRecord,
+    record=GenerationRecord,
     axes=words.AXES,
     metrics=metrics.METRICS,
     headline=metrics.HEADLINE,
@@ -37,6 +37,7 @@ WORKLOAD = Workload(
     sample_words=words.sample_words,
     repeat_s=words.guess_s,
     title=words.title,
+    summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",
     doctor=f"{_HOME}.doctor:DOCTOR",
 )

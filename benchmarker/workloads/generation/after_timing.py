@@ -12,20 +12,24 @@ from typing import Any, TypeVar
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, kind_of
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
-from benchmarker.measure.profile import count_kernels, profile_generation
+from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
-from benchmarker.schema.record import Cell, Energy, Profile, RunRecord
-from benchmarker.workloads.generation.benchmark import SourceBenchmarker
+from benchmarker.profiling.trace import Cut
+from benchmarker.schema.energy import Energy
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.benchmark import GenerationStep, SourceBenchmarker
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point
+from benchmarker.workloads.generation.words import profiled_words
 
 Found = TypeVar("Found")
 
 
 def kernels_counted(
-    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
@@ -35,19 +39,19 @@ def kernels_counted(
     if last is None or benchmarker.device.kind == "cpu":
         return {}
     counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
-    if isinstance(counted, str):
-        terminal.line(f"kernels not counted: {counted}")
+    if isinstance(counted, Missing):
+        terminal.line(f"kernels not counted: {counted.reason}")
         return {"no_profile": counted}
     return counted
 
 
-def _counted(record: RunRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
+def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
     if record.cells[-1].status != "ok":
         # Back from the shape that did not work to the one that did.
         benchmarker.step(point)()
     kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
     facts = benchmarker.source.facts()
-    counted = {"runtime": facts.model_copy(update={"kernels_per_token": kernels})}
+    counted = {"engine": facts.model_copy(update={"kernels_per_token": kernels})}
     in_graph = facts.graph_kernels
     if kernels is None or in_graph is None or in_graph >= kernels:
         return counted
@@ -55,12 +59,14 @@ def _counted(record: RunRecord, point: Point, benchmarker: SourceBenchmarker) ->
     return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
 
 
-def _invalid(cell: Cell, reason: str) -> Cell:
-    return cell.model_copy(update={"status": "invalid", "reason": reason}) if cell.status == "ok" else cell
+def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
+    if cell.status != "ok":
+        return cell
+    return cell.model_copy(update={"status": "invalid", "error_kind": "incomplete_graph", "reason": reason})
 
 
 def profiled(
-    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
@@ -70,32 +76,39 @@ def profiled(
     point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
     terminal.line(f"profiling one generation of {point.new_tokens} tokens")
     profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
-    if isinstance(profile, str):
-        terminal.line(f"no profile: {profile}")
+    if isinstance(profile, Missing):
+        terminal.line(f"no profile: {profile.reason}")
         return {"no_profile": profile}
     if not job.part:
-        terminal.table(profile_table(profile), detail=True)
+        terminal.table(profile_table(profile, what=profiled_words(profile)), detail=True)
     # Kernels that could not be counted are no reason why there is no profile.
     return {"profile": profile, "no_profile": None}
 
 
-def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Profile:
+def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
     step = benchmarker.step(point)
     step()  # warm at this length too: its cache shape may be new
-    return profile_generation(
-        step,
-        device=benchmarker.device,
-        trace_path=path.with_suffix(".trace.json.gz"),
+    profile = profile_step(
+        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
+    )
+    return GenerationProfile(
+        # The fields and not a dump of them: these are checked values already.
+        **dict(profile),
         prompt_tokens=len(benchmarker.prompt(point).ids),
         new_tokens=point.new_tokens,
         batch_size=point.batch_size,
         depth=point.depth,
-        first_token_ns=lambda: step.first_token_ns,
     )
 
 
+def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
+    """Prefill ends and decoding begins with the first token."""
+    first_ns = step.first_token_ns
+    return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
+
+
 def with_energy(
-    job: GenerationJob, record: RunRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
     last = record.last_good
@@ -104,10 +117,9 @@ def with_energy(
     point = job.points()[last]
     terminal.line("counting the energy of the last cell")
     energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
-    if isinstance(energy, str):
-        reason = f"no energy: {energy.removeprefix('no energy: ')}"
-        terminal.line(reason)
-        return {"no_energy": reason}
+    if isinstance(energy, Missing):
+        terminal.line(f"no energy: {energy.reason}")
+        return {"no_energy": energy}
     cells = list(record.cells)
     cells[last] = cells[last].model_copy(update={"energy": energy})
     return {"cells": tuple(cells)}
@@ -121,16 +133,14 @@ def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
     )
 
 
-def _tried(work: Callable[[], Found], device: Device) -> Found | str:
+def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
     """What the work finds, or the reason why it cannot be done here, such as too little memory."""
     try:
         return work()
-    except BenchmarkerError as error:
-        return str(error)
     except Exception as error:
-        if not device.is_out_of_memory(error):
+        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
             raise
-        reason = first_line(error)
+        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
     # Outside the except block, whose traceback keeps the failed generation's tensors alive.
     device.release()
-    return reason
+    return missing

@@ -16,13 +16,15 @@ from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.record import Cell, LoadFacts
+from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.record import Missing
 from benchmarker.workloads.base import Session
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
 from benchmarker.workloads.generation.quality_step import judged, plan_quality
+from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class GenerationBench(SourceBenchmarker):
         self._plan = plan
         self._stack = stack
 
-    def cell(self, point: Point) -> Cell:
+    def cell(self, point: Point) -> GenerationCell:
         """What is known of a cell before it is measured."""
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
@@ -107,7 +109,7 @@ class GenerationBench(SourceBenchmarker):
             return judged(self._job, self._plan, _taken(models), self._tokenizer, self.device, terminal)
         reason = f"{self._job.variant.engine} has no model in this process that could be judged"
         terminal.line(f"no quality: {reason}")
-        return {"no_quality": reason}
+        return {"no_quality": Missing(error_kind="unsupported", reason=reason)}
 
 
 def _taken(models: list[PreTrainedModel | None]) -> list[PreTrainedModel]:

@@ -18,10 +18,11 @@ from benchmarker.hardware.device import Device
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.record import Cell, Memory, Sample
+from benchmarker.schema.record import Memory
 from benchmarker.workloads.base import Nothing
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
+from benchmarker.workloads.generation.record import GenerationCell, GenerationSample
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
 
@@ -29,17 +30,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def sample_of(generation: Generation) -> Sample:
+def sample_of(generation: Generation) -> GenerationSample:
     """The raw times of one generation in seconds."""
     tokens = len(generation.tokens[0])
     # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
     decode_s = (generation.last_ns - generation.first_ns) / 1e9
-    return Sample(
+    return GenerationSample(
         latency_s=(generation.end_ns - generation.start_ns) / 1e9,
         ttft_s=(generation.first_ns - generation.start_ns) / 1e9,
         tpot_s=decode_s / (tokens - 1) if tokens > 1 else None,
         new_tokens=tokens,
     )
+
+
+class WrongTokenCountError(WrongResultError):
+    """A generation came out shorter or longer than asked."""
+
+    kind = "wrong_token_count"
 
 
 class GenerationStep:
@@ -53,12 +60,12 @@ class GenerationStep:
         self.first_token_ns: int | None = None
         """When the newest repeat had its first token, on `time.perf_counter_ns`."""
 
-    def __call__(self) -> Sample:
+    def __call__(self) -> GenerationSample:
         generation = self._generate()
         self.first_token_ns = generation.first_ns
         for tokens in generation.tokens:
             if len(tokens) != self._new_tokens:
-                raise WrongResultError(f"{len(tokens)} tokens came instead of {self._new_tokens}")
+                raise WrongTokenCountError(f"{len(tokens)} tokens came instead of {self._new_tokens}")
         if self._tokens is None:
             self._tokens = generation.tokens
         elif self._tokens != generation.tokens:
@@ -104,8 +111,8 @@ class SourceBenchmarker(Nothing):
         grid: Grid,
         procedure: Procedure | None = None,
         *,
-        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-    ) -> Iterator[Cell]:
+        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
+    ) -> Iterator[GenerationCell]:
         """Measure every cell of the grid, smallest first; yield each as soon as it is done."""
         for point in grid.points():
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
@@ -134,24 +141,24 @@ class SourceBenchmarker(Nothing):
         point: Point,
         procedure: Procedure,
         *,
-        after_each: Callable[[int, Sample], None] = lambda number, sample: None,
-    ) -> Cell:
+        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
+    ) -> GenerationCell:
         """Measure one cell. Running out of memory, or an engine that cannot do it, is a cell with that status."""
-        cell: Cell = measure_cell(
+        cell: GenerationCell = measure_cell(
             self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
         )
         return cell
 
-    def cell(self, point: Point) -> Cell:
+    def cell(self, point: Point) -> GenerationCell:
         """What is known of a cell before it is measured."""
         prompt = self.prompt(point)
-        return Cell(
+        return GenerationCell(
             prompt_tokens=len(prompt.ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status="ok",
-            prompt_sha256=prompt.sha256,
+            inputs_sha256=prompt.sha256,
             prompt_source=prompt.source,
             demand=self._weights.demand(
                 prompt_tokens=len(prompt.ids),
@@ -165,13 +172,15 @@ class SourceBenchmarker(Nothing):
 
     def facts(self) -> dict[str, Any]:
         """What ran, for the record."""
-        return {"runtime": self.source.facts()}
+        return {"engine": self.source.facts()}
 
     def timed(self) -> AbstractContextManager[None]:
         """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
         return self.source.timed()
 
-    def measured(self, cell: Cell, step: GenerationStep, measured: Measured[Sample]) -> dict[str, Any]:
+    def measured(
+        self, cell: GenerationCell, step: GenerationStep, measured: Measured[GenerationSample]
+    ) -> dict[str, Any]:
         """Fields of the cell that only the engine and the step can tell.
 
         Raises:
@@ -186,7 +195,7 @@ class SourceBenchmarker(Nothing):
             "flags": (*measured.flags, *sorted(step.flags)),
         }
 
-    def _samples(self, measured: Measured[Sample]) -> tuple[Sample, ...]:
+    def _samples(self, measured: Measured[GenerationSample]) -> tuple[GenerationSample, ...]:
         """Without this process's memory where the engine takes its own elsewhere."""
         if self.source.peak_bytes() is None:
             return measured.samples

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
-from benchmarker.schema.roofline import Demand
+from benchmarker.workloads.generation.record import GenerationDemand
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +40,7 @@ class Weights:
         self._config = model.config.get_text_config()
         self._kv_element_bytes = _activation_bytes(model)
 
-    def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> Demand:
+    def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> GenerationDemand:
         """Of one cell.
 
         The first new token comes from the prefill, so N tokens are N - 1 steps; the first of them finds the prompt in
@@ -52,15 +52,23 @@ class Weights:
         per_token = 2 * key_heads(config) * head_dim(config) * self._kv_element_bytes
         per_score = 4 * config.num_attention_heads * head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
-        return Demand(
-            weight_bytes=self.read_bytes + batch_size * self.row_bytes,
+        weight_bytes = self.read_bytes + batch_size * self.row_bytes
+        kv_bytes = round(batch_size * per_token * sum(seen))
+        decode_flops = round(batch_size * (2 * (self.body + self.head) + per_score * sum(seen)))
+        prefill_flops = round(
+            batch_size * (2 * (prompt_tokens * self.body + self.head) + per_score * len(seen) * attended)
+        )
+        steps = new_tokens - 1
+        return GenerationDemand(
+            flops=prefill_flops + steps * decode_flops,
+            # The prefill reads the weights once; what it reads and writes of activations depends on the kernels.
+            bytes=weight_bytes + steps * (weight_bytes + kv_bytes),
+            weight_bytes=weight_bytes,
             kv_bytes_per_token=per_token * config.num_hidden_layers,
             context_tokens=context,
-            kv_bytes=round(batch_size * per_token * sum(seen)),
-            decode_flops=round(batch_size * (2 * (self.body + self.head) + per_score * sum(seen))),
-            prefill_flops=round(
-                batch_size * (2 * (prompt_tokens * self.body + self.head) + per_score * len(seen) * attended)
-            ),
+            kv_bytes=kv_bytes,
+            decode_flops=decode_flops,
+            prefill_flops=prefill_flops,
         )
 
 

@@ -14,8 +14,9 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.record import ModelFacts, RunRecord, VariantFacts
+from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
@@ -40,7 +41,7 @@ def record_fields(job: GenerationJob) -> dict[str, Any]:
     variant = job.variant
     return {
         "model": ModelFacts(**job.model.model_dump()),
-        "variant": VariantFacts(
+        "variant": GenerationVariant(
             name=variant.name,
             quant=variant.quant,
             runtime=variant.engine,
@@ -79,7 +80,7 @@ def look_for_model(job: GenerationJob) -> str | None:
     return look_for(job.model)
 
 
-def cell_fields(job: GenerationJob, point: Point, records: Sequence[RunRecord]) -> dict[str, Any] | None:
+def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
     """Axes of a cell that was not measured; None for a text prompt, as long as no process has told its length.
 
     Args:

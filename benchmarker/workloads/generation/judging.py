@@ -10,7 +10,8 @@ from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import Quality, TaskResult, baseline_name
 from benchmarker.schema.quality_spec import QualitySpec
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
 
 
@@ -41,13 +42,13 @@ class GenerationJudging:
         """`quick, arc_easy`."""
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
-    def is_done(self, record: RunRecord, job: GenerationJob) -> bool:
+    def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
         """Whether all that is asked is there, and was measured as it is asked."""
         asked = job.quality
         has_quality = asked.size == "off" or _is_of(record.quality, job)
         return has_quality and (not asked.tasks or _answers(record.tasks, asked))
 
-    def changes(self, job: GenerationJob, judged: RunRecord | None, reason: str | None) -> dict[str, Any]:
+    def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
         """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
         fields: dict[str, Any] = {}
         if judged and judged.quality:
@@ -60,11 +61,11 @@ class GenerationJudging:
             fields["no_tasks"] = (judged and judged.no_tasks) or reason
         return fields
 
-    def missing(self, record: RunRecord) -> str | None:
+    def missing(self, record: GenerationRecord) -> Missing | None:
         """Why something is not there that was asked for."""
         return record.no_quality or record.no_tasks
 
-    def lost(self, job: GenerationJob, judged: RunRecord | None) -> str:
+    def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
         """What a process that failed was to measure and did not: `quality`, `tasks`, or both."""
         lost = [
             what

@@ -12,6 +12,7 @@ from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
 from benchmarker.schema.quality_words import quality_line
+from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.spec import GenerationJob
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _answers(job: GenerationJob, model: PreTrainedModel, tokenizer: Any | None, 
     except BenchmarkerError as error:
         # What was timed is saved: what cannot be had here must not undo that.
         terminal.line(f"no tasks: {error}")
-        return {"no_tasks": str(error)}
+        return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
     for one in found:
         terminal.line(f"{one.task}: {100 * one.accuracy:.1f} % of {len(one.right)} right ({one.metric})")
     return {"tasks": found}
@@ -79,6 +80,6 @@ def _quality(plan: Plan, models: list[PreTrainedModel], device: Device, terminal
         quality = judge(plan, models, device, terminal)
     except BenchmarkerError as error:
         terminal.line(f"no quality: {error}")
-        return {"no_quality": str(error)}
+        return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}
     terminal.line(quality_line(quality))
     return {"quality": quality}

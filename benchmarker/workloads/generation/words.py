@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import Cell, Sample
 from benchmarker.schema.workload import Axis
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 AXES = (
@@ -40,14 +40,14 @@ def point_arguments(point: Point) -> list[str]:
     return arguments + (["--depth", str(point.depth)] if point.depth else [])
 
 
-def cell_words(cell: Cell) -> str:
+def cell_words(cell: GenerationCell) -> str:
     """`prompt of 26, 100 new tokens, batch of 4`: what is said before a cell is measured."""
     batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
     depth = f", after {cell.depth} in the cache" if cell.depth else ""
     return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}"
 
 
-def sample_words(cell: Cell, sample: Sample) -> str:
+def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
     """`100 tokens, 34.10 tok/s`: what is said after a repeat."""
     tokens = cell.batch_size * sample.new_tokens
     return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
@@ -69,3 +69,9 @@ def title(job: Job) -> str:
     """The model."""
     assert isinstance(job, GenerationJob)
     return job.model.id
+
+
+def profiled_words(profile: GenerationProfile) -> str:
+    """`generation, prompt of 26, 32 new tokens`."""
+    batch = f", batch of {profile.batch_size}" if profile.batch_size > 1 else ""
+    return f"generation, prompt of {profile.prompt_tokens}, {profile.new_tokens} new tokens{batch}"

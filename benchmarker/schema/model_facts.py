@@ -1,0 +1,54 @@
+"""What a record says of a model: which one it was, and what loading it cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.schema.base import Number, Plain, Positive, Whole
+
+
+class ModelFacts(Plain):
+    """Which model was measured."""
+
+    id: str
+    """As the user gave it."""
+    revision: str | None = None
+    """The hub commit that the files came from; None for a folder or a dummy."""
+    config_sha256: str | None = None
+    """Of the model's shapes, so that equal names with different shapes do not pass as equal."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    dtype: str = "float16"
+    """The 16- or 32-bit type of what is not quantized."""
+    parameters: Whole | None = None
+    """Each shared tensor counted once."""
+    trust_remote_code: bool = False
+    chat_template: bool = False
+
+
+class LoadFacts(Plain):
+    """What loading cost, and what it made."""
+
+    load_s: Number
+    """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    quantize_s: Number | None = None
+    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
+    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
+    peak_bytes: Whole | None = None
+    """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
+    weight_bytes: Positive
+    """Unique storages of all parameters and buffers, with the scales that quantization adds."""
+    parameters: Positive
+    """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
+    bits_per_weight: Number
+    """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
+    quantized_fraction: Number
+    """Share of the parameters that is stored in fewer than 16 bits."""
+    linear_classes: dict[str, Whole]
+    """Class of each linear layer, with how many there are."""
+    weight_classes: dict[str, Whole]
+    """Class of each linear layer's weight tensor: torchao's linears are plain `Linear`, their weights are not."""
+    lm_head_dtype: str
+    lm_head_tied: bool
+    """Whether the output layer shares its storage with the input embedding."""
+    notes: tuple[str, ...] = ()
+    """What the loader wants read, such as a checkpoint's own config that won over an option."""

@@ -1,0 +1,31 @@
+"""The statuses of a cell, and which one each kind of error gives it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.core.errors import ErrorKind
+
+CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
+
+STATUSES: dict[ErrorKind, CellStatus] = {
+    "oom_gpu": "oom_gpu",
+    "oom_host": "oom_host",
+    "timeout": "timeout",
+    "crash": "crash",
+    "unsupported": "unsupported",
+    "missing_library": "unsupported",
+    "device": "unsupported",
+    "wrong_token_count": "invalid",
+    "wrong_result": "invalid",
+    "incomplete_graph": "invalid",
+    "throttled": "invalid",
+    "shared_device": "invalid",
+    "unwatched": "invalid",
+}
+"""The status of a cell that has no number for such a reason; `error` for the other kinds."""
+
+
+def status_of(kind: ErrorKind) -> CellStatus:
+    """What a table calls a cell without a number."""
+    return STATUSES.get(kind, "error")

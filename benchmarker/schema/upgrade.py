@@ -1,0 +1,148 @@
+"""From a record of schema 1, as JSON, to one of schema 2. Files on disk stay as they are.
+
+Schema 1 was text generation alone, and held some facts as sentences. What an old record does not hold stays unknown.
+A value that schema 1 never had at its place is left as it is: reading the result says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from benchmarker.core.errors import ErrorKind
+
+Json = dict[str, Any]
+
+CLASSES: dict[str, ErrorKind] = {
+    "SpecError": "spec",
+    "ModelError": "model",
+    "MissingLibraryError": "missing_library",
+    "DeviceError": "device",
+    "QualityError": "quality",
+    "ResultsError": "results",
+    "UnsupportedError": "unsupported",
+}
+"""This program's own errors, whose names stood before their sentences."""
+
+SENTENCES: tuple[tuple[re.Pattern[str], ErrorKind], ...] = (
+    (re.compile("^KeyboardInterrupt"), "interrupted"),
+    (re.compile("^the system ran out of memory and killed|^MemoryError|can't allocate memory"), "oom_host"),
+    (re.compile("^the process died of"), "crash"),
+    (re.compile("took more than"), "timeout"),
+    (re.compile(r"tokens came instead of|tokens were made where"), "wrong_token_count"),
+    (re.compile("^the graph holds"), "incomplete_graph"),
+    (re.compile("processes were on the device"), "shared_device"),
+    (re.compile("^the board was throttled|^the clock was"), "throttled"),
+    (re.compile("^nobody saw how the board was"), "unwatched"),
+)
+STATUS_KINDS: dict[str, ErrorKind] = {
+    "oom_gpu": "oom_gpu",
+    "oom_host": "oom_host",
+    "timeout": "timeout",
+    "crash": "crash",
+    "unsupported": "unsupported",
+}
+"""Statuses of cells that tell the kind by themselves."""
+NO_ENERGY = "no energy: "
+DECODE_FIELDS = ("decode_busy_s", "decode_span_s", "decode_launches")
+DECODE_KERNEL_FIELDS = ("decode_calls", "decode_s", "decode_alone_s")
+
+
+def upgraded(data: Json) -> Json:
+    """The same record as schema 2 has it.
+
+    Args:
+        data: The whole record, as JSON has it; it is not changed.
+    """
+    new = data | {"schema_version": 2, "workload": "generation"}
+    on_cpu = _part(_part(data, "environment"), "device").get("kind") == "cpu"
+    new |= _error(data, on_cpu=on_cpu)
+    if "runtime" in new:
+        new["engine"] = new.pop("runtime")
+    if isinstance(data.get("cells"), list):
+        new["cells"] = [_cell(cell, on_cpu=on_cpu) if isinstance(cell, dict) else cell for cell in data["cells"]]
+    if isinstance(data.get("profile"), dict):
+        new["profile"] = _profile(data["profile"])
+    for field in ("no_profile", "no_energy", "no_quality", "no_tasks"):
+        if isinstance(data.get(field), str):
+            new[field] = _missing(data[field], on_cpu=on_cpu)
+    return new
+
+
+def _part(data: Json, field: str) -> Json:
+    part = data.get(field)
+    return part if isinstance(part, dict) else {}
+
+
+def _cell(cell: Json, *, on_cpu: bool) -> Json:
+    new = cell | _error(cell, on_cpu=on_cpu)
+    if "prompt_sha256" in new:
+        new["inputs_sha256"] = new.pop("prompt_sha256")
+    return new
+
+
+def _error(part: Json, *, on_cpu: bool) -> Json:
+    """Kind and sentence of a run's or a cell's reason."""
+    status, reason = part.get("status"), part.get("reason")
+    if not isinstance(reason, str):
+        is_bad = isinstance(status, str) and status not in ("ok", "running", "complete", "interrupted")
+        return {"error_kind": STATUS_KINDS.get(status, "other")} if is_bad and isinstance(status, str) else {}
+    kind, sentence = _kind_and_sentence(reason, on_cpu=on_cpu)
+    if isinstance(status, str) and status in STATUS_KINDS and kind not in ("device", "missing_library"):
+        kind = STATUS_KINDS[status]
+    return {"error_kind": kind, "reason": sentence}
+
+
+def _kind_and_sentence(reason: str, *, on_cpu: bool) -> tuple[ErrorKind, str]:
+    name, _, sentence = reason.partition(": ")
+    if name in CLASSES and sentence:
+        return CLASSES[name], sentence
+    kind = next((kind for pattern, kind in SENTENCES if pattern.search(reason)), None)
+    if kind is None and ("out of memory" in reason.lower() or "OutOfMemoryError" in reason):
+        kind = "oom_host" if on_cpu else "oom_gpu"
+    return kind or "other", reason
+
+
+def _missing(reason: str, *, on_cpu: bool) -> Json:
+    """Why something is not there. Only where energy could not be counted did the sentence begin with what is not."""
+    kind, sentence = _kind_and_sentence(reason.removeprefix(NO_ENERGY), on_cpu=on_cpu)
+    return {"error_kind": kind, "reason": sentence}
+
+
+def _profile(profile: Json) -> Json:
+    """What schema 1 told of decoding beside the whole, as a section; the rest is the prefill."""
+    new = {key: value for key, value in profile.items() if key not in DECODE_FIELDS}
+    if isinstance(profile.get("kernels"), list):
+        new["kernels"] = [_kernel(kernel) if isinstance(kernel, dict) else kernel for kernel in profile["kernels"]]
+    decode_s = profile.get("decode_busy_s")
+    if decode_s is not None:
+        decode = {
+            "busy_s": decode_s,
+            "span_s": profile.get("decode_span_s"),
+            "launches": profile.get("decode_launches"),
+        }
+        new["sections"] = {"prefill": {"busy_s": _less(profile.get("busy_s"), decode_s)}, "decode": decode}
+    return new
+
+
+def _kernel(kernel: Json) -> Json:
+    new = {key: value for key, value in kernel.items() if key not in DECODE_KERNEL_FIELDS}
+    decode_calls, decode_s = kernel.get("decode_calls"), kernel.get("decode_s")
+    if decode_calls is None or decode_s is None:
+        return new
+    new["sections"] = {}
+    prefill_calls = _less(kernel.get("calls"), decode_calls)
+    if prefill_calls:
+        new["sections"]["prefill"] = {"calls": prefill_calls, "total_s": _less(kernel.get("total_s"), decode_s)}
+    if decode_calls:
+        alone_s = kernel.get("decode_alone_s")
+        new["sections"]["decode"] = {"calls": decode_calls, "total_s": decode_s, "alone_s": alone_s}
+    return new
+
+
+def _less(whole: Any, part: Any) -> Any:
+    """The difference of two numbers; what is no number comes back, for the reading to refuse."""
+    for value in (whole, part):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+    return whole - part

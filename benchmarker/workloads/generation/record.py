@@ -1,0 +1,114 @@
+"""A record of text generation: its samples, cells and facts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Whole
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model_facts import LoadFacts, ModelFacts
+from benchmarker.schema.profile import Profile
+from benchmarker.schema.quality import Quality, TaskResult
+from benchmarker.schema.record import CellBase, Missing, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.roofline import Demand
+
+
+class GenerationSample(SampleBase):
+    """One timed generation: from the call to the last token."""
+
+    ttft_s: Seconds | None = None
+    """Time to first token: from the call until the first new token is known."""
+    tpot_s: Seconds | None = None
+    """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
+    new_tokens: Count
+    """Tokens made per sequence, counted in the output."""
+
+
+class GenerationDemand(Demand):
+    """What the work of one cell cannot do without, counted from the loaded tensors."""
+
+    weight_bytes: Positive
+    """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
+    sequence. Shared storage counts once."""
+    kv_bytes_per_token: Whole
+    """KV cache of one position of one sequence."""
+    context_tokens: Number
+    """Positions in the cache before a step, mean over the decode steps."""
+    kv_bytes: Count
+    """KV cache read by a mean decode step, all sequences together."""
+    decode_flops: Count
+    """Of a mean decode step, all sequences together."""
+    prefill_flops: Positive
+    """Of the prompt, with logits for its last position alone."""
+
+    @property
+    def step_bytes(self) -> int:
+        """All that a decode step reads; it makes one token of each sequence."""
+        return self.weight_bytes + self.kv_bytes
+
+
+class GenerationCell(CellBase):
+    """One point of the grid."""
+
+    prompt_tokens: Positive
+    new_tokens: Positive
+    batch_size: Positive
+    depth: Count = 0
+    """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
+    text: Count | None = None
+    """Which of the texts that were asked for the prompt is, from 0. None for a prompt of a length."""
+    inputs_sha256: str | None = None
+    """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
+    of a comparison."""
+    prompt_source: str | None = None
+    """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
+    warmup: tuple[GenerationSample, ...] = ()
+    samples: tuple[GenerationSample, ...] = ()
+    step: StepFacts | None = None
+    """None for `generate`, which has none ready, and in records from before each cell said so."""
+    first_tokens: tuple[Whole, ...] = ()
+    """The first new tokens of the first sequence, at most 64."""
+    demand: GenerationDemand | None = None
+    """What the cell's work cannot do without. None in records from before this was counted."""
+
+
+class GenerationProfile(Profile):
+    """One generation under torch.profiler. Its sections are `prefill`, and `decode` from the first token on."""
+
+    prompt_tokens: Positive
+    new_tokens: Positive
+    batch_size: Positive
+    depth: Count | None = None
+    """Tokens in the cache before the prompt. None in records from before it was kept."""
+
+
+class GenerationVariant(VariantFacts):
+    """Which form of the model."""
+
+    quant: str
+    runtime: str
+    engine_options: dict[str, Scalar] = Field(default_factory=dict)
+    """All of the engine's options, defaults included. Empty for an engine that has none."""
+
+
+class GenerationRecord(RunRecord):
+    """One process, one variant of a model that generates text."""
+
+    workload: Literal["generation"] = "generation"
+    model: ModelFacts
+    variant: GenerationVariant
+    load: LoadFacts | None = None
+    engine: EngineFacts | None = None
+    text_tokens: tuple[Whole, ...] = ()
+    """Lengths of the texts that were asked for, known before the first cell."""
+    cells: tuple[GenerationCell, ...] = ()
+    profile: GenerationProfile | None = None
+    quality: Quality | None = None
+    no_quality: Missing | None = None
+    """Why there is none although it was asked for."""
+    tasks: tuple[TaskResult, ...] = ()
+    """Answers to benchmark questions, where they were asked."""
+    no_tasks: Missing | None = None
+    """Why there are none although they were asked for."""
