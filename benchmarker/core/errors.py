@@ -89,7 +89,7 @@ class UnsupportedError(BenchmarkerError):
 class WrongResultError(BenchmarkerError):
     """What came out is not what was asked for: its time means nothing."""
 
-    kind = "wrong_result"
+    kind: ClassVar[ErrorKind] = "wrong_result"
 
 
 class FieldError(ValueError):

@@ -24,6 +24,15 @@ class VariantBase(Plain):
     name: Annotated[str, Field(min_length=1, max_length=80)]
     """What the tables call it."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_after_values(cls, data: Any) -> Any:
+        """One that nobody named is called after its values: `flash float32`."""
+        if not isinstance(data, dict) or "name" in data:
+            return data
+        values = [str(value) for value in data.values() if isinstance(value, str | int | float)]
+        return {**data, "name": " ".join(values)} if values else data
+
 
 class GridBase(Plain):
     """Which cells are measured: a field for each axis."""

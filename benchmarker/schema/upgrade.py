@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind
+from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
 Json = dict[str, Any]
 
@@ -54,7 +55,7 @@ def upgraded(data: Json) -> Json:
     Args:
         data: The whole record, as JSON has it; it is not changed.
     """
-    new = data | {"schema_version": 2, "workload": "generation"}
+    new = data | {"schema_version": 2, "workload": DEFAULT_WORKLOAD}
     on_cpu = _part(_part(data, "environment"), "device").get("kind") == "cpu"
     new |= _error(data, on_cpu=on_cpu)
     if "runtime" in new:

@@ -146,7 +146,7 @@ def plain_parts(job: Job) -> dict[str, Any]:
 
 def plain_facts(job: Job) -> dict[str, Any]:
     """The variant with all its options."""
-    return {"variant": VariantFacts(**job.variant.model_dump())}
+    return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
 
 def plain_dtype(job: Job) -> str:
