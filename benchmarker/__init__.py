@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
     from benchmarker.report.notebook import read_record as read_record
-    from benchmarker.schema.experiment import Grid as Grid
     from benchmarker.schema.experiment import Procedure as Procedure
     from benchmarker.workloads.generation.benchmark import ModelBenchmarker as ModelBenchmarker
+    from benchmarker.workloads.generation.spec import Grid as Grid
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BenchmarkerError": "core.errors",
     "Generator": "engines.generator",
-    "Grid": "schema.experiment",
+    "Grid": "workloads.generation.spec",
     "ModelBenchmarker": "workloads.generation.benchmark",
     "Procedure": "schema.experiment",
     "compare": "comparison.compare",

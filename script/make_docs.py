@@ -25,8 +25,8 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.limits import limit_table
 from benchmarker.report.sheets import limit_rows, sheets
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import Experiment
 from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.spec import Experiment
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"

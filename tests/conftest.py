@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 SHAPE: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

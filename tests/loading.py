@@ -15,8 +15,9 @@ from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.workloads.generation.spec import VariantSpec
 
 EMBEDDING = 2048 * 128
 LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)

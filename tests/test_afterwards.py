@@ -16,15 +16,15 @@ from benchmarker.core.console import Streams, Terminal
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.torch_engine import TorchSource
-from benchmarker.execution import after_timing as afterwards
-from benchmarker.execution.after_timing import kernels_counted, profiled, with_energy
-from benchmarker.execution.job import Job
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation import after_timing as afterwards
+from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.fakes import FakeDevice
 from tests.records import cell, missing, profile, record
 from tests.test_engines_graph import Rerun
@@ -32,8 +32,8 @@ from tests.test_engines_graph import Rerun
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-def job_of(grid: Grid) -> Job:
-    return cast("Job", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
+def job_of(grid: Grid) -> GenerationJob:
+    return cast("GenerationJob", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
 
 
 def terminal() -> Terminal:

@@ -24,7 +24,8 @@ from benchmarker.quantization.gptq.loader import GPTQOptions
 from benchmarker.quantization.gptq.packing import balanced, deviation
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.base import Scalar
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 
 class Steps:

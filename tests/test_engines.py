@@ -11,8 +11,9 @@ from benchmarker.engines.compile import CompileDecoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.prefill_decode import cache_length
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.schema.experiment import Procedure
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker, sample_of
+from benchmarker.workloads.generation.spec import Grid
 
 EOS = 1
 

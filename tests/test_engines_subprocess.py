@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from benchmarker.core.console import Terminal
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.subprocess_engine import DriverError, SubprocessEngine, SubprocessSource
-from benchmarker.execution.job import make_job
 from benchmarker.execution.run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
-from benchmarker.schema.experiment import Grid, Procedure
+from benchmarker.schema.experiment import Procedure
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
+from benchmarker.workloads.generation.spec import Grid
+from tests.jobs import job_of
 
 ECHO = textwrap.dedent("""
     import json, os, sys, time
@@ -152,18 +154,13 @@ def test_one_registry_line_makes_it_an_engine_of_run(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(registry.ENGINES, "echo", Echo(tmp_path))
-    job = make_job(
-        config=None,
-        variant=None,
+    job = job_of(
         model={"id": str(model_folder), "dtype": "bfloat16"},
         form={"quant": "fp16", "engine": "echo"},
-        options=[],
         grid={"prompt_tokens": [3], "new_tokens": [4]},
         procedure={"runs": 1, "warmup": 1, "warmup_limit": 1, "limits": False, "profile": False},
-        quality={},
         device="cpu",
         output=tmp_path / "results",
-        reproduce="",
     )
     record = Run(job, Terminal(quiet=True)).execute()
     assert (record.status, record.variant.engine, record.load) == ("complete", "echo", None)
@@ -171,6 +168,4 @@ def test_one_registry_line_makes_it_an_engine_of_run(
     assert record.engine is not None
     assert record.engine.engine_version == "9"
     with pytest.raises(UnsupportedError, match=r"^echo: int8 is not a form that it knows$"):
-        Run(
-            job.model_copy(update={"variant": job.variant.model_copy(update={"quant": "int8"})}), Terminal(quiet=True)
-        ).execute()
+        Run(replace(job, variant=job.variant.model_copy(update={"quant": "int8"})), Terminal(quiet=True)).execute()

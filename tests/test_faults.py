@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
-from benchmarker.schema.experiment import Grid
 from benchmarker.sweep.child import Ended
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
+from benchmarker.workloads.generation import WORKLOAD as GENERATION
+from benchmarker.workloads.generation.spec import Grid
 from tests.records import record
 
 POINTS = Grid(prompt_tokens=(512,), new_tokens=(16, 200), batch_size=(1, 2)).points()
@@ -64,12 +65,20 @@ def test_a_record_that_cannot_be_read_is_a_fault_whatever_it_said_before() -> No
 )
 def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_one(fault: Fault | None) -> None:
     assert [(point.batch_size, point.new_tokens) for point in POINTS] == [(1, 16), (1, 200), (2, 16), (2, 200)]
-    decision = decide((0, 1, 2, 3), ["ok", "oom_gpu"], fault, phase="cell", tries={}, points=POINTS)
+    decision = decide(
+        (0, 1, 2, 3),
+        ["ok", "oom_gpu"],
+        fault,
+        phase="cell",
+        tries={},
+        points=POINTS,
+        workload=GENERATION,
+    )
     # Two sequences of 16 tokens are not at least as large as one of 200, and were never tried.
     assert decision == Decision({3: NOT_TRIED}, (2,), is_final=True)
 
 
 def test_a_cell_that_took_the_process_with_it_is_given_up_and_the_next_is_tried() -> None:
     fault = Fault("other", "RuntimeError: shapes do not match")
-    decision = decide((0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS)
+    decision = decide((0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS, workload=GENERATION)
     assert decision == Decision({1: fault}, (2, 3), is_final=True)

@@ -17,7 +17,8 @@ FIND = """
 import json, sys
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 model = ModelSpec(**json.loads(sys.argv[1]))
 try:
     found = find_checkpoint(model, VariantSpec(name="fp16", quant="fp16"))
@@ -32,7 +33,7 @@ LOOK = """
 import json, sys
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.checkpoints.find import look_for
-from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.model import ModelSpec
 try:
     look_for(ModelSpec(**json.loads(sys.argv[1])))
 except BenchmarkerError as error:

@@ -13,23 +13,28 @@ import pytest
 import yaml
 
 from benchmarker.cli.run import read_job
+from benchmarker.cli.sweep import sweep_config
 from benchmarker.comparison.compare import compare
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
+from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.silence import Streams
-from benchmarker.execution.inputs import changed_inputs, fingerprints
-from benchmarker.execution.job import Job, Part
 from benchmarker.execution.job_file import (
-    check_commit,
     check_unchanged,
     job_path,
     read_job_file,
     with_origin,
     write_job,
 )
-from benchmarker.schema.experiment import ModelSpec, QualitySpec, VariantSpec
-from benchmarker.sweep.sweep import Seams, Settings, run_sweep
+from benchmarker.schema.job import Job, Part
+from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.sweep.sweep import Seams, Settings
+from benchmarker.workloads.generation.bench import _check_commit as check_commit
+from benchmarker.workloads.generation.job_facts import inputs
+from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from tests.faults.stage import Stage
+from tests.jobs import job_with
 from tests.records import cell, environment, record, save
 from tests.test_cli import typed
 
@@ -54,8 +59,8 @@ def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "job-a.json"
     with pytest.raises(SpecError, match=r"job-a.json: cannot be read: No such file .*; a sweep writes job-VARIANT"):
         read_job_file(path)
-    path.write_text('{"job_version": 2}')
-    with pytest.raises(SpecError, match=r"job_version: input should be 1, not 2; a sweep writes job-VARIANT.json"):
+    path.write_text('{"job_version": 3}')
+    with pytest.raises(SpecError, match=r"job_version: input should be 2, not 3; a sweep writes job-VARIANT.json"):
         read_job_file(path)
 
 
@@ -141,15 +146,15 @@ def test_a_file_is_known_by_its_content_and_a_large_one_by_its_ends(tmp_path: Pa
     quality = QualitySpec(size="quick", text=str(text), baseline=str(tmp_path))
 
     def prints() -> dict[str, str]:
-        return fingerprints(model, variant, quality)
+        return inputs(job_with(model=model, variant=variant, quality=quality), judged=True)
 
     before = prints()
     os.utime(shard, ns=(1, 1))
     assert prints() == before
     text.unlink()
     assert changed_inputs(before, prints())[:2] == [f"model {tmp_path}", f"calibration text {text}"]
-    monkeypatch.setattr("benchmarker.execution.inputs.WHOLE_BYTES", 100)
-    monkeypatch.setattr("benchmarker.execution.inputs.END_BYTES", 50)
+    monkeypatch.setattr("benchmarker.core.fingerprint.WHOLE_BYTES", 100)
+    monkeypatch.setattr("benchmarker.core.fingerprint.END_BYTES", 50)
     before = prints()
     shard.write_bytes(b"abc" * 999 + b"abd")
     os.utime(shard, ns=(1, 1))
@@ -177,7 +182,9 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
     ):
         check_unchanged(job, environment(packages={"torch": "2.12.0"}))
     with pytest.raises(ChangedError, match="the files of the model or the job file changed since"):
-        check_unchanged(job.model_copy(update={"model": ModelSpec(id="another")}), environment())
+        check_unchanged(
+            job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
+        )
     monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
     monkeypatch.setattr("benchmarker.execution.keys.__version__", "9.9")
     with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
@@ -237,7 +244,7 @@ def real_sweep(home: Path, model: Path, *, source: Path, target: Path) -> tuple[
     out = io.StringIO()
     config = home / "config.yaml"
     config.write_text(config_text(model, "int8", 4))
-    failed = run_sweep(
+    failed = sweep_config(
         config, ["--device", "cpu"], Terminal(streams=Streams(out, out)), Settings(output=home / "results", seed=1),
         seams=Seams(run=run, report=("true",)),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from benchmarker.kernels.fuse_qkv_gate_up import join_linears
 from benchmarker.kernels.fuse_swiglu import fuse_gates
 from benchmarker.kernels.replace_linears import replace_linears
 from benchmarker.quantization.inspect import module_tensors, storage_bytes
-from benchmarker.schema.experiment import Scalar
+from benchmarker.schema.base import Scalar
 from tests.loading import load
 
 

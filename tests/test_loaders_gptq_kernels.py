@@ -9,7 +9,7 @@ from benchmarker.core.errors import BenchmarkerError, SpecError
 from benchmarker.quantization.gptq.backends import Gpu, KernelName, check_kernel, check_shapes
 from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
 from benchmarker.schema.config_io import validated
-from benchmarker.schema.experiment import VariantSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
 T4 = Gpu("NVIDIA T4", (7, 5), nvidia=True)

@@ -15,27 +15,23 @@ from safetensors.torch import load_file, save_file
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.job import make_job
 from benchmarker.execution.run import Run
 from benchmarker.quantization.load import load_model
 from benchmarker.workloads.generation.record import GenerationRecord
+from tests.jobs import job_of
 from tests.test_quality_inputs import plan
 
 
 def run(folder: Path, quant: str, output: Path, *, runtime: str = "eager", **quality: Any) -> GenerationRecord:
     """`benchmarker run --quality quick`, in this process."""
-    job = make_job(
-        config=None,
-        variant=None,
+    job = job_of(
         model={"id": str(folder), "dtype": "bfloat16"},
-        form={"quant": quant, "runtime": runtime},
-        options=[],
+        form={"quant": quant, "engine": runtime},
         grid={"prompt_tokens": [3], "new_tokens": [2]},
         procedure={"runs": 1, "warmup": 1, "warmup_limit": 1, "profile": False, "limits": False},
         quality={"size": "quick", **quality},
         device="cpu",
         output=output,
-        reproduce="",
     )
     return Run(job, Terminal(quiet=True)).execute()
 
@@ -133,20 +129,16 @@ def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
 
 
 def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None:
-    nothing: dict[str, Any] = {
-        "config": None, "variant": None, "form": {}, "options": [], "grid": {}, "procedure": {}, "device": "cpu",
-        "output": None, "reproduce": "",
-    }  # fmt: skip
     dummy = {"id": str(session_model), "load_format": "dummy"}
     with pytest.raises(SpecError) as caught:
-        make_job(model=dummy, quality={"size": "quick"}, **nothing)
+        job_of(model=dummy, quality={"size": "quick"})
     assert str(caught.value) == (
         "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
         "or leave them out"
     )
-    assert make_job(model=dummy, quality={"size": "off"}, **nothing).quality.size == "off"
+    assert job_of(model=dummy, quality={"size": "off"}).quality.size == "off"
     with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):
-        make_job(model={}, quality={"text": "some.txt"}, **nothing)
+        job_of(quality={"text": "some.txt"})
 
 
 @pytest.mark.slow

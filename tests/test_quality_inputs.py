@@ -24,7 +24,9 @@ from benchmarker.quality.scratch import check_room, scratch_file
 from benchmarker.quality.text import check_text, is_text, read_text
 from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.experiment import ModelSpec, QualitySpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.workloads.generation.spec import VariantSpec
 from tests import records
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 2000
@@ -35,7 +37,7 @@ def plan(folder: Path, quant: str = "int8", **quality: object) -> Plan:
     model, variant = ModelSpec(id=str(folder)), VariantSpec(name=quant, quant=quant)
     checkpoint = find_checkpoint(model, variant)
     return make_plan(
-        spec, model, variant, checkpoint=checkpoint, tokenizer=load_tokenizer(checkpoint), progress=Silent()
+        spec, model, variant, name=quant, checkpoint=checkpoint, tokenizer=load_tokenizer(checkpoint), progress=Silent()
     )
 
 

@@ -12,18 +12,18 @@ from benchmarker.comparison.compare import compare_records, to_rows
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.rows import Results
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.execution.job import Job, make_job
 from benchmarker.quality.text import read_text
 from benchmarker.quantization import base
 from benchmarker.report.html.page import to_html
 from benchmarker.report.limits import tokens_in_common
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.quality import quality_line
 from benchmarker.report.recommendation import recommendation_to_markdown
 from benchmarker.schema.quality import TaskResult
-from benchmarker.sweep import quality as sweeping_quality
+from benchmarker.schema.quality_words import quality_line
+from benchmarker.workloads.generation import judging
 from tests import records
 from tests.faults.stage import Stage
+from tests.jobs import job_of
 
 
 def judged() -> str:
@@ -265,19 +265,12 @@ def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() ->
     record = records.record(tasks=(answers,))
 
     def is_judged(*tasks: str, limit: int | None) -> bool:
-        return sweeping_quality._is_judged(record, job_of(tasks=list(tasks), task_limit=limit))
+        return judging.JUDGING.is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
 
     assert is_judged("arc_easy", limit=9)
     assert not is_judged("arc_easy", limit=None)
     assert not is_judged("hellaswag", limit=9)
     assert not is_judged("arc_easy", "hellaswag", limit=9)
-
-
-def job_of(**quality: Any) -> Job:
-    return make_job(
-        config=None, variant=None, model={}, form={}, options=[], grid={}, procedure={}, quality=quality, device="cpu",
-        output=None, reproduce="",
-    )  # fmt: skip
 
 
 def test_a_measurement_that_fails_the_second_time_costs_nothing(judged_stage: Stage) -> None:
@@ -289,7 +282,7 @@ def test_a_measurement_that_fails_the_second_time_costs_nothing(judged_stage: St
 
 
 def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping_quality, "require", lambda *_: None)
+    monkeypatch.setattr(judging, "require", lambda *_: None)
     stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "quality", "do": "error"}])
     assert stage.sweep("--tasks", "arc_easy") == ["a, tasks"]
     (record,) = stage.records()

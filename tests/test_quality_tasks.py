@@ -12,12 +12,12 @@ from scipy import stats
 
 from benchmarker.comparison.compare import compare_records
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.execution.job import make_job
 from benchmarker.quality.tasks import _result, check_tasks
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.tasks import paired
 from benchmarker.schema.quality import TaskResult
 from tests import records
+from tests.jobs import job_of
 from tests.test_quality import run
 
 IS_INSTALLED = importlib.util.find_spec("lm_eval") is not None
@@ -89,13 +89,9 @@ def test_a_task_with_two_filters_has_each_question_once() -> None:
 
 
 def test_a_limit_of_questions_without_tasks_is_refused() -> None:
-    nothing: dict[str, Any] = {
-        "config": None, "variant": None, "model": {}, "form": {}, "options": [], "grid": {}, "procedure": {},
-        "device": "cpu", "output": None, "reproduce": "",
-    }  # fmt: skip
     with pytest.raises(SpecError, match="--task-limit: does nothing without --tasks; add --tasks"):
-        make_job(quality={"task_limit": 5}, **nothing)
-    assert make_job(quality={"task_limit": 5, "tasks": ["arc_easy"]}, **nothing).quality.task_limit == 5
+        job_of(quality={"task_limit": 5})
+    assert job_of(quality={"task_limit": 5, "tasks": ["arc_easy"]}).quality.task_limit == 5
 
 
 @pytest.mark.skipif(IS_INSTALLED, reason="lm_eval is installed")

@@ -12,7 +12,7 @@ from benchmarker.logs.variant import QUANTS, evidence_of_start
 from benchmarker.profiling.categories import category
 from benchmarker.quantization.prepare import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
-from benchmarker.schema.experiment import VariantSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 IN_8_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}
 IN_4_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": True}

@@ -21,12 +21,12 @@ from benchmarker.measure.peaks import (
     measure_limits,
 )
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Memory
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, failed_cell, record, save

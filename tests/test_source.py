@@ -12,7 +12,8 @@ from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 
 def find(model: Path | str, quant: str = "fp16", *, dummy: bool = False, revision: str | None = None):

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.keys import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
-from benchmarker.schema.experiment import Grid, ModelSpec, Point, Procedure, VariantSpec
+from benchmarker.workloads.generation.forms import resolve
+from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec
+from tests.jobs import job_with
 from tests.records import environment
 
 MINIMAL = "variants:\n  - {quant: fp16}\n"
@@ -55,7 +57,7 @@ def test_a_depth_is_a_part_of_the_grid_and_the_deeper_cells_come_later() -> None
 
 def test_cells_of_another_depth_are_not_reused() -> None:
     keys = {
-        result_key(ModelSpec(), VariantSpec(name="fp16", quant="fp16"), point, Procedure(), environment())
+        result_key(job_with(), point, environment())
         for point in Grid(prompt_tokens=(26,), new_tokens=(50,), depth=(0, 4096)).points()
     }
     assert len(keys) == 2
@@ -129,5 +131,5 @@ def test_the_shipped_configs_are_valid() -> None:
 
 @pytest.mark.parametrize(("key", "name"), [("runtime", "graph"), ("runtime", "cuda_graph"), ("engine", "graph")])
 def test_older_words_for_an_engine_are_todays(key: str, name: str) -> None:
-    variant = VariantSpec.model_validate({"quant": "int8", key: name})
+    variant = resolve(VariantSpec.model_validate({"quant": "int8", key: name}))
     assert (variant.engine, variant.runtime, variant.name) == ("cuda_graph", "cuda_graph", "int8 cuda_graph")

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.words import duration_words
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
+from benchmarker.core.words import duration_words
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.experiment import ModelSpec
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.lock import LOCK, OWNER, locked
 from benchmarker.sweep.order import Task, order, without_given_up
 from benchmarker.sweep.request import chosen, rounds_of, split_arguments
+from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
 
 ROOT = Path(__file__).parents[1]
@@ -28,15 +28,15 @@ CONFIG = Path("configs/qwen3-4b.yaml")
 
 
 def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -> None:
-    def nowhere(model: ModelSpec) -> None:
-        raise ModelError(f"{model.id}: no such folder")
+    def nowhere(job: GenerationJob) -> None:
+        raise ModelError(f"{job.model.id}: no such folder")
 
     stage = Stage(tmp_path, look_for=nowhere)
     with pytest.raises(ModelError, match=r"^Qwen/Qwen3-4B: no such folder$"):
         stage.sweep()
     assert not stage.results.exists()
     # What was measured of it is compared all the same.
-    stage.look_for = lambda model: None
+    stage.look_for = lambda job: None
     stage.sweep()
     stage.look_for = nowhere
     assert stage.sweep(resume=True) == []

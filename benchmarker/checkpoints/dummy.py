@@ -20,7 +20,7 @@ from benchmarker.checkpoints.dummy_tensors import plan_tensors
 from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, read_config
 from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
 from benchmarker.core.units import GIB
-from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.model import ModelSpec
 
 LAYOUT = 2
 """Goes into the key; raised when the same inputs make another checkpoint."""

@@ -18,7 +18,7 @@ from benchmarker.checkpoints.hub import fetch, look_up
 from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
-from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.model import ModelSpec
 
 SHAPE_KEYS = (
     "model_type",

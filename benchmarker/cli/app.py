@@ -15,7 +15,7 @@ from benchmarker.cli.explain import explain
 from benchmarker.cli.generate import generate
 from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
-from benchmarker.cli.run import run_command
+from benchmarker.cli.run import RunCommand, run_command
 from benchmarker.cli.sweep import sweep
 from benchmarker.cli.verify import verify
 from benchmarker.core.console import print_what_can_be_printed
@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run_command)
+app.command("run", cls=RunCommand)(run_command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
 app.command()(generate)
 app.command()(compare)

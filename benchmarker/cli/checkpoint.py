@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,19 +72,9 @@ def make_checkpoint(
     from benchmarker.execution.job import make_job
 
     with one_line_errors():
-        job = make_job(
-            config=None,
-            variant=None,
-            model={"id": model, "revision": revision, "load_format": load_format, "dtype": dtype},
-            form={"quant": quant},
-            options=option or [],
-            grid={},
-            procedure={},
-            quality={},
-            device=device,
-            output=None,
-            reproduce="",
-        )
+        asked = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+        typed = {f"subject.model.{name}": value for name, value in asked.items()}
+        job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
         from benchmarker.hardware.device import find_device
         from benchmarker.quantization.prepare import prepare_checkpoint
 

@@ -10,6 +10,9 @@ from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 
 
 def doctor(
+    workload: Annotated[
+        str | None, typer.Argument(help="Whose variants are looked at.  \\[default: generation]")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only look; try nothing and measure nothing.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
 ) -> None:
@@ -22,8 +25,9 @@ def doctor(
     """
     with one_line_errors():
         from benchmarker.doctor.visit import visit
+        from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
         with quiet_libraries(verbose=False) as streams:
-            is_well = visit(device, Terminal(streams=streams), quick=quick)
+            is_well = visit(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
     if not is_well:
         raise typer.Exit(1)

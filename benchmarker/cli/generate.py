@@ -64,17 +64,18 @@ def _load(
     """A Generator. All is checked before a byte of the model is looked for."""
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.execution.job import make_job
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import open_model
-    from benchmarker.schema.config_io import parse_option, validated
-    from benchmarker.schema.experiment import ModelSpec, VariantSpec
 
-    model = validated(ModelSpec, asked, where="command line")
-    variant = validated(VariantSpec, {**form, "options": dict(map(parse_option, options))}, where="command line")
+    typed = {f"subject.model.{name}": value for name, value in asked.items()}
+    typed |= {f"variant.{name}": value for name, value in form.items()} | {"variant.options": options or None}
+    job: Any = make_job(typed)
+    variant = job.variant
     found_device = find_device(device)
     refuse_device(variant.engine, found_device)
     with quiet_libraries(verbose=verbose) as streams:
-        loaded, checkpoint = open_model(model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
+        loaded, checkpoint = open_model(job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
         return Generator(
             loaded.model, engine=variant.engine, tokenizer=load_tokenizer(checkpoint), chat_template=chat_template
         )

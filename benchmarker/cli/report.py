@@ -31,7 +31,7 @@ def report(
     """
     with one_line_errors():
         from benchmarker.comparison.compare import compare
-        from benchmarker.comparison.words import plural
+        from benchmarker.core.words import plural
         from benchmarker.report.html.write import write_plots, write_report
 
         comparison = compare(paths, baseline=baseline, force=force)

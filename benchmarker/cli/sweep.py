@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchmarker.core.console import Terminal, one_line_errors
+
+if TYPE_CHECKING:
+    from benchmarker.sweep.sweep import Seams, Settings
 
 
 def sweep(
@@ -22,7 +26,7 @@ def sweep(
         bool, typer.Option("--resume", help="Go on with a sweep that was stopped: the folder named, or the last one.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the records.  \\[default: results/<device>/<model>/<time>]")
+        Path | None, typer.Option(help="Folder for the records.  \\[default: results/<device>/<subject>/<time>]")
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the whole sweep.")] = None,
     load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
@@ -42,7 +46,7 @@ def sweep(
     Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
     """
     from benchmarker.sweep.request import rounds_of
-    from benchmarker.sweep.sweep import Settings, run_sweep
+    from benchmarker.sweep.sweep import Settings
 
     with one_line_errors():
         settings = Settings(
@@ -56,6 +60,23 @@ def sweep(
             dry_run=dry_run,
             allow_shared=allow_shared,
         )
-        failed = run_sweep(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
+        failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
     if failed:
         raise typer.Exit(1)
+
+
+def sweep_config(
+    config: Path, arguments: Sequence[str], terminal: Terminal, settings: Settings, *, seams: Seams | None = None
+) -> list[str]:
+    """Run the sweep, and say what came of it: see `run_sweep`.
+
+    Args:
+        seams: Where a test puts something quicker in.
+    """
+    from benchmarker.cli.run import read_job
+    from benchmarker.cli.sweep_summary import say_ending
+    from benchmarker.sweep.sweep import REAL, run_sweep
+
+    return run_sweep(
+        config, arguments, terminal, settings, read_job=read_job, say_ending=say_ending, seams=seams or REAL
+    )

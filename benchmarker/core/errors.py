@@ -80,6 +80,27 @@ class ResultsError(BenchmarkerError):
     kind = "results"
 
 
+class UnsupportedError(BenchmarkerError):
+    """This variant cannot do this here; the message says which operation and why."""
+
+    kind = "unsupported"
+
+
+class WrongResultError(BenchmarkerError):
+    """What came out is not what was asked for: its time means nothing."""
+
+    kind: ClassVar[ErrorKind] = "wrong_result"
+
+
+class FieldError(ValueError):
+    """Something in a variant that only a registry can tell is wrong."""
+
+    def __init__(self, text: str, *, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+        """Name of the key, where the sentence is about one."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what it says; its name where it says nothing."""
     lines = str(error).strip().splitlines()

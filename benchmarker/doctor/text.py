@@ -11,7 +11,7 @@ from benchmarker.core.units import MISSING, gib
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.doctor.variants import Outcome
+from benchmarker.schema.clinic import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 
@@ -51,22 +51,22 @@ def finding_words(found: Sequence[Finding]) -> str:
 
 
 def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> str:
-    """A row a variant, a column a runtime; the reasons below, each once with all that share it."""
-    runtimes = list(dict.fromkeys(one.runtime for one in outcomes))
-    by_place = {(one.quant, one.runtime): one for one in outcomes}
+    """A row a variant, a column a way; the reasons below, each once with all that share it."""
+    ways = list(dict.fromkeys(outcome.way for outcome in outcomes))
+    by_place = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
     yes = "runs" if tried else "nothing against it"
 
-    def text_of(runtime: str) -> Column[str]:
-        return Column(runtime, lambda quant: yes if by_place[quant, runtime].reason is None else "no", "left")
+    def text_of(way: str) -> Column[str]:
+        return Column(way, lambda variant: yes if by_place[variant, way].reason is None else "no", "left")
 
-    columns = [Column[str]("variant", str, "left"), *map(text_of, runtimes)]
-    quants = list(dict.fromkeys(one.quant for one in outcomes))
+    columns = [Column[str]("variant", str, "left"), *map(text_of, ways)]
+    variants = list(dict.fromkeys(outcome.variant for outcome in outcomes))
     reasons: dict[str, list[str]] = {}
-    for one in outcomes:
-        if one.reason:
-            reasons.setdefault(one.reason, []).append(f"{one.quant} {one.runtime}")
+    for outcome in outcomes:
+        if outcome.reason:
+            reasons.setdefault(outcome.reason, []).append(f"{outcome.variant} {outcome.way}")
     lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
-    return "\n\n".join(filter(None, [table(columns, quants), "\n".join(lines)]))
+    return "\n\n".join(filter(None, [table(columns, variants), "\n".join(lines)]))
 
 
 def reading_words(readings: Sequence[Reading]) -> str:

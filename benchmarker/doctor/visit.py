@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from benchmarker.checkpoints.base import Target
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import DeviceError
+from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
 from benchmarker.doctor.text import finding_words, machine_words, outcome_words, reading_words
-from benchmarker.doctor.variants import Outcome, look_at, try_all
+from benchmarker.doctor.variants import try_all
 from benchmarker.hardware.device import find_device
-from benchmarker.schema.base import DType
+from benchmarker.schema.clinic import Clinic, Outcome
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.workload import imported
 
 
-def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
-    """Print the report; whether every variant runs in some runtime and every instrument is right.
+def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:
+    """Print the report; whether every variant runs in some way and every instrument is right.
 
     A device that is not there is the first thing to say, and the rest is said of the processor.
     """
+    clinic = _clinic(workload)
     trouble = ""
     try:
         device = find_device(device_name)
     except DeviceError as error:
         device, trouble = find_device("cpu"), str(error)
-    dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
-    target = Target(device.torch_name, dtype)
     machine = look(device)
     found = findings(machine)
     terminal.table(machine_words(machine))
     if trouble:
         terminal.table(f"**{trouble}** What follows is said of the processor.\n")
     terminal.table(finding_words(found))
-    outcomes = list(look_at(machine, target))
+    outcomes = list(clinic.look(machine, device))
     if not quick:
-        outcomes = list(try_all(outcomes, target, say=terminal.line))
+        outcomes = list(try_all(outcomes, clinic, device, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
     is_well = not trouble and all_run(outcomes)
     if quick:
@@ -44,7 +44,20 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool) -> bool:
     return is_well and all(one.is_right is not False for one in shown)
 
 
+def _clinic(workload: str) -> Clinic:
+    """What the workload says of its variants.
+
+    Raises:
+        SpecError: There is no such workload, or it says nothing.
+    """
+    where = workload_of(workload).doctor
+    if where is None:
+        raise SpecError(f"doctor: {workload} does not say which of its variants run here; `benchmarker run` tries one")
+    clinic: Clinic = imported(where)
+    return clinic
+
+
 def all_run(outcomes: list[Outcome]) -> bool:
-    """Whether every variant that this device has code for has a runtime."""
-    wanted = {outcome.quant for outcome in outcomes if not outcome.is_for_others}
-    return wanted == {outcome.quant for outcome in outcomes if outcome.reason is None}
+    """Whether every variant that this device has code for runs in some way."""
+    wanted = {outcome.variant for outcome in outcomes if not outcome.is_for_others}
+    return wanted == {outcome.variant for outcome in outcomes if outcome.reason is None}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import UnsupportedError as UnsupportedError
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 TokenIds = Sequence[int]
-
-
-class UnsupportedError(BenchmarkerError):
-    """This variant cannot run in this engine here; the message says which operation and why."""
-
-    kind = "unsupported"
 
 
 NEEDS_GPU = {

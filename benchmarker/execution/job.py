@@ -5,267 +5,194 @@ An option given on the command line wins over the config file's key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.schema.base import Plain
-from benchmarker.schema.config_io import parse_option, read_experiment, validated
+from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import (
-    Experiment,
-    Grid,
-    ModelSpec,
-    Point,
-    Procedure,
-    QualitySpec,
-    VariantSpec,
-)
-from benchmarker.schema.model_facts import ModelFacts
-from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
+from benchmarker.schema.experiment import ExperimentBase, VariantBase
+from benchmarker.schema.job import Job
+from benchmarker.schema.options import is_group, kind_of
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.workload import Workload
 
-Given = dict[str, Any]
-"""Command-line values by field name; None means not given."""
-
-QUALITY_OPTIONS = {"--eval-text": "text", "--quality-topk": "top_k", "--quality-baseline": "baseline"}
-"""Those that say how, by the fields of QualitySpec that they fill."""
-
-
-class Part(Plain):
-    """The share of a sweep that one process measures."""
-
-    record: Path
-    """File that the sweep expects the record in."""
-    sweep: str
-    """When it began."""
-    round: int = 0
-    cells: tuple[int, ...] = ()
-    """Positions in the grid's points."""
-    only: Literal["timing", "quality"]
-    """A sweep has a process for each."""
-    profile: bool = False
-    """Whether this process makes the profile that the job asks for: one of a variant is enough."""
-
-
-class Origin(Plain):
-    """What a sweep knew when it wrote a job. Its processes stop where that is no longer so."""
-
-    config: str
-    """Config file that the job was made from. It is not read again."""
-    config_sha256: str
-    """Of its content then."""
-    benchmarker: str
-    """Version of this program."""
-    environment: Environment
-    keys: tuple[str, ...]
-    """`key` of each cell, by position in the grid."""
-    inputs: dict[str, str]
-    """Fingerprints of the files that the job reads, by what they are: see `benchmarker.execution.inputs`."""
-    commit: str | None = None
-    """Hub commit of the model's files. None for a folder, and where the hub did not say."""
-
-
-class Job(Plain):
-    """Everything that one run is told. As JSON it is what `run --job` reads."""
-
-    job_version: Literal[1] = 1
-    model: ModelSpec
-    variant: VariantSpec
-    grid: Grid
-    procedure: Procedure
-    quality: QualitySpec
-    device: str
-    reproduce: str
-    """The command line, for the record."""
-    output: Path | None = None
-    """Folder for the record; None for `results/<device>/<model>`."""
-    part: Part | None = None
-    """None for a run by itself, which measures the whole grid."""
-    origin: Origin | None = None
-    """None for a job that no sweep wrote."""
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether anything is timed in this process."""
-        return self.part is None or self.part.only == "timing"
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether quality is measured in this process."""
-        return self.quality.is_asked and (self.part is None or self.part.only == "quality")
-
-    def in_part(self, part: Part) -> Job:
-        """The job of one process of a sweep."""
-        if part.profile or not self.procedure.profile:
-            return self.model_copy(update={"part": part})
-        procedure = self.procedure.model_copy(update={"profile": False})
-        reproduce = f"{self.reproduce} --no-profile"
-        return self.model_copy(update={"part": part, "procedure": procedure, "reproduce": reproduce})
-
-    def points(self) -> list[Point]:
-        """The cells to measure, smallest first."""
-        points = self.grid.points()
-        return [points[position] for position in self.part.cells] if self.part else points
+Typed = Mapping[str, Any]
+"""What was typed, by the place in the job that it fills. None means that it was not typed."""
+WHERE = "command line"
 
 
 def make_job(
+    typed: Typed,
     *,
-    config: Path | None,
-    variant: str | None,
-    model: Given,
-    form: Given,
-    options: list[str],
-    engine_options: Sequence[str] = (),
-    grid: Given,
-    procedure: Given,
-    quality: Given,
-    device: str,
-    output: Path | None,
-    reproduce: str,
-    experiment: Experiment | None = None,
+    workload: str | None = None,
+    config: Path | None = None,
+    variant: str | None = None,
+    device: str = "auto",
+    output: Path | None = None,
+    reproduce: str = "",
+    experiment: ExperimentBase | None = None,
 ) -> Job:
-    """Check everything that was given.
+    """Check everything that was asked for.
 
     Args:
+        typed: Values by place, such as `grid.new_tokens`. Of a mapping, such as `variant.options`, a list of key=value.
+        workload: Its name; None for the config's, or the default.
         config: A config file that supplies whatever the command line does not.
         variant: Name of one of the config's variants.
-        form: Fields of VariantSpec.
-        options: `key=value` pairs for the loader.
-        engine_options: The same for the engine.
-        quality: Fields of QualitySpec.
         experiment: Content of the config file, where it was read already.
+
+    Returns:
+        The job, of the class that its workload has.
 
     Raises:
         SpecError: With the option or the config's key at fault.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
-    if variant is not None and experiment is None:
-        raise SpecError("--variant names a variant of a config file; give --config too, or use --quant")
-    base: VariantSpec | None = None
-    if experiment and variant is not None:
-        base = next((one for one in experiment.variants if one.name == variant), None)
-        if base is None:
-            raise SpecError(
-                f"{config}: no variant '{variant}'{did_you_mean(variant, [v.name for v in experiment.variants])}"
-            )
-    if experiment and base is None and form.get("quant") is None:
-        names = ", ".join(one.name for one in experiment.variants)
-        raise SpecError(f"{config} has several variants; choose one with --variant ({names}), or run all with sweep")
-    asked_model = _with(experiment.model if experiment else ModelSpec(), model)
-    asked_quality = _with(experiment.quality if experiment else QualitySpec(), quality)
-    _check_quality(asked_model, asked_quality, given=quality)
-    asked_grid = _with(experiment.grid if experiment else Grid(), _one_kind_of_prompt(grid))
-    if model.get("chat_template") and not asked_grid.prompts:
-        raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
-    if procedure.get("profile") is False and procedure.get("profile_tokens") is not None:
-        raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
-    return Job(
-        model=asked_model,
-        variant=_form(base, form, _each_once("--option", options), _each_once("--engine-option", engine_options)),
-        grid=asked_grid,
-        procedure=_with(experiment.procedure if experiment else Procedure(), procedure),
-        quality=asked_quality,
+    description = _workload(workload, experiment, config)
+    typed = description.over({place: value for place, value in typed.items() if value is not None})
+    base = None
+    if variant is not None and experiment is None and "variant" in _part_class(description, "variant").model_fields:
+        typed["variant.variant"] = variant
+    elif variant is not None or experiment:
+        base = _variant_of(description, experiment, variant, config, typed)
+    values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
+    subject = experiment.subject_values() if experiment else {}
+    job = description.job(
+        workload=description.name,
+        variant=_variant(description, base, _below("variant", typed)),
+        **{
+            part: _overlaid(_part_class(description, part), part_values, _below(part, typed))
+            for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
+        },
         device=device,
         output=output,
         reproduce=reproduce,
     )
+    if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
+        raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
+    description.check_typed(job, typed)
+    description.check(job)
+    return job
 
 
-def _check_quality(model: ModelSpec, quality: QualitySpec, *, given: Given) -> None:
-    """Refuse to judge random weights, and options that would do nothing.
+def _workload(name: str | None, experiment: ExperimentBase | None, config: Path | None) -> Workload:
+    """The workload that is meant.
 
     Raises:
-        SpecError: With what to leave out.
+        SpecError: Its name is unknown, or not the config's.
     """
-    idle = [name for name, key in QUALITY_OPTIONS.items() if given.get(key) is not None]
-    if quality.size == "off" and given.get("size") is None and idle:
-        raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
-    if given.get("task_limit") is not None and not quality.tasks:
-        raise SpecError("--task-limit: does nothing without --tasks; add --tasks hellaswag, or leave it out")
-    if quality.is_asked and model.load_format == "dummy":
-        raise SpecError(
-            "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
-            "or leave them out"
-        )
+    if name and experiment and name != experiment.workload:
+        raise SpecError(f"{config} is of {experiment.workload}, not of {name}; leave the word '{name}' out")
+    return workload_of(name or (experiment.workload if experiment else DEFAULT_WORKLOAD))
 
 
-def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> GenerationRecord:
+def _variant_of(
+    workload: Workload, experiment: ExperimentBase | None, name: str | None, config: Path | None, typed: Typed
+) -> VariantBase | None:
+    """The config's variant of that name; None where the options say one by themselves.
+
+    Raises:
+        SpecError: There is none, or several and no name.
+    """
+    essential = essential_option(workload)
+    if experiment is None:
+        raise SpecError(f"--variant names a variant of a config file; give --config too, or use {essential}")
+    names = [variant.name for variant in experiment.variants]
+    if name is not None:
+        if name not in names:
+            raise SpecError(f"{config}: no variant '{name}'{did_you_mean(name, names)}")
+        return experiment.variants[names.index(name)]
+    if all(typed.get(f"variant.{field}") is None for field in _required(workload)):
+        choices = ", ".join(names)
+        raise SpecError(f"{config} has several variants; choose one with --variant ({choices}), or run all with sweep")
+    return None
+
+
+def essential_option(workload: Workload) -> str:
+    """The option without which there is no variant."""
+    return f"--{next(iter(_required(workload)), 'config').replace('_', '-')}"
+
+
+def _required(workload: Workload) -> list[str]:
+    fields = _part_class(workload, "variant").model_fields.items()
+    return [name for name, info in fields if info.is_required() and name != "name"]
+
+
+def _part_class(workload: Workload, part: str) -> Any:
+    """The class of one part of the workload's job."""
+    return workload.job.model_fields[part].annotation
+
+
+def _below(place: str, typed: Typed) -> dict[str, Any]:
+    """What was typed of a part, by the place within it."""
+    return {key.removeprefix(f"{place}."): value for key, value in typed.items() if key.startswith(f"{place}.")}
+
+
+def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed) -> Any:
+    """The values with what was typed put over them, checked again: each group by itself, which is how people see it.
+
+    Raises:
+        SpecError: The first thing wrong.
+    """
+    data = {**values, **{key: value for key, value in typed.items() if "." not in key}}
+    for name, info in kind.model_fields.items():
+        inner: Any = info.annotation
+        if is_group(inner):
+            group = _overlaid(inner, values.get(name, {}), _below(name, typed))
+            data[name] = group.model_dump(mode="json")
+    return validated(kind, data, where=WHERE)
+
+
+def _variant(workload: Workload, base: VariantBase | None, typed: dict[str, Any]) -> VariantBase:
+    """The variant with what was typed put over it.
+
+    Raises:
+        SpecError: The first thing wrong.
+    """
+    kind = _part_class(workload, "variant")
+    data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)
+    if base and typed and "name" not in typed:
+        # Another form than the config's must not pass under its name.
+        data.pop("name")
+    for key, value in typed.items():
+        is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
+        data[key] = data.get(key, {}) | _each_once(_flag(workload, key), value) if is_mapping else value
+    return resolved(workload, validated(kind, data, where=WHERE), where=f"{WHERE}: ", joint="")
+
+
+def _flag(workload: Workload, field: str) -> str:
+    return workload.options.flags.get(f"variant.{field}", f"--{field.replace('_', '-')}")
+
+
+def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in (parse_option(text) for text in options):
+        if key in values:
+            raise SpecError(f"{flag} {key}: given twice, as {values[key]} and as {value}")
+        values[key] = value
+    return values
+
+
+def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
     """What is known of a run before it has done anything."""
-    return GenerationRecord(
+    workload = workload_of(job.workload)
+    return workload.record(
         benchmarker=__version__,
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
         status="running",
         round=job.part.round if job.part else 0,
         sweep=job.part.sweep if job.part else None,
-        model=ModelFacts(**job.model.model_dump()),
-        variant=GenerationVariant(
-            name=job.variant.name,
-            quant=job.variant.quant,
-            engine=job.variant.engine,
-            options=job.variant.loader_options.model_dump(),
-            engine_options=job.variant.typed_engine_options.model_dump(),
-        ),
         environment=environment,
         # How often a sweep repeats the run is not how the run measures.
         procedure=job.procedure.model_dump(exclude={"rounds"}),
         reproduce=job.reproduce,
+        **workload.facts(job),
     )
-
-
-def _with(spec: Any, given: Given) -> Any:
-    """The spec with what was given put over it, checked again."""
-    data = spec.model_dump(mode="json") | {key: value for key, value in given.items() if value is not None}
-    kind: type[Plain] = type(spec)
-    return validated(kind, data, where="command line")
-
-
-def _one_kind_of_prompt(grid: Given) -> Given:
-    """Lengths on the command line take the place of a config's texts, which would win over its own lengths."""
-    if grid.get("prompt_tokens") is None:
-        return grid
-    if grid.get("prompts"):
-        raise SpecError("--prompt and --prompt-tokens: a text has its own length; give one of them")
-    return {**grid, "prompts": ()}
-
-
-def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for key, value in map(parse_option, options):
-        if key in given:
-            raise SpecError(f"{flag} {key}: given twice, as {given[key]} and as {value}")
-        given[key] = value
-    return given
-
-
-def _form(
-    base: VariantSpec | None, form: Given, options: dict[str, Any], engine_options: dict[str, Any]
-) -> VariantSpec:
-    data: Given = base.model_dump(mode="json") if base else {"quant": "fp16"}
-    given = {("engine" if key == "runtime" else key): value for key, value in form.items() if value is not None}
-    if base and (options or engine_options or given) and "name" not in given:
-        # Another form than the config's must not pass under its name.
-        data.pop("name")
-    data |= given
-    for field, values in (("options", options), ("engine_options", engine_options)):
-        if values:
-            data[field] = data.get(field, {}) | values
-    return validated(VariantSpec, data, where="command line")
-
-
-def whole_numbers(option: str, text: str | None) -> list[int] | None:
-    """`3,26` as numbers.
-
-    Raises:
-        SpecError: Something in it is not a whole number.
-    """
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SpecError(f"{option} {text}: write whole numbers separated by commas, such as 3,26") from None

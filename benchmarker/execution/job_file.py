@@ -6,6 +6,7 @@ A job holds what the config said, not where the config is: a config that is edit
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from pydantic import ValidationError
 
 from benchmarker import __version__
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
+from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.names import slug
-from benchmarker.execution.inputs import changed_inputs, fingerprints
-from benchmarker.execution.job import Job, Origin
 from benchmarker.execution.keys import result_key
 from benchmarker.schema.base import changed_fields, first_problem
 from benchmarker.schema.environment import Environment
+from benchmarker.schema.job import Job, Origin
 from benchmarker.schema.record_io import write_atomically
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
 PREFIX = "job-"
 MARK = b'"job_version"'
@@ -44,17 +46,31 @@ def write_job(job: Job, folder: Path) -> Path:
 
 
 def read_job_file(path: Path) -> Job:
-    """The job in a file.
+    """The job in a file, of the class that its workload has.
 
     Raises:
         SpecError: There is none, or it was edited into something that cannot be run.
     """
+    kind: type[Job] = Job
     try:
-        return Job.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
+        kind = workload_of(_workload_in(text)).job
+        return kind.model_validate_json(text)
     except OSError as error:
         raise SpecError(f"--job {path}: cannot be read: {error.strerror}; a sweep writes job-VARIANT.json") from error
+    except SpecError as error:
+        raise SpecError(f"--job {path}: {error}; a sweep writes job-VARIANT.json") from error
     except ValidationError as error:
-        raise SpecError(f"--job {path}: {first_problem(error, Job)}; a sweep writes job-VARIANT.json") from error
+        raise SpecError(f"--job {path}: {first_problem(error, kind)}; a sweep writes job-VARIANT.json") from error
+
+
+def _workload_in(text: bytes) -> str:
+    """The workload that a job says it is of; the default where it is not JSON, which is said when it is read."""
+    with contextlib.suppress(ValueError):
+        data = json.loads(text)
+        if isinstance(data, dict):
+            return str(data.get("workload", DEFAULT_WORKLOAD))
+    return DEFAULT_WORKLOAD
 
 
 def saved_jobs(folder: Path | None) -> list[Job]:
@@ -86,7 +102,7 @@ def with_origin(job: Job, environment: Environment, *, config: Path, config_sha2
         benchmarker=__version__,
         environment=environment,
         keys=tuple(cell_keys(job, environment)),
-        inputs=fingerprints(job.model, job.variant, job.quality if job.quality.is_asked else None),
+        inputs=workload_of(job.workload).inputs(job, judged=True),
         commit=commit,
     )
     return job.model_copy(update={"origin": origin})
@@ -94,17 +110,15 @@ def with_origin(job: Job, environment: Environment, *, config: Path, config_sha2
 
 def cell_keys(job: Job, environment: Environment) -> list[str]:
     """`key` of each cell of the job's grid, by position."""
-    points = job.grid.points()
-    return [result_key(job.model, job.variant, point, job.procedure, environment) for point in points]
+    return [result_key(job, point, environment) for point in job.grid.points()]
 
 
 def changed_files(job: Job) -> list[str]:
     """Names of the job's files that are not what they were when a sweep wrote it."""
     if job.origin is None:
         return []
-    return changed_inputs(
-        job.origin.inputs, fingerprints(job.model, job.variant, job.quality if job.is_judged else None)
-    )
+    is_judged = job.part is None or job.part.only == "quality"
+    return changed_inputs(job.origin.inputs, workload_of(job.workload).inputs(job, judged=is_judged))
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:
@@ -129,20 +143,6 @@ def check_unchanged(job: Job, environment: Environment) -> None:
     )
 
 
-def check_commit(job: Job, commit: str | None) -> None:
-    """Refuse to measure, in a sweep, another commit of the model than the one it began with.
-
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
-    planned = job.origin.commit if job.origin and job.part else None
-    if planned and commit and commit != planned:
-        raise ChangedError(
-            f"model {job.model.id} changed on the hub since the sweep began: commit {planned}, then {commit}; "
-            f"begin a new sweep, with --revision {planned} to stay with the first"
-        )
-
-
 def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
     """Refuse to go on with a sweep whose model or calibration text is another one now.
 
@@ -156,10 +156,13 @@ def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
     before = {job.variant.name: job for job in saved}
     for job in jobs:
         earlier = before.get(job.variant.name)
-        if earlier is None or earlier.origin is None or earlier.model != job.model or earlier.variant != job.variant:
+        if earlier is None or earlier.origin is None:
             continue
-        # A text for quality is looked at where quality is: its hash is in the records.
-        if changed := changed_inputs(earlier.origin.inputs, fingerprints(job.model, job.variant)):
+        # A text for quality is looked at where quality is: its hash is in the records. Another model or text than
+        # before has another name, and is no change of the first.
+        now = workload_of(job.workload).inputs(job, judged=False)
+        same = {name: text for name, text in now.items() if name in earlier.origin.inputs}
+        if changed := changed_inputs(earlier.origin.inputs, same):
             raise ResultsError(f"--resume: {_listed(changed)} changed since this sweep began; {_way_on(changed)}")
 
 

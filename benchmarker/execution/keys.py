@@ -6,35 +6,29 @@ rounds, the profile, and which card of several equal ones it was (a sweep sees t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from pathlib import Path
+from typing import Any
 
 from benchmarker import __version__
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import ModelSpec, Point, Procedure, VariantSpec
+from benchmarker.schema.job import Job
 from benchmarker.schema.record import SCHEMA_VERSION
+from benchmarker.schema.registry import workload_of
 
 PROTOCOL_VERSION = 2
 """Goes up when cells are measured in another way, so that numbers from before and after are not mixed."""
 
 
-def result_key(
-    model: ModelSpec, variant: VariantSpec, point: Point, procedure: Procedure, environment: Environment
-) -> str:
+def result_key(job: Job, point: Any, environment: Environment) -> str:
     """SHA-256 over the canonical JSON of all that matters, in hex."""
-    device = environment.device
+    device, procedure = environment.device, job.procedure
     determining = {
         "schema": SCHEMA_VERSION,
         "protocol": PROTOCOL_VERSION,
         "benchmarker": {"version": __version__, "commit": environment.commit},
-        "model": model.model_dump(mode="json"),
-        "files": _files(Path(model.id)),
-        "quant": variant.quant,
-        "runtime": variant.engine,
-        "engine_options": variant.typed_engine_options.model_dump(mode="json"),
-        "options": variant.loader_options.model_dump(mode="json"),
+        "workload": job.workload,
+        "parts": workload_of(job.workload).parts(job),
         "point": point._asdict(),
         "procedure": {
             "warmup": procedure.warmup,
@@ -49,13 +43,3 @@ def result_key(
     }
     text = json.dumps(determining, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _files(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a local model's files; empty for a model from elsewhere."""
-    # A name as long as no folder's is an error to ask about; it is not one of ours.
-    with contextlib.suppress(OSError, ValueError):
-        if folder.is_dir():
-            found = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
-            return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in found)
-    return []

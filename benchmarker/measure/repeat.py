@@ -6,21 +6,32 @@ The number of timed repeats is fixed before the first one, and none is dropped: 
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.hardware.device import Device
 from benchmarker.schema.record import Flag, SampleBase
-from benchmarker.workloads.base import Step
 
 STABLE_WITHIN = 1.02
-
+LEAST_S = 0.020
+"""A repeat of less is mostly the clock, the launch and the wait for the device."""
+MOST_CALLS = 10_000
+GROWTH = 10
+"""The next try has at most so many times the calls: the first calls are slow, and would lead astray."""
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
+SampleKind_co = TypeVar("SampleKind_co", bound=SampleBase, covariant=True)
+
+
+class Step(Protocol[SampleKind_co]):
+    """One repeat: runs the work, and returns its raw times."""
+
+    def __call__(self) -> SampleKind_co: ...
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,44 @@ class Measured(Generic[SampleKind]):
     reserved_bytes: int | None
     resident_bytes: int | None
     flags: tuple[Flag, ...]
+
+
+class CallsInARow:
+    """A step for work that is too short for the clock: as many calls in a row as take 20 ms together.
+
+    How many they are is found at the first repeat, which is a part of the warm-up, and stays for the others.
+    """
+
+    def __init__(self, work: Callable[[], object], device: Device) -> None:
+        self._work = work
+        self._device = device
+        self.calls: int | None = None
+        """Calls of one repeat; None before the first."""
+
+    def mean_s(self) -> float:
+        """Mean seconds of one call, the device drained before the first call and after the last."""
+        if self.calls is None:
+            self.calls = self._calls_needed()
+        return self._total_s(self.calls) / self.calls
+
+    def _calls_needed(self) -> int:
+        self._total_s(1)
+        calls = 1
+        while calls < MOST_CALLS:
+            total_s = self._total_s(calls)
+            if total_s >= LEAST_S:
+                break
+            # A tenth more than it looks like, so that the next try mostly is the last.
+            calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / total_s), MOST_CALLS)
+        return calls
+
+    def _total_s(self, calls: int) -> float:
+        self._device.synchronize()
+        started_ns = time.perf_counter_ns()
+        for _ in range(calls):
+            self._work()
+        self._device.synchronize()
+        return (time.perf_counter_ns() - started_ns) / 1e9
 
 
 def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[SampleKind, ...]:

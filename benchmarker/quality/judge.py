@@ -22,7 +22,7 @@ from benchmarker.quality.scoring import first_logits, keep, score_against
 from benchmarker.quality.scratch import scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
 from benchmarker.quality.windows import SCORED_FROM, WINDOW_TOKENS
-from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.quality import Quality
 
 if TYPE_CHECKING:
@@ -151,4 +151,4 @@ def _load_baseline(plan: Plan, device: Device, progress: Progress) -> PreTrained
     progress.note(f"quality: loading {plan.baseline_name}")
     loader = LOADERS[BASELINE.quant]
     target = Target(device.torch_name, plan.dtype)
-    return loader.load(plan.baseline, BASELINE.loader_options, target, progress).model
+    return loader.load(plan.baseline, loader_options(BASELINE), target, progress).model

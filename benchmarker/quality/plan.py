@@ -14,13 +14,14 @@ from benchmarker.quality.text import Text, read_text
 from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.base import DType
-from benchmarker.schema.experiment import ModelSpec, QualitySpec, VariantSpec
+from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import baseline_name
+from benchmarker.schema.quality_spec import QualitySpec
 
 if TYPE_CHECKING:
     import torch
 
-BASELINE = VariantSpec(name="fp16", quant="fp16")
+BASELINE = QuantSpec(quant="fp16")
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class Plan:
 def make_plan(
     spec: QualitySpec,
     model: ModelSpec,
-    variant: VariantSpec,
+    form: QuantSpec,
     *,
+    name: str,
     checkpoint: Checkpoint,
     tokenizer: Any | None,
     progress: Progress,
@@ -63,6 +65,7 @@ def make_plan(
     """Read the text, cut it, find the baseline.
 
     Args:
+        name: Of the variant.
         checkpoint: The variant's, as it was found.
         tokenizer: The variant's.
 
@@ -84,11 +87,11 @@ def make_plan(
         top_k=spec.top_k,
         text=text,
         windows=windows,
-        name=variant.name,
+        name=name,
         baseline=baseline,
         dtype=model.dtype,
         vocabulary=int(checkpoint.config["vocab_size"]),
-        is_baseline=variant.quant == BASELINE.quant and spec.baseline is None,
+        is_baseline=form.quant == BASELINE.quant and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:
         raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
+from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.prepare import prepare_checkpoint
-from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec, QuantSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,13 +54,17 @@ def load_model(
         "trust_remote_code": trust_remote_code,
     }
     spec = validated(ModelSpec, asked, where="load_model")
-    variant = validated(VariantSpec, {"quant": quant, "options": options or {}}, where="load_model")
-    loaded, _ = open_model(spec, variant, find_device(device))
+    form = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
+    try:
+        form = resolved_quant(form)
+    except FieldError as error:
+        raise SpecError(f"load_model: {error.field + ': ' if error.field else ''}{error}") from error
+    loaded, _ = open_model(spec, form, find_device(device))
     return loaded.model
 
 
 def open_model(
-    model: ModelSpec, variant: VariantSpec, device: Device, progress: Progress | None = None
+    model: ModelSpec, form: QuantSpec, device: Device, progress: Progress | None = None
 ) -> tuple[Loaded, Checkpoint]:
     """Find, make and load.
 
@@ -67,6 +72,6 @@ def open_model(
         BenchmarkerError: As for `load_model`.
     """
     progress = progress or Silent()
-    checkpoint = prepare_checkpoint(model, variant, device, progress)
+    checkpoint = prepare_checkpoint(model, form, device, progress)
     target = Target(device.torch_name, model.dtype)
-    return LOADERS[variant.quant].load(checkpoint, variant.loader_options, target, progress), checkpoint
+    return LOADERS[form.quant].load(checkpoint, loader_options(form), target, progress), checkpoint

@@ -10,11 +10,11 @@ from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Target
 from benchmarker.checkpoints.find import find_in_form
 from benchmarker.core.errors import ModelError
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.schema.model import ModelSpec, QuantSpec
 
 
-def prepare_checkpoint(model: ModelSpec, variant: VariantSpec, device: Device, progress: Progress) -> Checkpoint:
+def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
     """The checkpoint that the variant's loader takes; the slow part is done once and cached.
 
     Raises:
@@ -22,12 +22,12 @@ def prepare_checkpoint(model: ModelSpec, variant: VariantSpec, device: Device, p
     """
     checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
-    return LOADERS[variant.quant].prepare(checkpoint, variant.loader_options, target, progress)
+    return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 
 
 def find_checkpoint(
     model: ModelSpec,
-    variant: VariantSpec,
+    variant: QuantSpec,
     *,
     progress: Progress | None = None,
     device: str = "cpu",
@@ -43,8 +43,8 @@ def find_checkpoint(
         BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
     """
     loader = LOADERS[variant.quant]
-    loader.check(variant.loader_options, Target(device, model.dtype))
-    form = Form(loader.packages, partial(check_stored, variant.quant), loader.packing, variant.loader_options)
+    loader.check(loader_options(variant), Target(device, model.dtype))
+    form = Form(loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant))
     return find_in_form(model, form, progress=progress, device=device, check_config=check_config)
 
 

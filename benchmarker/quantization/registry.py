@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
-from benchmarker.core.errors import did_you_mean
+from pydantic import ValidationError
+
+from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.quantization import bnb_4bit, bnb_8bit, fp16, torchao_int4, torchao_int8
-from benchmarker.quantization.base import Loader
+from benchmarker.quantization.base import Loader, Options
 from benchmarker.quantization.gptq import loader as gptq
+from benchmarker.schema.base import first_problem
+from benchmarker.schema.model import QuantSpec
+
+QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
@@ -23,7 +30,7 @@ def quant_named(text: str) -> str:
     """The quantization that goes by this name or alias: `nf4` is `bnb4`.
 
     Raises:
-        ValueError: None does; with those that may be meant.
+        FieldError: None does; with those that may be meant.
     """
     if text in LOADERS:
         return text
@@ -31,7 +38,26 @@ def quant_named(text: str) -> str:
     for name, loader in LOADERS.items():
         if plain == name or plain in loader.aliases:
             return name
-    raise ValueError(f"no loader '{text}'{_instead(plain)}")
+    raise FieldError(f"no loader '{text}'{_instead(plain)}", field="quant")
+
+
+def resolved_quant(form: QuantT) -> QuantT:
+    """The form with the quantization's own name in place of an alias.
+
+    Raises:
+        FieldError: There is no such quantization, or none with such options.
+    """
+    form = form.model_copy(update={"quant": quant_named(form.quant)})
+    try:
+        loader_options(form)
+    except ValidationError as error:
+        raise FieldError(f"options: {first_problem(error, LOADERS[form.quant].options)}") from None
+    return form
+
+
+def loader_options(form: QuantSpec) -> Options:
+    """The options as the loader's own type, defaults filled in."""
+    return LOADERS[form.quant].options.model_validate(form.options)
 
 
 def _instead(plain: str) -> str:

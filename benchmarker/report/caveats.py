@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from benchmarker.comparison.aggregate import keys_of
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words, duration_words, plural, status_words
+from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
+from benchmarker.core.words import duration_words, plural
 from benchmarker.report.limits import impossible
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.record import Flag
+from benchmarker.schema.status_words import status_words
 from benchmarker.workloads.generation.record import GenerationRecord
 
 FLAGS: dict[Flag, str] = {

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from benchmarker.comparison.rows import CellKey, Results, Row
-from benchmarker.comparison.words import status_words
 from benchmarker.core.numbers import decimal, percent, times, with_spread
 from benchmarker.core.tables import Column, escaped
 from benchmarker.core.units import GIB, MISSING, significant
-from benchmarker.report.quality import INDISTINGUISHABLE
+from benchmarker.schema.quality_words import INDISTINGUISHABLE
+from benchmarker.schema.status_words import status_words
 
 MIB = 2**20
 Columns = list[Column[Row]]

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import status_words
 from benchmarker.core.numbers import percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN, Ratio
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
 from benchmarker.report.columns import cell_columns
+from benchmarker.schema.status_words import status_words
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarker.comparison.words import plural
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
+from benchmarker.core.words import plural
 from benchmarker.workloads.generation.record import GenerationRecord
 
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")

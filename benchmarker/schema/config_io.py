@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from benchmarker.core.errors import SpecError
+from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.schema.base import Plain, Scalar, first_problem
-from benchmarker.schema.experiment import Experiment
+from benchmarker.schema.experiment import ExperimentBase, VariantBase
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 from benchmarker.schema.shipped_configs import find_config, shipped_configs
+from benchmarker.schema.workload import Workload
 
 PlainT = TypeVar("PlainT", bound=Plain)
 
@@ -45,8 +48,11 @@ def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> d
 _Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path) -> Any:
     """Read and check a config file, or one that ships with the program.
+
+    Returns:
+        The experiment, of the class that its workload has.
 
     Raises:
         SpecError: With the file, the key's path and the near miss.
@@ -69,14 +75,31 @@ def read_config_bytes(path: Path) -> bytes:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def parse_experiment(content: bytes, path: Path) -> Experiment:
+def parse_experiment(content: bytes, path: Path) -> Any:
     """Check a config file's content.
 
     Args:
         path: Where the content is from, for messages.
 
+    Returns:
+        The experiment, of the class that its workload has.
+
     Raises:
         SpecError: With the file, the key's path and the near miss.
+    """
+    data = _mapping(content, path)
+    try:
+        workload = workload_of(str(data.get("workload", DEFAULT_WORKLOAD)))
+    except SpecError as error:
+        raise SpecError(f"{path}: workload: {error}") from error
+    return _resolved(validated(workload.experiment, data, where=str(path)), workload, path)
+
+
+def _mapping(content: bytes, path: Path) -> dict[str, Any]:
+    """The content as YAML.
+
+    Raises:
+        SpecError: It is none, or no mapping.
     """
     try:
         data = yaml.load(content.decode("utf-8"), Loader=_Yaml)
@@ -86,7 +109,44 @@ def parse_experiment(content: bytes, path: Path) -> Experiment:
         raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a config is a mapping with the keys model, grid, procedure and variants")
-    return validated(Experiment, data, where=str(path))
+    return data
+
+
+def workload_in(path: Path) -> str | None:
+    """The workload that a config names; None where it names none, or cannot be read, which is said later."""
+    with contextlib.suppress(SpecError):
+        name = _mapping(read_config_bytes(path), path).get("workload")
+        return name if isinstance(name, str) and name in WORKLOADS else None
+    return None
+
+
+def _resolved(experiment: ExperimentBase, workload: Workload, path: Path) -> ExperimentBase:
+    """The experiment with each name of a variant looked up in its registry.
+
+    Raises:
+        SpecError: There is no such name.
+    """
+    variants = tuple(
+        resolved(workload, variant, where=f"{path}: variants[{position}]", joint=".")
+        for position, variant in enumerate(experiment.variants)
+    )
+    return experiment.model_copy(update={"variants": variants})
+
+
+def resolved(workload: Workload, variant: VariantBase, *, where: str, joint: str = ": ") -> VariantBase:
+    """The variant with its names as the registries have them.
+
+    Args:
+        joint: What stands between `where` and the name of a key.
+
+    Raises:
+        SpecError: There is no such name; after `where`.
+    """
+    try:
+        found: VariantBase = workload.resolve(variant)
+    except FieldError as error:
+        raise SpecError(f"{where}{joint + error.field if error.field else ''}: {error}") from error
+    return found
 
 
 def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT:

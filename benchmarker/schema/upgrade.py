@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.kernels_used import read_attention, read_sentences
+from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
 Json = dict[str, Any]
 
@@ -55,7 +56,7 @@ def upgraded(data: Json) -> Json:
     Args:
         data: The whole record, as JSON has it; it is not changed.
     """
-    new = data | {"schema_version": 2, "workload": "generation"}
+    new = data | {"schema_version": 2, "workload": DEFAULT_WORKLOAD}
     on_cpu = _part(_part(data, "environment"), "device").get("kind") == "cpu"
     new |= _error(data, on_cpu=on_cpu)
     if "runtime" in new:

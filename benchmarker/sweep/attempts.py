@@ -7,26 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from benchmarker.comparison.words import status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.conditions import is_shared, why_invalid
-from benchmarker.schema.experiment import Point
-from benchmarker.schema.record import Flag
+from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.status_words import status_words
+from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import RERUNS, Decision, Fault, decide, fault_of
-from benchmarker.sweep.shape_text import cell_line, shape_words
 from benchmarker.sweep.state import Failure, Ledger, Site
-from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, and a graph to be compiled anew for each."""
-HIDDEN = ("  run ", "prompt of ", "error: ")
+HIDDEN = ("  run ", "error: ")
 """Beginnings of a child's lines that a sweep says more shortly."""
 
 
@@ -77,11 +76,11 @@ class Attempt:
         return self.log.last_lines(TAIL_LINES)
 
     @property
-    def record(self) -> GenerationRecord | None:
+    def record(self) -> RunRecord | None:
         return self.watch.record
 
     @property
-    def finished(self) -> tuple[GenerationCell, ...]:
+    def finished(self) -> tuple[CellBase, ...]:
         return self.record.cells if self.record else ()
 
     def settle(self, decision: Decision, fault: Fault | None) -> None:
@@ -100,30 +99,26 @@ class Attempt:
         if self.record is None or after != before:
             write_record(after, self.path)
         self.watch.record = after
+        self.ledger.records.append(after)
 
-    def _blank(self) -> GenerationRecord:
+    def _blank(self) -> RunRecord:
         job = self.site.job(self.variant)
         blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
         return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
 
-    def _failed_cell(self, position: int, fault: Fault) -> GenerationCell | None:
-        """None for a text prompt, as long as no child has told its length."""
-        point = self.site.points(self.variant)[position]
-        tokens = self.ledger.prompt_tokens.get(point.prompt or "") if point.prompt else point.prompt_tokens
-        if tokens is None:
+    def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
+        """None as long as no child has told what only a child can tell of the cell."""
+        site, point = self.site, self.site.points(self.variant)[position]
+        records = [*self.ledger.records, *([self.record] if self.record else [])]
+        fields = site.workload.cell_fields(site.job(self.variant), point, records)
+        if fields is None:
             return None
-        return GenerationCell(
-            prompt_tokens=tokens,
-            text=self.site.job(self.variant).grid.text_of(point),
-            new_tokens=point.new_tokens,
-            batch_size=point.batch_size,
-            depth=point.depth,
-            status=fault.status,
-            error_kind=fault.kind,
-            reason=fault.reason,
+        cell: CellBase = site.workload.cell_class(
+            **fields, status=fault.status, error_kind=fault.kind, reason=fault.reason
         )
+        return cell
 
-    def _under_conditions(self, cell: GenerationCell) -> GenerationCell:
+    def _under_conditions(self, cell: CellBase) -> CellBase:
         """The cell with how the board was meanwhile, which may make it invalid."""
         if cell.timed_at is None or self.site.monitor is None or cell.conditions:
             return cell
@@ -154,7 +149,7 @@ class Attempt:
     def _show(self, lines: Sequence[str]) -> None:
         """Print what is new, and learn how long cells take."""
         for line in lines:
-            if not line.startswith((*HIDDEN, f"{self.variant}: ")):
+            if not line.startswith((*HIDDEN, f"{self.variant}: ", self.site.workload.cell_opening)):
                 self.terminal.line(f"  {line}")
         monitor = self.site.monitor
         if monitor and monitor.problem and not self.ledger.is_unwatched:
@@ -162,12 +157,9 @@ class Attempt:
             self.ledger.is_unwatched = True
         if self._told == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
-        if self.record:
-            texts = self.site.job(self.variant).grid.prompts
-            self.ledger.prompt_tokens |= dict(zip(texts, self.record.text_tokens, strict=False))
         points = self.site.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
-            self.terminal.line(f"  {cell_line(points[position], cell)}")
+            self.terminal.line(f"  {cell_line(self.site.workload, points[position], cell)}")
             now = time.monotonic()
             known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
             self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
@@ -228,7 +220,7 @@ def measure(
 class Outcome:
     """What came of one child, by position in the grid."""
 
-    cells: Mapping[int, GenerationCell]
+    cells: Mapping[int, CellBase]
     """What it measured, as its record has it now."""
     again: tuple[int, ...]
     """Of those, the invalid ones that may be measured again."""
@@ -256,7 +248,9 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
         attempt.ledger.profiled.discard(attempt.variant)
     statuses = [cell.status for cell in attempt.finished]
     points = attempt.site.points(attempt.variant)
-    decision = decide(attempt.cells, statuses, fault, phase=phase, tries=tries, points=points)
+    decision = decide(
+        attempt.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=attempt.site.workload
+    )
     attempt.settle(decision, fault)
     if fault and not decision.is_final:
         tries[decision.pending[0]] += 1
@@ -274,21 +268,21 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     )
 
 
-def _to_repeat(cells: Mapping[int, GenerationCell], reruns: Counter[int]) -> tuple[int, ...]:
+def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
     """Cells that came out invalid and may be measured again."""
     again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
     reruns.update(again)
     return tuple(again)
 
 
-def _fault_in(cell: GenerationCell) -> Fault:
+def _fault_in(cell: CellBase) -> Fault:
     return Fault(cell.error_kind or "other", cell.reason or "it gave no reason")
 
 
 def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     """What is given up with this child: one entry for the whole variant where it is all the same."""
     points, lost = attempt.site.points(attempt.variant), outcome.lost
-    entries: list[tuple[Point | None, Fault]] = [(points[position], why) for position, why in lost.items()]
+    entries: list[tuple[Any, Fault]] = [(points[position], why) for position, why in lost.items()]
     if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
     if after := outcome.after_cells:
@@ -296,7 +290,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
-            what=f"{where}, {shape_words(point)}" if point else where,
+            what=f"{where}, {attempt.site.workload.in_words(point)}" if point else where,
             fault=why,
             log=attempt.log.path,
             tail=attempt.tail,

@@ -20,10 +20,10 @@ from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.parent_death import PARENT
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep.child_log import CappedLog
 from benchmarker.sweep.host_memory import out_of_memory_kills
-from benchmarker.workloads.generation.record import GenerationRecord
 
 TICK_S = 0.5
 GRACE_S = 5.0
@@ -56,13 +56,14 @@ class Watch:
 
     def __init__(self, path: Path, cells: int) -> None:
         self.path = path
-        self.record: GenerationRecord | None = None
+        self.record: RunRecord | None = None
         self._cells = cells
         self._seen: tuple[int, int] | None = None
 
     @property
     def phase(self) -> Phase:
-        if self.record is None or self.record.load is None:
+        # A workload that does not say that it has loaded something is loading until its first cell.
+        if self.record is None or not (self.record.cells or getattr(self.record, "load", None)):
             return "load"
         return "cell" if len(self.record.cells) < self._cells else "end"
 
@@ -78,8 +79,7 @@ class Watch:
         self._seen = seen
         # One that cannot be read is looked into when the child has ended.
         with contextlib.suppress(ResultsError):
-            record = read_record(self.path)
-            self.record = record if isinstance(record, GenerationRecord) else None
+            self.record = read_record(self.path)
         return True
 
 

@@ -17,12 +17,12 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.job import Job
 from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
-from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 SET_ASIDE = ".set-aside"
 UNWATCHED = "nobody saw how the board was while it was measured"
@@ -51,7 +51,7 @@ class SweepFile(Plain):
 class Stock:
     """What a folder holds of a sweep."""
 
-    done: Mapping[CellId, GenerationCell]
+    done: Mapping[CellId, CellBase]
     """The cells that need not be measured again."""
     profiled: frozenset[str]
     """Variants with a profile."""
@@ -118,13 +118,13 @@ def take_stock(
     """
     _sweep_up(folder)
     notes: list[str] = []
-    used: list[tuple[Path, GenerationRecord, dict[int, GenerationCell]]] = []
+    used: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
     for path, record in _records(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    done: dict[CellId, GenerationCell] = {}
+    done: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
     older = 0
     for path, record, cells in used:
@@ -162,7 +162,7 @@ def _sweep_up(folder: Path) -> None:
             os.unlink(path)
 
 
-def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, GenerationRecord]]:
+def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
     for path in sorted(folder.glob("*.json")):
         if path.name == SWEEP_FILE or is_job_file(path):
             continue
@@ -171,11 +171,10 @@ def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, GenerationR
         except ResultsError as error:
             notes.append(f"{error}; the rest is used")
             continue
-        if isinstance(record, GenerationRecord):
-            yield path, record
+        yield path, record
 
 
-def _closed(record: GenerationRecord, *, is_watched: bool) -> GenerationRecord:
+def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
     """The record as its sweep would have left it, had that not been killed."""
     cells = tuple(
         cell.model_copy(update={"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED})
@@ -187,14 +186,14 @@ def _closed(record: GenerationRecord, *, is_watched: bool) -> GenerationRecord:
     return record.model_copy(update={"cells": cells, "status": status})
 
 
-def _is_unwatched(cell: GenerationCell) -> bool:
+def _is_unwatched(cell: CellBase) -> bool:
     """Whether it counts as measured, and nobody saw how the board was meanwhile."""
     return cell.status == "ok" and cell.conditions is None
 
 
 def _usable(
-    record: GenerationRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
-) -> dict[int, GenerationCell]:
+    record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
+) -> dict[int, CellBase]:
     """Its cells that are ok, whole, and what would be measured now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
@@ -210,7 +209,7 @@ def _usable(
 
 
 def _rounds_split_by_card(
-    used: Sequence[tuple[Path, GenerationRecord, Mapping[int, GenerationCell]]],
+    used: Sequence[tuple[Path, RunRecord, Mapping[int, CellBase]]],
     keys: Mapping[str, Sequence[str]],
     *,
     rounds: int,
@@ -232,7 +231,7 @@ def _rounds_split_by_card(
     }
 
 
-def _why_not(record: GenerationRecord, *, is_watched: bool) -> str:
+def _why_not(record: RunRecord, *, is_watched: bool) -> str:
     if is_watched and any(map(_is_unwatched, record.cells)):
         return UNWATCHED
     if not any(cell.status == "ok" for cell in record.cells):

@@ -8,27 +8,30 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from benchmarker.comparison.words import status_words
 from benchmarker.core.tables import plain_line
 from benchmarker.core.units import significant
+from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
-from benchmarker.sweep.shape_text import rate_of
-from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.schema.status_words import status_words
+from benchmarker.schema.workload import Workload
+from benchmarker.sweep.cell_text import rate_of
 
 UNKNOWN = "·"
 RUNNING = "…"
 
 
 class Standing:
-    """tok/s by variant and position in the grid: the median over the rounds so far, or how the last try ended."""
+    """Headline metric by variant and position in the grid: the median over the rounds so far, or how the last try
+    ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
         self._rates: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._faults: dict[tuple[str, int], CellStatus] = {}
 
-    def take(self, variant: str, position: int, cell: GenerationCell) -> None:
+    def take(self, variant: str, position: int, cell: CellBase) -> None:
         """One more round of a cell; nothing if it came to nothing."""
-        rate = rate_of(cell)
+        rate = rate_of(self._workload, cell)
         if rate is not None:
             self._rates[variant, position].append(rate)
 
@@ -47,7 +50,7 @@ class Standing:
             [plain_line(name), *(self._words((name, position), name == running) for position in range(len(shapes)))]
             for name in variants
         ]
-        return tabulate(lines, ["tok/s", *shapes], tablefmt="simple", disable_numparse=True)
+        return tabulate(lines, [self._workload.rate_unit, *shapes], tablefmt="simple", disable_numparse=True)
 
     def _words(self, cell: tuple[str, int], is_running: bool) -> str:
         rates = self._rates.get(cell)

@@ -14,16 +14,15 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarker.comparison.words import duration_words, plural
-from benchmarker.execution.job import Job
+from benchmarker.core.words import duration_words, plural
+from benchmarker.schema.job import Job
+from benchmarker.schema.registry import workload_of
+from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import CellId
 from benchmarker.sweep.request import Asked
-from benchmarker.sweep.shape_text import shape_words
 
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
-TOKEN_S = 0.03
-"""First guess of a step; Qwen3-4B in fp16 takes about that in plain `generate`."""
 
 
 def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
@@ -95,27 +94,28 @@ class Forecast:
 
 def _guess_s(job: Job) -> float:
     """Seconds of one process, before anything is known of the device."""
-    repeats = job.procedure.warmup + job.procedure.runs
-    return START_S + sum(repeats * point.new_tokens * TOKEN_S for point in job.grid.points())
-
-
-def _judged_words(job: Job) -> str:
-    return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
+    repeats, workload = job.procedure.warmup + job.procedure.runs, workload_of(job.workload)
+    return START_S + sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
 
 def plan_lines(asked: Asked, forecast: Forecast) -> list[str]:
     """What is going to be measured, and roughly how long that takes."""
     tasks = missing_tasks(asked, ())
-    points = next(iter(asked.jobs.values())).grid.points()
+    first = next(iter(asked.jobs.values()))
+    points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
-    judged = [name for name, job in asked.jobs.items() if job.quality.is_asked]
-    quality = f"  then quality ({_judged_words(asked.jobs[judged[0]])}), once for each form" if judged else None
-    lines = [
+    return [
         f"plan: {plural(asked.rounds, 'round', 'rounds')} of {', '.join(asked.jobs)}",
-        f"  prompt x new tokens: {'; '.join(map(shape_words, points))}",
+        f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"by a first guess {duration_words(forecast.seconds(tasks))}",
         f"  order rotated, and reversed in every second round; seed {asked.seed}",
-        quality,
+        *_judging_lines(workload, list(asked.jobs.values())),
     ]
-    return [line for line in lines if line]
+
+
+def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
+    """What is measured after everything that is timed; nothing where nothing is."""
+    judging = workload.judged_by
+    asked = [job for job in jobs if judging and judging.form(job)]
+    return [f"  then {judging.name} ({judging.words(asked[0])}), once for each form"] if judging and asked else []

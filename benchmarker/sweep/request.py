@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import random
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.cli.run import PROGRAM, known_options, read_job
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
-from benchmarker.execution.job import Job
 from benchmarker.execution.job_file import is_job_file, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
-from benchmarker.schema.experiment import Experiment
+from benchmarker.schema.experiment import ExperimentBase
+from benchmarker.schema.job import PROGRAM, Job
+from benchmarker.schema.options import option_names
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 QUICK_ROUNDS = 1
@@ -74,7 +75,11 @@ class Asked:
     """What the user should know of the folder."""
 
 
-def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -> Asked:
+ReadJob = Callable[[Sequence[str], ExperimentBase], Job | None]
+"""The job that a run's options ask for; None where they ask for help."""
+
+
+def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *, read_job: ReadJob) -> Asked:
     """Check everything that was given.
 
     Raises:
@@ -83,7 +88,7 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
     content = read_config_bytes(config)
     experiment = parse_experiment(content, config)
     content_sha256 = hashlib.sha256(content).hexdigest()
-    words, options = split_arguments(arguments)
+    words, options = split_arguments(arguments, experiment.workload)
     names, word = chosen(experiment, words, config)
     if word and not settings.resume:
         raise SpecError(f"{word}: no variant of {config}; to go on with a sweep in that folder, add --resume")
@@ -94,13 +99,13 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings) -
     saved = tuple(saved_jobs(folder)) if before else ()
     jobs: dict[str, Job] | None = None
     if before and not options and len(words) == bool(word):
-        words, options = split_arguments(_lasting(before.arguments))
+        words, options = split_arguments(_lasting(before.arguments), experiment.workload)
         jobs = _as_saved(saved, before.config, words, options)
         names = words if jobs else chosen(experiment, words, config)[0]
     lasting = _lasting((*names, *options))
     config_sha256 = next((job.origin.config_sha256 for job in (jobs or {}).values() if job.origin), content_sha256)
     notes = (*notes, *_edited(config, content_sha256, saved, is_used=jobs is None))
-    jobs = jobs or _jobs(config, experiment, names, options)
+    jobs = jobs or _jobs(config, experiment, names, options, read_job)
     first = experiment.baseline or experiment.variants[0].name
     baseline = next((shown for name, shown in zip(names, jobs, strict=True) if name == first), first)
     return Asked(
@@ -131,13 +136,13 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
     return asked[0] if asked else None
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) -> tuple[list[str], list[str]]:
     """Words that stand by themselves, and options of a run with their values.
 
     Raises:
         SpecError: There is no such option.
     """
-    known = known_options()
+    known = option_names(workload_of(workload))
     words: list[str] = []
     options: list[str] = []
     is_value = False
@@ -160,7 +165,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words, options
 
 
-def chosen(experiment: Experiment, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
+def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
     """The variants asked for, in the config's order, all if none is named; and the folder, where a word is one.
 
     Raises:
@@ -241,7 +246,13 @@ def _arguments(config: str, variant: str, options: Sequence[str]) -> list[str]:
     return ["--config", config, "--variant", variant, *options]
 
 
-def _jobs(config: Path, experiment: Experiment, variants: Sequence[str], options: Sequence[str]) -> dict[str, Job]:
+def _jobs(
+    config: Path,
+    experiment: ExperimentBase,
+    variants: Sequence[str],
+    options: Sequence[str],
+    read_job: ReadJob,
+) -> dict[str, Job]:
     """Check every run before the first one starts.
 
     Returns:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.schema.experiment import Point
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.status import CellStatus, status_of
+from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child import Ended, Phase
-from benchmarker.sweep.shape_text import shape_words
-from benchmarker.workloads.generation.record import GenerationRecord
 
 RETRIED = ("crash", "timeout")
 TRIES = 2
@@ -49,9 +49,7 @@ class Decision:
     """Whether the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(
-    ended: Ended, record: GenerationRecord | None, *, problem: str | None, last_line: str | None
-) -> Fault | None:
+def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
     """Why the child ended before its work was done; None if it was.
 
     Args:
@@ -85,7 +83,8 @@ def decide(
     *,
     phase: Phase,
     tries: Mapping[int, int],
-    points: Sequence[Point],
+    points: Sequence[Any],
+    workload: Workload,
 ) -> Decision:
     """What becomes of the cells that a child was given.
 
@@ -97,7 +96,7 @@ def decide(
     """
     rest = tuple(pending[len(finished) :])
     if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):
-        return _without_larger(pending[len(finished) - 1], finished[-1], rest, points)
+        return _without_larger(pending[len(finished) - 1], finished[-1], rest, points, workload)
     if not rest or fault is None:
         unmeasured = Fault("other", "the process ended without measuring it")
         return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
@@ -108,28 +107,20 @@ def decide(
         reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
         return Decision(dict.fromkeys(rest, Fault(fault.kind, reason)), (), is_final=True)
     if fault.status in OUT_OF_MEMORY:
-        after = _without_larger(at, fault.kind, rest[1:], points)
+        after = _without_larger(at, fault.kind, rest[1:], points, workload)
         return Decision({at: fault, **after.failed}, after.pending, is_final=True)
     return Decision({at: fault}, rest[1:], is_final=True)
 
 
-def _without_larger(at: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Point]) -> Decision:
-    larger = [position for position in rest if _at_least(points[position], points[at])]
-    reason = f"not tried: the smaller {shape_words(points[at])} ran out of memory"
+def _without_larger(
+    at: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
+) -> Decision:
+    larger = [position for position in rest if workload.at_least(points[position], points[at])]
+    reason = f"not tried: the smaller {workload.in_words(points[at])} ran out of memory"
     return Decision(
         dict.fromkeys(larger, Fault(kind, reason)),
         tuple(position for position in rest if position not in larger),
         is_final=True,
-    )
-
-
-def _at_least(one: Point, other: Point) -> bool:
-    """Whether it needs no less memory."""
-    return (
-        one.batch_size >= other.batch_size
-        and one.depth >= other.depth
-        and one.new_tokens >= other.new_tokens
-        and (one.prompt_tokens or len(one.prompt or "")) >= (other.prompt_tokens or len(other.prompt or ""))
     )
 
 

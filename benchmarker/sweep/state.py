@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from benchmarker.core.names import slug
-from benchmarker.execution.job import Job, Part
 from benchmarker.execution.job_file import job_path
 from benchmarker.hardware.monitor import Monitor
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import Point
+from benchmarker.schema.job import Job, Part
+from benchmarker.schema.options import arguments_of
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import UNFINISHED
+from benchmarker.schema.registry import workload_of
+from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import SweepFile
 from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.request import Asked, Settings
@@ -53,8 +57,13 @@ class Site:
     def job(self, variant: str) -> Job:
         return self.jobs[variant]
 
-    def points(self, variant: str) -> list[Point]:
-        return self.job(variant).grid.points()
+    @property
+    def workload(self) -> Workload:
+        """What all of the jobs measure."""
+        return workload_of(next(iter(self.jobs.values())).workload)
+
+    def points(self, variant: str) -> list[Any]:
+        return list(self.job(variant).grid.points())
 
     def keys(self) -> dict[str, list[str]]:
         """Of each variant's cells, by position."""
@@ -86,16 +95,9 @@ class Site:
         """What starts a child that times nothing."""
         return self._command(variant, Part(record=record, sweep=self.sweep.started_at, only="quality"))
 
-    def alone(self, variant: str, point: Point | None = None) -> str:
+    def alone(self, variant: str, point: Any = None) -> str:
         """The command that measures one cell, or the whole variant, without a sweep."""
-        arguments: list[str] = []
-        if point:
-            if point.prompt_tokens is not None:
-                arguments += ["--prompt-tokens", str(point.prompt_tokens)]
-            else:
-                arguments += ["--prompt", point.prompt or ""]
-            arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
-            arguments += ["--depth", str(point.depth)] if point.depth else []
+        arguments = arguments_of(self.workload, point) if point else []
         return f"{self.job(variant).reproduce} {shlex.join(arguments)}".strip()
 
     def _command(self, variant: str, part: Part) -> list[str]:
@@ -107,16 +109,16 @@ class Site:
 class Ledger:
     """What the sweep has learned so far."""
 
+    standing: Standing
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Longest time of each cell, warm-up included."""
-    prompt_tokens: dict[str, int] = field(default_factory=dict)
-    """Lengths of text prompts, which only a child can tell."""
+    records: list[RunRecord] = field(default_factory=list)
+    """As the children left them: what only a child can tell of a cell that another did not measure."""
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or were asked for one: one is enough."""
     failures: list[Failure] = field(default_factory=list)
-    standing: Standing = field(default_factory=Standing)
     is_unwatched: bool = False
     """Whether the user knows that the board cannot be read any more."""
     out_of_time: bool = False

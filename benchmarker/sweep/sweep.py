@@ -12,30 +12,40 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
-from benchmarker.checkpoints.find import look_for
-from benchmarker.comparison.words import duration_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.names import slug
-from benchmarker.execution.job import Job
+from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, with_origin, write_job
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.job import Job
+from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempts import measure
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file
+from benchmarker.sweep.judging import check_inputs, judge_variants
+from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.order import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweep.probe import look_around
-from benchmarker.sweep.quality import check_inputs, judge_variants
-from benchmarker.sweep.request import RESULTS, Asked, Settings, read_arguments
-from benchmarker.sweep.shape_text import shape_words
+from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
 from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
-from benchmarker.sweep.summary import say_ending
 
 __all__ = ["Seams", "Settings", "run_sweep"]
+
+
+def look_for(job: Job) -> str | None:
+    """As the job's workload does it."""
+    return workload_of(job.workload).look_for(job)
+
+
+class Ending(Protocol):
+    """What is said at the end of a sweep: the comparison of all records in the folder, and what failed."""
+
+    def __call__(self, site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,8 @@ class Seams:
     """What draws the report, before its arguments."""
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
-    look_for: Callable[[ModelSpec], str | None] = look_for
-    """Sees whether there is a model, and says its hub commit."""
+    look_for: Callable[[Job], str | None] = look_for
+    """Sees whether there is what the jobs need, such as a model, and says its hub commit."""
 
 
 DEFAULTS = Settings()
@@ -62,11 +72,15 @@ def run_sweep(
     terminal: Terminal,
     settings: Settings = DEFAULTS,
     *,
+    read_job: ReadJob,
+    say_ending: Ending,
     seams: Seams = REAL,
 ) -> list[str]:
     """Run the variants, print the comparison, and say what failed.
 
     Args:
+        read_job: Makes a job of a run's options.
+        say_ending: Prints the comparison, whatever stopped the sweep.
         arguments: Names of variants (all if there are none), the folder to resume, options for every run.
 
     Returns:
@@ -77,7 +91,7 @@ def run_sweep(
             nothing has run. Or a record could not be saved; what there is was compared first.
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
-    asked = read_arguments(config, arguments, settings)
+    asked = read_arguments(config, arguments, settings, read_job=read_job)
     check_inputs(asked.jobs.values())
     forecast = Forecast(asked.jobs)
     for line in (*asked.notes, *plan_lines(asked, forecast)):
@@ -87,7 +101,7 @@ def run_sweep(
     first = next(iter(asked.jobs.values()))
     # It is the model of all variants, each of which would say that there is none. What was measured of it before is
     # gone on with all the same.
-    commit = _commit_before(asked, first.model) if settings.resume else seams.look_for(first.model)
+    commit = _commit_before(asked, first) if settings.resume else seams.look_for(first)
     surroundings = seams.look_around(first.device)
     site = Site(
         asked=asked,
@@ -102,7 +116,7 @@ def run_sweep(
         report=seams.report,
     )
     with locked(site.folder):
-        return _run(site, forecast, terminal)
+        return _run(site, forecast, terminal, say_ending)
 
 
 def planned_jobs(asked: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
@@ -117,20 +131,22 @@ def planned_jobs(asked: Asked, surroundings: Environment, *, commit: str | None)
     }
 
 
-def _commit_before(asked: Asked, model: ModelSpec) -> str | None:
+def _commit_before(asked: Asked, first: Job) -> str | None:
     """Hub commit that the folder's sweep began with; None where it did not know it."""
-    commits = [job.origin.commit for job in asked.saved if job.origin and job.model == model]
+    is_same = workload_of(first.workload).is_same
+    commits = [job.origin.commit for job in asked.saved if job.origin and is_same(job, first)]
     return next((commit for commit in commits if commit), None)
 
 
 def _new_folder(asked: Asked, surroundings: Environment) -> Path:
-    model = next(iter(asked.jobs.values())).model.id
-    return RESULTS / slug(surroundings.device.name.lower()) / slug(model.lower()) / now_id()
+    job = next(iter(asked.jobs.values()))
+    title = workload_of(job.workload).title(job)
+    return RESULTS / slug(surroundings.device.name.lower()) / slug(title.lower()) / now_id()
 
 
-def _run(site: Site, forecast: Forecast, terminal: Terminal) -> list[str]:
+def _run(site: Site, forecast: Forecast, terminal: Terminal, say_ending: Ending) -> list[str]:
     """Measure what is missing in the folder, which is ours alone."""
-    ledger, stock = Ledger(), _open_folder(site, forecast, terminal)
+    ledger, stock = Ledger(Standing(site.workload)), _open_folder(site, forecast, terminal)
     ledger.profiled |= stock.profiled
     for (_, variant, position), cell in stock.done.items():
         ledger.standing.take(variant, position, cell)
@@ -235,5 +251,5 @@ def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, termin
 def _standing(site: Site, ledger: Ledger, *, running: str | None = None) -> str:
     """What is known so far."""
     jobs = site.asked.jobs
-    shapes = [shape_words(point) for point in next(iter(jobs.values())).grid.points()]
+    shapes = [site.workload.in_words(point) for point in next(iter(jobs.values())).grid.points()]
     return ledger.standing.table(list(jobs), shapes, running=running)

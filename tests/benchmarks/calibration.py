@@ -29,7 +29,8 @@ from benchmarker.quality.scoring import keep, score_against
 from benchmarker.quality.statistics import divergence
 from benchmarker.quantization.load import load_model
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.experiment import ModelSpec, QualitySpec
+from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.quality_spec import QualitySpec
 
 MODEL = "qwen3-small"
 DTYPE = "bfloat16"
@@ -94,7 +95,13 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
     checkpoint = find_checkpoint(spec, BASELINE)
     tokenizer = load_tokenizer(checkpoint)
     plan = make_plan(
-        QualitySpec(size=size), spec, BASELINE, checkpoint=checkpoint, tokenizer=tokenizer, progress=Silent()
+        QualitySpec(size=size),
+        spec,
+        BASELINE,
+        name="fp16",
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        progress=Silent(),
     )
     windows, dtype = plan.windows, getattr(torch, DTYPE)
     kept = Whole(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)

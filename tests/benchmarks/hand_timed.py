@@ -28,8 +28,8 @@ from benchmarker.engines.prefill_decode import prefill
 from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
-from benchmarker.schema.experiment import Point
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.spec import Point
 
 
 def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: Device) -> float:

@@ -28,8 +28,9 @@ from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.units import GIB, gib
 from benchmarker.hardware.device import find_device
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.experiment import ModelSpec, VariantSpec
+from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.generation.spec import VariantSpec
 
 NORM = "model.norm.weight"
 NORM_FACTOR = 5.0

@@ -17,16 +17,18 @@ from typing import Any
 
 import yaml
 
+from benchmarker.cli.run import read_job
+from benchmarker.cli.sweep import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import ModelSpec
+from benchmarker.schema.job import Job
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
-from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, run_sweep, sweep_file
+from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, sweep_file
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
@@ -49,7 +51,7 @@ class Stage:
     model: str = "Qwen/Qwen3-4B"
     report: tuple[str, ...] = ("true",)
     """What draws the report."""
-    look_for: Callable[[ModelSpec], str | None] = lambda model: None
+    look_for: Callable[[Job], str | None] = lambda job: None
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -78,7 +80,7 @@ class Stage:
         )
         self.before()
         try:
-            return run_sweep(self.config, arguments, Terminal(streams=Streams(out, out)), asked, seams=seams)
+            return sweep_config(self.config, arguments, Terminal(streams=Streams(out, out)), asked, seams=seams)
         finally:
             self.printed = out.getvalue()
 
@@ -134,7 +136,7 @@ class Stage:
         )
 
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
-        asked = read_arguments(self.config, arguments, settings)
+        asked = read_arguments(self.config, arguments, settings, read_job=read_job)
         site = Site(
             asked,
             settings,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.engines.base import Generation, Scores, TokenIds
 from benchmarker.engines.external.facts import ExternalFacts, disagreement
 from benchmarker.engines.subprocess_engine import Driver, DriverError, SubprocessSource
-from benchmarker.schema.record import LoadFacts, RuntimeFacts
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     import numpy
@@ -113,10 +114,10 @@ class ExternalSource(SubprocessSource):
                 return _decode_scores(self._name, output, len(ids), answer["vocabulary"])
         return _prefill_scores(answer["rows"])
 
-    def facts(self) -> RuntimeFacts:
+    def facts(self) -> EngineFacts:
         """See TokenSource.facts; `external_facts` has the rest."""
         answer = self._driver.ask("facts", limit_s=FACTS_S)
-        return RuntimeFacts(
+        return EngineFacts(
             name=self._name, tokens_read="each", kv_cache=answer["kv_cache"], engine_version=answer["version"]
         )
 

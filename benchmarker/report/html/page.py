@@ -21,8 +21,8 @@ from markupsafe import Markup
 from benchmarker import __version__
 from benchmarker.comparison.compare import Comparison
 from benchmarker.comparison.rows import Row
-from benchmarker.comparison.words import plural
 from benchmarker.core.tables import Column, RowT, plain_line
+from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.captions import caption

@@ -8,20 +8,23 @@ device is drained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import ErrorKind, first_line
-from benchmarker.engines.base import Generation, TokenSource, UnsupportedError
+from benchmarker.core.errors import WrongResultError
+from benchmarker.engines.base import Generation, TokenSource
 from benchmarker.engines.registry import torch_engine
-from benchmarker.hardware.device import Device, kind_of
-from benchmarker.measure.memory import DeviceMemory, memory_of
-from benchmarker.measure.repeat import Measured, measure
-from benchmarker.schema.experiment import Grid, Point, Procedure
+from benchmarker.hardware.device import Device
+from benchmarker.measure.memory import DeviceMemory
+from benchmarker.measure.repeat import Measured
+from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.record import Flag, Memory
-from benchmarker.schema.status import status_of
+from benchmarker.workloads.base import Nothing
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
 from benchmarker.workloads.generation.record import GenerationCell, GenerationSample
+from benchmarker.workloads.generation.spec import Grid, Point
+from benchmarker.workloads.measure_cell import measure_cell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,8 +43,10 @@ def sample_of(generation: Generation) -> GenerationSample:
     )
 
 
-class WrongTokenCountError(Exception):
-    """A generation came out shorter or longer than asked: its time means nothing."""
+class WrongTokenCountError(WrongResultError):
+    """A generation came out shorter or longer than asked."""
+
+    kind = "wrong_token_count"
 
 
 class GenerationStep:
@@ -73,7 +78,7 @@ class GenerationStep:
         return () if self._tokens is None else self._tokens[0][:64]
 
 
-class SourceBenchmarker:
+class SourceBenchmarker(Nothing):
     """Measures what an engine has opened, cell by cell."""
 
     def __init__(
@@ -139,9 +144,15 @@ class SourceBenchmarker:
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> GenerationCell:
         """Measure one cell. Running out of memory, or an engine that cannot do it, is a cell with that status."""
+        cell: GenerationCell = measure_cell(
+            self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
+        )
+        return cell
+
+    def cell(self, point: Point) -> GenerationCell:
+        """What is known of a cell before it is measured."""
         prompt = self.prompt(point)
-        kind: ErrorKind
-        cell = GenerationCell(
+        return GenerationCell(
             prompt_tokens=len(prompt.ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
@@ -158,49 +169,31 @@ class SourceBenchmarker:
             if self._weights
             else None,
         )
-        try:
-            return self._measure(cell, self.step(point), procedure, after_each)
-        except UnsupportedError as error:
-            kind, reason = error.kind, str(error)
-        except WrongTokenCountError as error:
-            kind, reason = "wrong_token_count", str(error)
-        except Exception as error:
-            if not self.device.is_out_of_memory(error):
-                raise
-            kind, reason = kind_of(error, self.device), first_line(error)
-        # Outside the except block, whose traceback keeps the failed generation's tensors alive.
-        self.device.release()
-        return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})
 
-    def _measure(
-        self,
-        cell: GenerationCell,
-        step: GenerationStep,
-        procedure: Procedure,
-        after_each: Callable[[int, GenerationSample], None],
-    ) -> GenerationCell:
-        measured = measure(
-            step,
-            self.device,
-            warmup=procedure.warmup,
-            warmup_limit=procedure.warmup_limit,
-            runs=procedure.runs,
-            timed=self.source.timed,
-            after_each=after_each,
-        )
+    def facts(self) -> dict[str, Any]:
+        """What ran, for the record."""
+        return {"engine": self.source.facts()}
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
+        return self.source.timed()
+
+    def measured(
+        self, cell: GenerationCell, step: GenerationStep, measured: Measured[GenerationSample]
+    ) -> dict[str, Any]:
+        """Fields of the cell that only the engine and the step can tell.
+
+        Raises:
+            UnsupportedError: What ran is not what the row says.
+        """
         self.source.check()
-        growth = self._device_memory.growth_bytes() if self._device_memory else None
-        return cell.model_copy(
-            update={
-                "warmup": measured.warmup,
-                "samples": self._samples(measured),
-                "timed_at": measured.timed_at,
-                "memory": self._memory(measured, growth),
-                "step": self.source.step_facts(),
-                "first_tokens": step.first_tokens,
-                "flags": (*measured.flags, *sorted(step.flags)),
-            }
-        )
+        return {
+            "samples": self._samples(measured),
+            "memory": self._memory(cell.memory),
+            "step": self.source.step_facts(),
+            "first_tokens": step.first_tokens,
+            "flags": (*measured.flags, *sorted(step.flags)),
+        }
 
     def _samples(self, measured: Measured[GenerationSample]) -> tuple[GenerationSample, ...]:
         """Without this process's memory where the engine takes its own elsewhere."""
@@ -208,13 +201,13 @@ class SourceBenchmarker:
             return measured.samples
         return tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in measured.samples)
 
-    def _memory(self, measured: Measured[GenerationSample], growth_bytes: int | None) -> Memory:
+    def _memory(self, memory: Memory) -> Memory:
         peak_bytes = self.source.peak_bytes()
         if peak_bytes is None:
-            return memory_of(measured, growth_bytes, graph_pool_bytes=self.source.graph_pool_bytes)
+            return memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
         if self.device.kind == "cpu":
             return Memory(peak_resident_bytes=peak_bytes)
-        return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=growth_bytes)
+        return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
 
 
 class ModelBenchmarker(SourceBenchmarker):

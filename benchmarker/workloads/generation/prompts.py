@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.schema.experiment import Point
+from benchmarker.workloads.generation.spec import Point
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,74 @@
-"""What a record of text generation holds, in words."""
+"""What is asked of text generation and what came out, in words."""
 
 from __future__ import annotations
 
-from benchmarker.workloads.generation.record import GenerationProfile
+from benchmarker.schema.job import Job
+from benchmarker.schema.workload import Axis
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
+from benchmarker.workloads.generation.spec import GenerationJob, Point
+
+AXES = (
+    Axis(
+        "prompt_tokens",
+        "prompt",
+        lambda tokens: f"prompt of {tokens}",
+        size=lambda point: point.prompt_tokens or len(point.prompt or ""),
+    ),
+    Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
+    Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache"),
+)
+TOKEN_S = 0.03
+"""First guess of a step; Qwen3-4B in fp16 takes about that in plain `generate`."""
+
+
+def point_words(point: Point) -> str:
+    """`26 x 100`, `26 x 100, batch 4`, or a text prompt's beginning."""
+    prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
+    batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+    depth = f", depth {point.depth}" if point.depth else ""
+    return f"{prompt} x {point.new_tokens}{batch}{depth}"
+
+
+def point_arguments(point: Point) -> list[str]:
+    """Options that measure this cell alone."""
+    if point.prompt_tokens is not None:
+        arguments = ["--prompt-tokens", str(point.prompt_tokens)]
+    else:
+        arguments = ["--prompt", point.prompt or ""]
+    arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
+    return arguments + (["--depth", str(point.depth)] if point.depth else [])
+
+
+def cell_words(cell: GenerationCell) -> str:
+    """`prompt of 26, 100 new tokens, batch of 4`: what is said before a cell is measured."""
+    batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
+    depth = f", after {cell.depth} in the cache" if cell.depth else ""
+    return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}"
+
+
+def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
+    """`100 tokens, 34.10 tok/s`: what is said after a repeat."""
+    tokens = cell.batch_size * sample.new_tokens
+    return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
+
+
+def guess_s(point: Point) -> float:
+    """First guess of the seconds of one repeat."""
+    return point.new_tokens * TOKEN_S
+
+
+def same_model(job: Job, other: Job) -> bool:
+    """Whether two jobs are of one model."""
+    assert isinstance(job, GenerationJob)
+    assert isinstance(other, GenerationJob)
+    return job.model == other.model
+
+
+def title(job: Job) -> str:
+    """The model."""
+    assert isinstance(job, GenerationJob)
+    return job.model.id
 
 
 def profiled_words(profile: GenerationProfile) -> str:

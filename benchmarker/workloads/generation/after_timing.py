@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
-from benchmarker.execution.job import Job
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
@@ -20,17 +19,17 @@ from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.schema.energy import Energy
-from benchmarker.schema.experiment import Point
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.benchmark import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.generation.words import profiled_words
 
 Found = TypeVar("Found")
 
 
 def kernels_counted(
-    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
 
@@ -67,7 +66,7 @@ def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
 
 
 def profiled(
-    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
     """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
@@ -109,7 +108,7 @@ def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
 
 
 def with_energy(
-    job: Job, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
     """The cells, the last good one with its energy."""
     last = record.last_good

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
-from benchmarker.execution.job import Job
 from benchmarker.hardware.device import Device
 from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
-from benchmarker.report.quality import quality_line
+from benchmarker.schema.quality_words import quality_line
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.spec import GenerationJob
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def plan_quality(job: Job, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
+def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
     """What is to be judged; None where nothing is.
 
     Raises:
@@ -31,11 +31,19 @@ def plan_quality(job: Job, checkpoint: Checkpoint, tokenizer: Any | None, termin
         check_tasks(job.quality.tasks)
     if not job.is_judged or job.quality.size == "off":
         return None
-    return make_plan(job.quality, job.model, job.variant, checkpoint=checkpoint, tokenizer=tokenizer, progress=terminal)
+    return make_plan(
+        job.quality,
+        job.model,
+        job.variant,
+        name=job.variant.name,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        progress=terminal,
+    )
 
 
 def judged(
-    job: Job,
+    job: GenerationJob,
     plan: Plan | None,
     models: list[PreTrainedModel],
     tokenizer: Any | None,
@@ -55,7 +63,7 @@ def judged(
     return found
 
 
-def _answers(job: Job, model: PreTrainedModel, tokenizer: Any | None, terminal: Terminal) -> dict[str, Any]:
+def _answers(job: GenerationJob, model: PreTrainedModel, tokenizer: Any | None, terminal: Terminal) -> dict[str, Any]:
     try:
         found = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:

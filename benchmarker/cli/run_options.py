@@ -1,0 +1,130 @@
+"""The options of `benchmarker run` as typer has them, and what was typed by the place in the job that it fills."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.options import Option, options_of
+from benchmarker.schema.workload import Workload
+
+COMMON_FIRST = {
+    "config": Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")],
+    "job_file": Annotated[
+        Path | None, typer.Option("--job", help="A job that a sweep saved, to be measured again; it says everything.")
+    ],
+    "variant": Annotated[str | None, typer.Option(help="Name of one of the config's variants.")],
+}
+COMMON_LAST: dict[str, tuple[Any, Any]] = {
+    "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")], "auto"),
+    "output": (
+        Annotated[Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<subject>]")],
+        None,
+    ),
+    "part": (
+        Annotated[
+            str | None, typer.Option(hidden=True, help="What a sweep wants of the job in this process, as JSON.")
+        ],
+        None,
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table alone.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
+}
+
+
+def with_options(function: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
+    """A function that typer gives the options of a workload's run; the values come by name, as typer has them."""
+
+    def call(**values: Any) -> Any:
+        return function(**values)
+
+    parameters = [_parameter("context", typer.Context, inspect.Parameter.empty)]
+    parameters += [_parameter(name, annotation, None) for name, annotation in COMMON_FIRST.items()]
+    parameters += [
+        _parameter(_name_of(option), _annotation(option), False if option.kind == "flag" else None)
+        for option in options_of(workload)
+    ]
+    parameters += [_parameter(name, annotation, default) for name, (annotation, default) in COMMON_LAST.items()]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__doc__ = (
+        f"Measure one variant, and print and save what came out.\n\nExample: {_command(workload)} "
+        f"{workload.options.example}"
+    ).strip()
+    return call
+
+
+def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed, by the place in the job that it fills.
+
+    Raises:
+        SpecError: A list has something else than numbers, or two options say two things of one place.
+    """
+    typed: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    todays = workload.options.todays
+    for option in options_of(workload):
+        value = _value(option, values[_name_of(option)])
+        if value is None:
+            continue
+        if option.kind == "pairs" or option.key:
+            typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
+            continue
+        value, shown = todays(option.place, value), option.flag if option.kind == "flag" else f"{option.flag} {value}"
+        if typed.get(option.place, value) != value:
+            things = f"{option.place.rpartition('.')[2]}s"
+            raise SpecError(f"{sources[option.place]} and {shown} name two {things}; give one of them")
+        typed[option.place], sources[option.place] = value, shown
+    return typed
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """`3,26` as numbers.
+
+    Raises:
+        SpecError: Something in it is not a whole number.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {text}: write whole numbers separated by commas, such as 3,26") from None
+
+
+def _command(workload: Workload) -> str:
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
+
+    return "benchmarker run" + ("" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}")
+
+
+def _name_of(option: Option) -> str:
+    """Of the parameter: no two options have one."""
+    return f"{option.place}_{option.flag}".replace(".", "_").replace("-", "_")
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _annotation(option: Option) -> Any:
+    default = f"  \\[default: {option.default}]" if option.default else ""
+    # What typer takes for markup is text here.
+    text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
+    types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
+    kind = types.get(option.kind, list[str] | None if option.kind in ("texts", "pairs") else str | None)
+    return Annotated[kind, typer.Option(option.flag, help=f"{text}{default}", rich_help_panel=option.panel)]
+
+
+def _value(option: Option, value: Any) -> Any:
+    """As the field has it; None where it was not typed."""
+    if option.kind == "flag":
+        return option.value if value else None
+    if value is None or (option.kind in ("texts", "pairs") and not value):
+        return None
+    if option.kind == "wholes":
+        return whole_numbers(option.flag, value)
+    return value.split(",") if option.kind == "words" else value

@@ -1,0 +1,57 @@
+"""What is printed at the end of one run: its cells, why they are as they are, and where the record lies."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.tables import Column, escaped, table
+from benchmarker.core.units import MISSING, significant
+from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.status_words import status_words
+from benchmarker.schema.workload import Metric, Workload, imported
+
+
+def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
+    """Print the tables of one run, in the workload's own way or else a row a cell, and where its record lies."""
+    if workload.summary:
+        imported(workload.summary)(record, terminal)
+    else:
+        terminal.table(cell_table(record, workload))
+    terminal.line(f"record: {path}")
+
+
+def cell_table(record: RunRecord, workload: Workload) -> str:
+    """A row a cell: its axes, and each metric that is measured in every repeat, by its median."""
+    columns = [
+        Column[CellBase](axis.heading, lambda cell, name=axis.name: escaped(str(getattr(cell, name))))  # type: ignore[misc]
+        for axis in workload.axes
+    ]
+    columns += [
+        Column[CellBase](metric.heading, lambda cell, metric=metric: _shown(metric, cell))  # type: ignore[misc]
+        for metric in workload.metrics
+        if metric.of_sample
+    ]
+    columns.append(Column[CellBase]("status", lambda cell: status_words(cell.status), "left"))
+    return table(columns, record.cells)
+
+
+def _shown(metric: Metric, cell: CellBase) -> str:
+    assert metric.of_sample
+    values = [value for sample in cell.samples if (value := metric.of_sample(cell, sample)) is not None]
+    return significant(metric.scale * statistics.median(values)) if values else MISSING
+
+
+def say_explained(record: Any, terminal: Terminal) -> None:
+    """The tables of a generation, and why it is as fast as it is."""
+    from benchmarker.explain.explain import explain
+    from benchmarker.explain.values import bounds_of
+    from benchmarker.report.explanations import reasons
+    from benchmarker.report.markdown import summary
+
+    explained = explain(record.variant.name, [record])
+    terminal.table(summary(record, bounds=bounds_of([explained])))
+    for reason in reasons([explained]):
+        terminal.table(f"{reason}\n", detail=True)

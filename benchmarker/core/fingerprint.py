@@ -1,0 +1,46 @@
+"""Fingerprints of the files that a job reads, so that a file which changes during a sweep does not pass unseen.
+
+A file of up to 64 MiB is known by the SHA-256 of its content, which makes a copy equal to its original. A larger one
+(a shard of weights) would take seconds to read in each process, so that it is known by its size, its time of change,
+and its first and last MiB; the first holds the header of a safetensors file, with every tensor's name, type and shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+WHOLE_BYTES = 64 << 20
+END_BYTES = 1 << 20
+NOT_THERE = "not there"
+
+
+def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Names of what is there now and was something else before."""
+    return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
+
+
+def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
+    """Of the files in a folder that have one of the endings."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in endings and path.is_file():
+            total.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return total.hexdigest()
+
+
+def fingerprint(path: Path) -> str:
+    """Of one file; `not there` where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            status = path.stat()
+            if status.st_size <= WHOLE_BYTES:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            total = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} ".encode())
+            total.update(file.read(END_BYTES))
+            file.seek(-END_BYTES, 2)
+            total.update(file.read())
+            return total.hexdigest()
+    except OSError:
+        return NOT_THERE

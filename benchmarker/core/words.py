@@ -1,0 +1,18 @@
+"""Counts and durations in words."""
+
+from __future__ import annotations
+
+
+def plural(number: int, one: str, many: str) -> str:
+    """`1 process`, `5 processes`."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def duration_words(duration_s: float) -> str:
+    """`less than a minute`, `about 12 min`, `about 2 h 40 min`."""
+    minutes = round(duration_s / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 90:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,46 @@
+"""What quantization cost in quality, in words: for the end of a run, and for tables."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.units import significant
+from benchmarker.schema.quality import Quality
+
+INDISTINGUISHABLE = "indistinguishable"
+
+
+def quality_line(quality: Quality) -> str:
+    """The whole of it in one line, for the end of a run."""
+    against = quality.against
+    said = [f"quality: perplexity {decimal(quality.perplexity)}"]
+    if not quality.is_baseline:
+        said += [
+            f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
+            f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
+            f"99 % {significant(against.kl_99, 3)}",
+            f"same top token {percent(against.same_top, places=1)}",
+        ]
+    return ", ".join([*said, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+
+
+def change_text(quality: Quality) -> str:
+    """Of the perplexity, from the baseline's: `+1.2 ± 0.3 %`."""
+    against = quality.against
+    ratio = math.exp(against.ln_ratio)
+    error = "" if against.ln_ratio_error is None else f" ± {100 * ratio * against.ln_ratio_error:.2f}"
+    return f"{100 * (ratio - 1):+.2f}{error} %"
+
+
+def kl_text(quality: Quality) -> str:
+    """Mean and standard error; a word where the baseline differs from itself by as much."""
+    against = quality.against
+    if not quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    if against.kl_mean_error is None:
+        return significant(against.kl_mean, 3)
+    places = len(significant(against.kl_mean, 3).partition(".")[2])
+    plain = "e" not in significant(against.kl_mean, 3)
+    error = f"{against.kl_mean_error:.{places}f}" if plain else significant(against.kl_mean_error, 1)
+    return f"{significant(against.kl_mean, 3)} ± {error}"

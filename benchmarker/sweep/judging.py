@@ -1,0 +1,118 @@
+"""What a workload measures apart from time, such as quality: once for each form, after everything that is timed.
+
+Each has a process of its own. Variants of the same form, such as one model by several engines, share one measurement.
+The child's record is temporary: what it holds goes into a record of each variant, so that a folder holds one kind of
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError
+from benchmarker.schema.collect import collect
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import Missing, RunRecord
+from benchmarker.schema.record_io import write_record
+from benchmarker.schema.registry import workload_of
+from benchmarker.schema.status_words import status_words
+from benchmarker.schema.workload import Judging
+from benchmarker.sweep.child import Watch, run_child
+from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
+from benchmarker.sweep.retries import Fault, fault_of
+from benchmarker.sweep.state import Failure, Ledger, Site
+
+
+def check_inputs(jobs: Iterable[Job]) -> None:
+    """Refuse now, and not after hours of timing, what cannot be measured then.
+
+    Raises:
+        BenchmarkerError: An input will not do, or a library is not installed.
+    """
+    for job in jobs:
+        judging = workload_of(job.workload).judged_by
+        if judging and judging.form(job):
+            judging.check(job)
+
+
+def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
+    """Measure what was asked for and is not there yet.
+
+    Raises:
+        ResultsError: A record cannot be saved.
+        KeyboardInterrupt: Ctrl-C.
+        SweepTimeoutError: The sweep's time is up.
+    """
+    judging = site.workload.judged_by
+    if judging is None:
+        return
+    for variants in _forms(site, judging):
+        newest, job = _newest_records(site.folder, variants), site.job(variants[0])
+        wanted = {path: record for path, record in newest if not judging.is_done(record, job)}
+        if not wanted:
+            continue
+        terminal.line(f"[{judging.name}] {', '.join(variants)}")
+        judged, fault = _run(site, judging, ledger, terminal, variants[0])
+        why = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
+        changes = judging.changes(job, judged, why)
+        for path, record in wanted.items():
+            write_record(record.model_copy(update=changes), path)
+
+
+def _forms(site: Site, judging: Judging) -> list[list[str]]:
+    """Variants to be judged, those of the same form together."""
+    forms: dict[str, list[str]] = {}
+    for name, job in site.jobs.items():
+        if form := judging.form(job):
+            forms.setdefault(form, []).append(name)
+    return list(forms.values())
+
+
+def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, RunRecord]]:
+    """One of each variant that has any."""
+    try:
+        files = collect([folder]).files
+    except ResultsError:
+        return []
+    newest = {
+        record.variant.name: (path, record) for path, record in sorted(files, key=lambda file: file[1].started_at)
+    }
+    return [newest[name] for name in variants if name in newest]
+
+
+def _run(
+    site: Site, judging: Judging, ledger: Ledger, terminal: Terminal, variant: str
+) -> tuple[RunRecord | None, Fault | None]:
+    """One child; its record, and why it ended early if it did."""
+    path = site.quality_path(variant)
+    log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
+    watch = Watch(path, 0)
+    try:
+        ended = run_child(
+            site.quality_command(variant, path),
+            watch=watch,
+            log=log,
+            # Loading the variant may take that long, and so may the baseline and all the scoring.
+            limit_s=lambda _phase: site.settings.load_timeout_s,
+            deadline_s=site.deadline_s,
+            step=lambda lines: _show(lines, variant, terminal),
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    tail = log.last_lines(TAIL_LINES)
+    fault = fault_of(ended, watch.record, problem=None, last_line=tail[-1] if tail else None)
+    if watch.record and (missing := judging.missing(watch.record)):
+        fault = Fault(missing.error_kind, missing.reason)
+    if fault:
+        what = f"{variant}, {judging.lost(site.job(variant), watch.record)}"
+        terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
+        ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
+    return watch.record, fault
+
+
+def _show(lines: Sequence[str], variant: str, terminal: Terminal) -> None:
+    for line in lines:
+        if not line.startswith(f"{variant}: "):
+            terminal.line(f"  {line}")

@@ -1,0 +1,44 @@
+"""Which forms of a model there are: names of a variant, looked up in the registries of quantizations and engines."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from benchmarker.core.errors import FieldError, did_you_mean
+from benchmarker.engines.base import Form
+from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.registry import loader_options, resolved_quant
+from benchmarker.schema.base import DType, first_problem
+from benchmarker.workloads.generation.spec import VariantSpec, name_of
+
+
+def resolve(variant: VariantSpec) -> VariantSpec:
+    """The variant with the names that the registries have: an older or another name becomes today's.
+
+    Raises:
+        FieldError: There is no such quantization or engine, or an option that it does not have.
+    """
+    is_named = variant.name != name_of(variant.model_dump())
+    variant = resolved_quant(variant.model_copy(update={"engine": engine_name(variant.engine)}))
+    if variant.engine not in ENGINES:
+        raise FieldError(f"no engine '{variant.engine}'{did_you_mean(variant.engine, ENGINES)}", field="engine")
+    try:
+        engine_options(variant)
+    except ValidationError as error:
+        raise FieldError(f"engine_options: {first_problem(error, ENGINES[variant.engine].options)}") from None
+    return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
+
+
+def engine_options(variant: VariantSpec) -> Options:
+    """The engine's options as its own type, defaults filled in."""
+    return ENGINES[variant.engine].options.model_validate(variant.engine_options)
+
+
+def form_of(variant: VariantSpec, dtype: DType) -> Form:
+    """What an engine is told to open.
+
+    Args:
+        dtype: Of what is not quantized.
+    """
+    return Form(variant.quant, loader_options(variant), dtype, engine_options(variant))

@@ -1,0 +1,123 @@
+"""What can be said of a generation's job before anything is loaded: for the key of a cell, for a sweep, for the record.
+
+A model in a folder is known by the fingerprints of its files; one on the hub by its commit, which `Origin` holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarker.checkpoints.find import look_for
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
+from benchmarker.quantization.registry import loader_options
+from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
+from benchmarker.workloads.generation.spec import GenerationJob, Point
+
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
+"""Endings of the files that are read of a model's folder."""
+
+
+def key_parts(job: GenerationJob) -> dict[str, Any]:
+    """All of model and variant that determines a result."""
+    variant = job.variant
+    return {
+        "model": job.model.model_dump(mode="json"),
+        "files": _files(Path(job.model.id)),
+        "quant": variant.quant,
+        "options": loader_options(variant).model_dump(mode="json"),
+        "engine": variant.engine,
+        "engine_options": engine_options(variant).model_dump(mode="json"),
+    }
+
+
+def record_fields(job: GenerationJob) -> dict[str, Any]:
+    """Model and variant, as the record has them."""
+    variant = job.variant
+    return {
+        "model": ModelFacts(**job.model.model_dump()),
+        "variant": GenerationVariant(
+            name=variant.name,
+            quant=variant.quant,
+            engine=variant.engine,
+            options=loader_options(variant).model_dump(),
+            engine_options=engine_options(variant).model_dump(),
+        ),
+    }
+
+
+def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
+    """Fingerprint of each file or folder that is read, by what it is: `calibration text my.txt`.
+
+    Args:
+        judged: Whether the text and the baseline for quality are read too.
+    """
+    prints = {f"model {job.model.id}": _model_fingerprint(job.model.id)}
+    calibration = job.variant.options.get("calibration")
+    if isinstance(calibration, str):
+        prints[f"calibration text {calibration}"] = fingerprint(Path(calibration).expanduser())
+    quality = job.quality
+    if judged and quality.is_asked and quality.text:
+        # A data set is no file here, and its name is all that is known of it.
+        text = Path(quality.text).expanduser()
+        prints[f"evaluation text {quality.text}"] = fingerprint(text) if text.is_file() else None
+    if judged and quality.is_asked and quality.baseline:
+        prints[f"quality baseline {quality.baseline}"] = _model_fingerprint(quality.baseline)
+    return {name: text for name, text in prints.items() if text}
+
+
+def look_for_model(job: GenerationJob) -> str | None:
+    """See whether there is such a model, and say its hub commit.
+
+    Raises:
+        ModelError: There is none.
+    """
+    return look_for(job.model)
+
+
+def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
+    """Axes of a cell that was not measured; None for a text prompt, as long as no process has told its length.
+
+    Args:
+        records: Of the processes so far.
+    """
+    tokens, text = point.prompt_tokens, job.grid.text_of(point)
+    if text is not None:
+        lengths = [record.text_tokens for record in records if record.text_tokens]
+        tokens = lengths[-1][text] if lengths else None
+    if tokens is None:
+        return None
+    return {
+        "prompt_tokens": tokens,
+        "text": text,
+        "new_tokens": point.new_tokens,
+        "batch_size": point.batch_size,
+        "depth": point.depth,
+    }
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of a local model's files; empty for a model from elsewhere."""
+    # A name as long as no folder's is an error to ask about; it is not one of ours.
+    with contextlib.suppress(OSError, ValueError):
+        if folder.is_dir():
+            files = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
+            return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in files)
+    return []
+
+
+def _model_fingerprint(model_id: str) -> str | None:
+    """Of a model's folder, or of a shape that ships with benchmarker; None for a model from the hub."""
+    # A name as long as no folder's is an error to ask about; it is not a folder here.
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path(model_id).expanduser()
+        if not folder.is_dir():
+            shipped = shipped_shape(model_id)
+            return folder_fingerprint(shipped, MODEL_FILES) if shipped else None
+        return folder_fingerprint(folder, MODEL_FILES)
+    return None

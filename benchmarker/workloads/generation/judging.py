@@ -1,0 +1,97 @@
+"""Quality in a sweep: which variants share one measurement, whether a record has it, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarker.quality.text import check_text, is_text
+from benchmarker.quantization.base import require
+from benchmarker.quantization.registry import loader_options
+from benchmarker.schema.quality import Quality, TaskResult, baseline_name
+from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.spec import GenerationJob
+
+
+class GenerationJudging:
+    """Perplexity and divergence on a text, and answers to benchmark questions."""
+
+    name = "quality"
+
+    def check(self, job: GenerationJob) -> None:
+        """Refuse a text that will not do.
+
+        Raises:
+            SpecError: The text will not do.
+            MissingLibraryError: A library for the text or the tasks is not installed.
+        """
+        if job.quality.size != "off":
+            check_text(job.quality.text)
+        if job.quality.tasks:
+            require("tasks", "lm_eval")
+
+    def form(self, job: GenerationJob) -> str | None:
+        """Variants that differ only in their engine load the same weights by the same recipe."""
+        if not job.quality.is_asked:
+            return None
+        return f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
+
+    def words(self, job: GenerationJob) -> str:
+        """`quick, arc_easy`."""
+        return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
+
+    def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
+        """Whether all that is asked is there, and was measured as it is asked."""
+        asked = job.quality
+        has_quality = asked.size == "off" or _is_of(record.quality, job)
+        return has_quality and (not asked.tasks or _answers(record.tasks, asked))
+
+    def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
+        """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
+        fields: dict[str, Any] = {}
+        if judged and judged.quality:
+            fields |= {"quality": judged.quality, "no_quality": None}
+        elif job.quality.size != "off":
+            fields["no_quality"] = (judged and judged.no_quality) or reason
+        if judged and judged.tasks:
+            fields |= {"tasks": judged.tasks, "no_tasks": None}
+        elif job.quality.tasks:
+            fields["no_tasks"] = (judged and judged.no_tasks) or reason
+        return fields
+
+    def missing(self, record: GenerationRecord) -> Missing | None:
+        """Why something is not there that was asked for."""
+        return record.no_quality or record.no_tasks
+
+    def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
+        """What a process that failed was to measure and did not: `quality`, `tasks`, or both."""
+        lost = [
+            what
+            for what, is_asked, result in (
+                ("quality", job.quality.size != "off", judged and judged.quality),
+                ("tasks", bool(job.quality.tasks), judged and judged.tasks),
+            )
+            if is_asked and not result
+        ]
+        return " and ".join(lost or ["quality"])
+
+
+JUDGING = GenerationJudging()
+
+
+def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
+    asked = job.quality
+    baseline = baseline_name(asked.baseline or job.model.id, job.model.dtype)
+    return (
+        quality is not None
+        and (quality.size, quality.top_k, quality.baseline) == (asked.size, asked.top_k, baseline)
+        and is_text(asked.text, quality)
+    )
+
+
+def _answers(results: Sequence[TaskResult], asked: QualitySpec) -> bool:
+    return bool(results) and all(
+        (set(result.asked), result.limit) == (set(asked.tasks), asked.task_limit) for result in results
+    )

@@ -1,0 +1,158 @@
+"""What is asked of text generation: which model, in which forms, over which grid.
+
+Frozen values, checked when they are made, before torch is imported or a byte is downloaded. Quantizations and engines
+are plain names here: `workloads/generation/forms.py` looks them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from benchmarker.schema.base import Plain, Scalar
+from benchmarker.schema.experiment import ExperimentBase, GridBase, NotNegative, Positive, VariantBase
+from benchmarker.schema.job import Job
+from benchmarker.schema.model import ModelSpec, QuantSpec
+from benchmarker.schema.quality_spec import QualitySpec
+
+
+class VariantSpec(QuantSpec, VariantBase):
+    """One form of the model: a quantization, its options, and who makes the tokens."""
+
+    engine: str = "eager"
+    """Who makes the tokens: `eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a
+    CUDA or HIP graph; `compile` the same with the step compiled by torch; `native` that with benchmarker's own kernels,
+    on a GPU. `runtime` is an older word for this key, and `graph` for `cuda_graph`."""
+    engine_options: dict[str, Scalar] = Field(default_factory=dict)
+    """The engine's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_after_quant(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "name" not in data and isinstance(data.get("quant"), str):
+            return {**data, "name": name_of(data)}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_word(cls, data: Any) -> Any:
+        # pydantic calls the last of these first, so that the name is made of today's words.
+        if not isinstance(data, dict) or "runtime" not in data:
+            return data
+        if "engine" in data:
+            raise ValueError("engine and runtime are one key; give one of them")
+        return {("engine" if key == "runtime" else key): value for key, value in data.items()}
+
+    @property
+    def runtime(self) -> str:
+        """An older word for `engine`."""
+        return self.engine
+
+
+def name_of(data: Mapping[str, Any]) -> str:
+    """What tables call a form that nobody named: `gptq group_size=64 compile`."""
+    parts = [data["quant"]]
+    for field in ("options", "engine_options"):
+        if isinstance(data.get(field), dict):
+            parts += [f"{key}={value}" for key, value in data[field].items()]
+    if data.get("engine", "eager") != "eager":
+        parts.append(str(data["engine"]))
+    return " ".join(parts)
+
+
+class Point(NamedTuple):
+    """One cell of the grid."""
+
+    prompt_tokens: int | None
+    """None where the prompt is a text, whose length only the tokenizer knows."""
+    prompt: str | None
+    new_tokens: int
+    batch_size: int
+    depth: int = 0
+
+
+class Grid(GridBase):
+    """Which shapes are measured: every prompt with every generation length, batch size and depth."""
+
+    prompt_tokens: tuple[Positive, ...] = (3, 26)
+    """Prompt lengths, cut from a text that ships with benchmarker."""
+    prompts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Prompt texts; where given, they take the place of prompt_tokens."""
+    new_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (50, 100)
+    """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
+    batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
+    """Sequences at once, all with the same prompt."""
+    depth: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0,)
+    """Tokens that are in the KV cache already when the prompt comes: they are put there before the clock starts."""
+
+    @model_validator(mode="after")
+    def _something_to_ask(self) -> Self:
+        if not self.prompt_tokens and not self.prompts:
+            raise ValueError("no prompt: give prompt_tokens or prompts")
+        return self
+
+    def points(self) -> list[Point]:
+        """Every cell, smallest first, so that running out of memory costs only the larger ones."""
+        sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
+            (length, None) for length in self.prompt_tokens
+        ]
+        cells = [
+            Point(length, text, new, batch, depth)
+            for batch, depth, (length, text), new in product(self.batch_size, self.depth, sources, self.new_tokens)
+        ]
+        return sorted(
+            dict.fromkeys(cells),
+            key=lambda point: (
+                point.batch_size,
+                point.depth,
+                point.prompt_tokens or len(point.prompt or ""),
+                point.new_tokens,
+            ),
+        )
+
+    def text_of(self, point: Point) -> int | None:
+        """Which of the texts a cell's prompt is, from 0; None for a prompt of a length."""
+        return None if point.prompt is None else self.prompts.index(point.prompt)
+
+
+class GenerationSubject(Plain):
+    """The model, and what is asked of its quality."""
+
+    model: ModelSpec = ModelSpec()
+    quality: QualitySpec = QualitySpec()
+
+
+class GenerationJob(Job):
+    """Everything that one run is told."""
+
+    subject: GenerationSubject
+    variant: VariantSpec
+    grid: Grid
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.subject.model
+
+    @property
+    def quality(self) -> QualitySpec:
+        return self.subject.quality
+
+    @property
+    def is_judged(self) -> bool:
+        return self.quality.is_asked and (self.part is None or self.part.only == "quality")
+
+
+class Experiment(ExperimentBase):
+    """A whole comparison, as a config file holds it."""
+
+    workload: Literal["generation"] = "generation"
+    model: ModelSpec = ModelSpec()
+    grid: Grid = Grid()
+    quality: QualitySpec = QualitySpec()
+    variants: Annotated[tuple[VariantSpec, ...], Field(min_length=1)]
+
+    def subject_values(self) -> dict[str, Any]:
+        return {"model": self.model.model_dump(mode="json"), "quality": self.quality.model_dump(mode="json")}

@@ -1,0 +1,67 @@
+"""One cell of any workload: its result is checked, then it is timed. What goes wrong becomes its status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
+from benchmarker.hardware.device import Device, kind_of
+from benchmarker.measure.memory import DeviceMemory, memory_of
+from benchmarker.measure.repeat import measure
+from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.status import status_of
+from benchmarker.workloads.base import Bench
+
+
+def ignored(number: int, sample: Any) -> None:
+    """Says nothing after a repeat."""
+
+
+def measure_cell(
+    bench: Bench,
+    point: Any,
+    procedure: Procedure,
+    device: Device,
+    *,
+    device_memory: DeviceMemory | None = None,
+    after_each: Callable[[int, Any], None] = ignored,
+) -> Any:
+    """Measure one cell. Running out of memory, or a variant that cannot do it, is a cell with that status.
+
+    Args:
+        device_memory: Of the whole device, from before anything was loaded, to report the growth.
+        after_each: Called after each repeat with its number from 1.
+    """
+    cell = bench.cell(point)
+    kind: ErrorKind
+    try:
+        cell = cell.model_copy(update=dict(bench.correct(point)))
+        step = bench.step(point)
+        measured = measure(
+            step,
+            device,
+            warmup=procedure.warmup,
+            warmup_limit=procedure.warmup_limit,
+            runs=procedure.runs,
+            timed=bench.timed,
+            after_each=after_each,
+        )
+        fields = {
+            "warmup": measured.warmup,
+            "samples": measured.samples,
+            "timed_at": measured.timed_at,
+            "memory": memory_of(measured, device_memory.growth_bytes() if device_memory else None),
+            "flags": measured.flags,
+        }
+        timed = cell.model_copy(update=fields)
+        return timed.model_copy(update=dict(bench.measured(timed, step, measured)))
+    except (UnsupportedError, WrongResultError) as error:
+        kind, reason = error.kind, str(error)
+    except Exception as error:
+        if not device.is_out_of_memory(error):
+            raise
+        kind, reason = kind_of(error, device), first_line(error)
+    # Outside the except block, whose traceback keeps the failed repeat's tensors alive.
+    device.release()
+    return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})

@@ -1,0 +1,59 @@
+"""Jobs as the command line makes them, from the fields of each group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarker.execution.job import make_job
+from benchmarker.schema.experiment import Procedure
+from benchmarker.workloads.generation.spec import (
+    GenerationJob,
+    GenerationSubject,
+    Grid,
+    ModelSpec,
+    QualitySpec,
+    VariantSpec,
+)
+
+GROUPS = {
+    "model": "subject.model",
+    "quality": "subject.quality",
+    "form": "variant",
+    "grid": "grid",
+    "procedure": "procedure",
+}
+
+
+def job_of(*, options: list[str] | None = None, **asked: Any) -> GenerationJob:
+    """The job of a generation.
+
+    Args:
+        options: `key=value` for the quantization.
+        asked: Fields of a group under the group's name (`model={"id": ...}`), and arguments of `make_job`.
+    """
+    typed = {
+        f"{place}.{field}": value for group, place in GROUPS.items() for field, value in asked.pop(group, {}).items()
+    }
+    job = make_job({**typed, "variant.options": options or None}, **asked)
+    assert isinstance(job, GenerationJob)
+    return job
+
+
+def job_with(
+    *,
+    model: ModelSpec | None = None,
+    variant: VariantSpec | None = None,
+    procedure: Procedure | None = None,
+    quality: QualitySpec | None = None,
+    grid: Grid | None = None,
+) -> GenerationJob:
+    """A job of these parts, with the defaults of all others."""
+    return GenerationJob(
+        workload="generation",
+        subject=GenerationSubject(model=model or ModelSpec(), quality=quality or QualitySpec()),
+        variant=variant or VariantSpec(name="fp16", quant="fp16"),
+        grid=grid or Grid(),
+        procedure=procedure or Procedure(),
+        device="cpu",
+        reproduce="",
+    )

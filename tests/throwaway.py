@@ -1,0 +1,136 @@
+"""A whole workload in one file: it sleeps. A new workload has to bring this much, and nothing else changes."""
+
+from __future__ import annotations
+
+PACKAGE = '''
+"""Sleeping, to see that a workload needs a folder and one line of the registry."""
+
+import time
+from contextlib import contextmanager
+from itertools import product
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
+from benchmarker.measure.repeat import CallsInARow
+from benchmarker.schema.base import Plain
+from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
+from benchmarker.schema.workload import Axis, Metric, Workload
+from benchmarker.workloads.base import Nothing
+
+
+class SleepSubject(Plain):
+    """What sleeps."""
+
+    dreams: bool = False
+    """Sleep with dreams."""
+
+
+class SleepVariant(VariantBase):
+    """How it sleeps."""
+
+    variant: Literal["still", "restless", "wrong", "insomniac"]
+    """The way of sleeping."""
+
+
+class SleepPoint(NamedTuple):
+    ms: int
+    naps: int
+
+
+class SleepGrid(GridBase):
+    """How long it sleeps."""
+
+    ms: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2)
+    """Milliseconds of one nap."""
+    naps: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
+    """Naps in a call."""
+
+    def points(self):
+        return sorted(SleepPoint(*cell) for cell in product(self.ms, self.naps))
+
+
+class SleepExperiment(ExperimentBase):
+    workload: Literal["sleep"] = "sleep"
+    subject: SleepSubject = SleepSubject()
+    grid: SleepGrid = SleepGrid()
+    variants: Annotated[tuple[SleepVariant, ...], Field(min_length=1)]
+
+
+class SleepJob(Job):
+    subject: SleepSubject
+    variant: SleepVariant
+    grid: SleepGrid
+
+
+class SleepCell(CellBase):
+    ms: int
+    naps: int
+
+
+class SleepRecord(RunRecord):
+    workload: Literal["sleep"] = "sleep"
+    cells: tuple[SleepCell, ...] = ()
+
+
+class SleepBench(Nothing):
+    def __init__(self, job, device):
+        self.job, self.device = job, device
+
+    def cell(self, point):
+        return SleepCell(**point._asdict(), status="ok", inputs_sha256=f"{point}")
+
+    def correct(self, point):
+        kind = self.job.variant.variant
+        if kind == "insomniac":
+            raise UnsupportedError("an insomniac does not sleep; use --variant still")
+        if kind == "wrong":
+            raise WrongResultError("it was awake")
+        return {"checked": Checked(against="a clock", error=0.0, tolerance=0.1)}
+
+    def step(self, point):
+        extra = 2 if self.job.variant.variant == "restless" else 1
+        calls = CallsInARow(lambda: time.sleep(extra * point.naps * point.ms / 1e3), self.device)
+        return lambda: SampleBase(latency_s=calls.mean_s(), calls=calls.calls)
+
+
+@contextmanager
+def open_bench(job, device, session):
+    yield SleepBench(job, device)
+
+
+def check(job):
+    if job.subject.dreams:
+        raise SpecError("--dreams: nobody can measure them; leave them out")
+
+
+WORKLOAD = Workload(
+    name="sleep",
+    question="How should I sleep?",
+    unit="nap",
+    experiment=SleepExperiment,
+    job=SleepJob,
+    record=SleepRecord,
+    axes=(Axis("ms", "ms", lambda ms: f"{ms} ms"), Axis("naps", "naps", lambda naps: f"{naps} naps")),
+    metrics=(
+        Metric(
+            "naps", "naps/s", "1/s", 1.0, "higher", "naps divided by the latency",
+            of_sample=lambda cell, sample: cell.naps / sample.latency_s,
+        ),
+    ),
+    headline="naps",
+    opener="throwaway_sleep:open_bench",
+    check=check,
+    repeat_s=lambda point: 0.02,
+)
+'''
+NAME = "sleep"
+MODULE = "throwaway_sleep"
+SITE = f"""
+from benchmarker.schema.registry import WORKLOADS
+WORKLOADS["{NAME}"] = "{MODULE}"
+"""
+"""Put into `sitecustomize.py`, for processes of their own: the one line of the registry."""
