@@ -244,3 +244,24 @@ def test_every_reference_record_of_a_compiled_step_on_a_gpu_is_native_and_none_o
         and isinstance(record := read_record(path), GenerationRecord)
     }
     assert engines == {("cuda", "native"), ("cpu", "compile")}
+
+
+@pytest.mark.parametrize("engine", ["compile", "native"])
+def test_a_last_record_of_schema_1_keeps_its_engine_and_its_kernels(tmp_path: Path, engine: str) -> None:
+    data = as_version_1()
+    data["environment"]["device"]["kind"] = "cuda"
+    data["variant"] |= {"runtime": engine, "engine_options": {}}
+    use = {"purpose": "linear", "origin": "inductor", "name": "mm", "covered": 3, "total": 253}
+    data["runtime"] |= {"name": engine, "kernels_used": [use], "own_products": None}
+    record = read(tmp_path, data)
+    assert record.engine
+    assert (record.variant.engine, record.engine.name) == (engine, engine)
+    assert [kernel.model_dump() for kernel in record.engine.kernels_used] == [use]
+
+
+def test_a_last_record_of_schema_1_that_ended_before_it_compiled_is_not_native(tmp_path: Path) -> None:
+    data = as_version_1()
+    data["environment"]["device"]["kind"] = "cuda"
+    data["variant"] |= {"runtime": "compile", "engine_options": {}}
+    data["runtime"] = None
+    assert read(tmp_path, data).variant.engine == "compile"

@@ -79,12 +79,13 @@ def _variant(variant: Json, facts: Any, *, on_gpu: bool) -> Json:
     """The variant with an engine for its runtime.
 
     A compiled step had this program's own kernels in it wherever they fitted, which its facts tell. A run that ended
-    before it had facts is taken for one of them on a GPU, so that it stands with the others of its variant.
+    before it had facts is taken for one of them on a GPU, so that it stands with the others of its variant. The last
+    records of schema 1 have engine options, and the name of an engine already.
     """
     new = {key: value for key, value in variant.items() if key != "runtime"}
     runtime = variant.get("runtime")
     engine = {"graph": "cuda_graph"}.get(runtime, runtime) if isinstance(runtime, str) else runtime
-    if runtime == "compile":
+    if runtime == "compile" and "engine_options" not in variant:
         uses = facts.get("kernels_used") if isinstance(facts, dict) else None
         known = [use for use in uses if isinstance(use, dict)] if isinstance(uses, list) else []
         is_own = on_gpu if facts is None else any(use.get("origin") == "benchmarker" for use in known)
@@ -97,6 +98,8 @@ def _engine_facts(facts: Any, cells: Any) -> Any:
     if not isinstance(facts, dict):
         return facts
     new = {key: value for key, value in facts.items() if key != "own_products"}
+    if "kernels_used" in facts:
+        return new
     sentences = facts.get("own_products")
     if sentences is not None and not isinstance(sentences, str):
         return new | {"kernels_used": sentences}
