@@ -10,7 +10,7 @@ from benchmarker.engines import decode_loop, prefill_decode
 from benchmarker.engines.compile import CompileDecoder
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.registry import ENGINES, torch_engine
+from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
 from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.forward_override import base_class
@@ -104,5 +104,5 @@ def test_a_linear_that_cannot_be_traced_is_wrapped_and_still_the_librarys(shape_
 
 
 def test_every_engine_of_ours_runs_a_loaded_model_and_says_what_it_is() -> None:
-    assert list(ENGINES) == ["eager", "cuda_graph", "compile", "native"]
-    assert all(torch_engine(name).summary for name in ENGINES)
+    assert list(MODEL_ENGINES) == ["eager", "cuda_graph", "compile", "native"]
+    assert all(torch_engine(name).summary for name in MODEL_ENGINES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,5 +166,6 @@ def test_one_registry_line_makes_it_an_engine_of_run(
     assert len(record.cells[0].first_tokens) == 4
     assert record.engine is not None
     assert record.engine.engine_version == "9"
+    other_form = job.variant.model_copy(update={"quant": "int8"})
     with pytest.raises(UnsupportedError, match=r"^echo: int8 is not a form that it knows$"):
-        Run(replace(job, variant=job.variant.model_copy(update={"quant": "int8"})), Terminal(quiet=True)).execute()
+        Run(job.model_copy(update={"variant": other_form}), Terminal(quiet=True)).execute()

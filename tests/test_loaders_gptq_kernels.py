@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.checkpoints.base import Target
-from benchmarker.core.errors import BenchmarkerError, SpecError
+from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
 from benchmarker.quantization.gptq.backends import Gpu, KernelName, check_kernel, check_shapes
 from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
 from benchmarker.schema.config_io import validated
+from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
@@ -120,6 +121,7 @@ def test_a_calibration_text_that_is_not_text(tmp_path):
     ],
 )  # fmt: skip
 def test_options_are_checked_without_any_library(options, problem):
-    with pytest.raises(SpecError) as caught:
-        validated(VariantSpec, {"quant": "gptq", "options": options}, where="here")
+    variant = validated(VariantSpec, {"quant": "gptq", "options": options}, where="here")
+    with pytest.raises(FieldError) as caught:
+        resolve(variant)
     assert str(caught.value).endswith(problem)
