@@ -28,9 +28,10 @@ def signed_percent(share: float) -> str:
     return f"{'+' if share >= 0 else '-'}{percent(abs(share))}"
 
 
-def rate(per_s: float) -> str:
-    """`120 tok/s`."""
-    return f"{per_s:.0f} tok/s" if per_s >= 100 else f"{per_s:.1f} tok/s"
+def rate(per_s: float, unit: str = "token") -> str:
+    """`120 tok/s`; `80.5 calls/s` of another unit."""
+    what = "tok" if unit == "token" else f"{unit}s"
+    return f"{per_s:.0f} {what}/s" if per_s >= 100 else f"{per_s:.1f} {what}/s"
 
 
 def code(name: str, columns: int = NAME_COLUMNS) -> str:

@@ -15,3 +15,5 @@ class Workload:
     """As a record and a config file call it."""
     record: type[RunRecord]
     """The class of its records."""
+    reasons: str | None = None
+    """Where it says what its time is made of, as `module:NAME`; None for the defaults of `explain.reasons`."""

@@ -3,4 +3,6 @@
 from benchmarker.schema.workload import Workload
 from benchmarker.workloads.generation.record import GenerationRecord
 
-WORKLOAD = Workload(name="generation", record=GenerationRecord)
+WORKLOAD = Workload(
+    name="generation", record=GenerationRecord, reasons="benchmarker.workloads.generation.reasons:REASONS"
+)
