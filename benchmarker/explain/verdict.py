@@ -7,7 +7,7 @@
     gaps         the device waits
 
 The shares add up to the measured time, so there is always a largest. Others that are within 10 % of it are named too.
-Where nothing avoidable is a sixth of the time, the unit is at its floor, and that is the verdict.
+A floor of 80 % of the time or more is the verdict itself: all else together would gain less than 1.25x.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NO_GAIN = 1.02
 """Times as fast: less is not worth a number."""
 ENDLESS = 100.0
 """A share without which a unit would be as many times as fast is all of it: no number is shown."""
-WORTH_IT = 1 / 6
-"""Of the time: avoiding less gains less than 1.2x, and is no reason where the floor is known."""
+AT_FLOOR = 0.80
+"""Of the time: with so much of it the floor, all else together gains less than 1.25x."""
 UNSURE_FROM = 1.05
 """Slower with the profiler than this, the kernels may have been slowed too."""
 
@@ -70,7 +70,7 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
     candidates = sorted((share for share in shares if share.name != "not listed"), key=lambda share: -share.avoidable_s)
     first, *others = candidates
     least = next((share for share in shares if share.name == "floor"), None)
-    if least and first.of_total * first.avoidable_s / first.seconds < WORTH_IT:
+    if least and least.of_total >= AT_FLOOR:
         return (_word(least, phase, floor),)
     as_large = [share for share in others if share.avoidable_s >= AS_LARGE * first.avoidable_s]
     return tuple(dict.fromkeys(_word(share, phase, floor) for share in (first, *as_large)))
