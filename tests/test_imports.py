@@ -28,6 +28,8 @@ GROUND = ("core", "schema", "profiling")
 """What both towers stand on."""
 READING = ("comparison", "explain", "report", "logs")
 """From the ground up; nothing of the measuring tower, which imports nothing of these either."""
+READING_PARTS = ("metrics", "words", "reasons", "advice", "break_even")
+"""Modules of a workload that belong to the reading tower, which reaches them through the workload's description."""
 ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
@@ -121,13 +123,19 @@ def goes_down(room_from: str, room_to: str) -> bool:
     return room_to in floors and floors[room_to] < floors[room_from]
 
 
+def reads(name: str, other: str) -> bool:
+    """Whether a workload's own module of the reading tower imports from that tower."""
+    parts = name.split(".")
+    return parts[0] == "workloads" and parts[-1] in READING_PARTS and room(other) in READING
+
+
 def test_imports_only_go_down():
     upward = {
         f"{room(name)} -> {room(other)}": f"{name} imports {other}"
         for name in MODULES
         if name
         for other in ours(imported(name, everywhere=True))
-        if not goes_down(room(name), room(other))
+        if not goes_down(room(name), room(other)) and not reads(name, other)
     }
     new = [sentence for arrow, sentence in upward.items() if arrow not in ARROWS_TO_CUT]
     assert not new, f"not below it: {new}"

@@ -69,7 +69,8 @@ def explain(
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
-    from benchmarker.explain.to_json import explanations_to_rows, table_to_row
+    from benchmarker.explain.to_json import explanations_to_rows
+    from benchmarker.logs.table_json import table_to_row
 
     rows = [table_to_row(report) for reading in readings for report in reading.reports]
     rows += [row for one in explained for row in explanations_to_rows(one.explained, one.contrasts)]
@@ -78,11 +79,13 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
     """Every table by itself; the runs whose latencies stand above them are explained like any record."""
-    from benchmarker.logs.table_markdown import table_to_markdown, tables_side_by_side
+    from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
+    from benchmarker.logs.table_markdown import table_to_markdown
 
     parts = [table_to_markdown(report) for report in reading.reports]
-    if is_side_by_side and len(reading.reports) > 1:
-        parts.append(tables_side_by_side(reading.reports))
+    if len(reading.reports) > 1:
+        parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
+        parts += [contrasted] if (contrasted := tables_contrasted(reading.reports)) else []
     if reading.why_no_records:
         parts.append(f"Its latencies are not used: {reading.why_no_records}.")
     return parts

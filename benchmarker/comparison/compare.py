@@ -99,7 +99,7 @@ def compare_records(
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
-        reasons=reasons(explained, contrasts),
+        reasons=reasons(explained),
         explained=explained,
         contrasts=contrasts,
         members={name: tuple(members) for name, (_, members) in variants.items()},

@@ -9,28 +9,18 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import escaped
 from benchmarker.explain.numbers import signed_ms
-from benchmarker.explain.values import Explanation, NotExplained, PartName, Waterfall
+from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall
 
 SHOWN = 0.02
 """Parts that differ by less of the slower token are left to the table."""
+_TOGETHER: dict[ShareName, str] = {
+    "floor": "matrix products",
+    "excess": "matrix products",
+    "products": "matrix products",
+}
+_WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
 """Verdicts of a comparison that do not bear out a difference."""
-
-_TOGETHER: tuple[tuple[str, tuple[PartName, ...]], ...] = (
-    ("matrix products", ("reading the weights", "matrix products beyond that", "matrix products")),
-    ("dequantizing", ("dequantizing",)),
-    ("attention", ("attention",)),
-    ("KV cache", ("KV cache",)),
-    ("norms, rotary, elementwise", ("norms, rotary, elementwise",)),
-    ("copies and casts", ("copies and casts",)),
-    ("sampling", ("sampling",)),
-    ("communication", ("communication",)),
-    ("other kernels", ("other",)),
-    ("kernels not in the tables", ("not in the table",)),
-    ("gaps (launches, host)", ("gaps (launches, host)",)),
-    ("kernels at once", ("kernels at once",)),
-    ("unexplained", ("unexplained",)),
-)
 
 
 @dataclass(frozen=True)
@@ -45,6 +35,8 @@ class Contrast:
     """What the variant spends more, largest difference first; they add up to the difference of the totals."""
     is_converting: bool = False
     """Whether the variant's copies convert each weight before it is multiplied."""
+    unit: str = "token"
+    """What `ratio` is of."""
     verdict: str | None = None
     """What the comparison of the whole generations may say."""
 
@@ -52,7 +44,7 @@ class Contrast:
         """`int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
-            f"takes as long a token as {escaped(self.baseline)} (within {100 * SAME_WITHIN:.0f} %)"
+            f"takes as long a {self.unit} as {escaped(self.baseline)} (within {100 * SAME_WITHIN:.0f} %)"
             if slower_by <= 1 + SAME_WITHIN
             else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {escaped(self.baseline)}"
         )
@@ -62,11 +54,11 @@ class Contrast:
         shown = [part for part in self.parts if abs(part[1]) > SHOWN * largest][:4]
         words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in shown]
         if words:
-            words[0] = words[0].replace(" ms ", " ms/token ", 1)
+            words[0] = words[0].replace(" ms ", f" ms/{self.unit} ", 1)
         return f"{escaped(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
 
     def _named(self, name: str) -> str:
-        if name == "copies and casts" and self.is_converting:
+        if name == "dequantizing" and self.is_converting:
             return f"{name} (converting each weight before it is multiplied)"
         return name
 
@@ -76,13 +68,14 @@ def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = 
     if baseline.phase.is_decode != variant.phase.is_decode or baseline.cell != variant.cell:
         return None
     before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
-    changes = [(name, after[name] - before[name]) for name in before]
+    changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
     return Contrast(
         variant=variant.variant,
         baseline=baseline.variant,
         ratio=variant.waterfall.total_s / baseline.waterfall.total_s,
         parts=tuple(sorted((one for one in changes if one[1]), key=lambda one: -abs(one[1]))),
         is_converting=variant.conversion is not None,
+        unit=variant.unit,
         verdict=verdict,
     )
 
@@ -99,7 +92,7 @@ def contrasts_of(
     if base is None:
         return ()
     pairs = (
-        contrast(base, one, verdicts.get((one.variant, one.cell)))
+        contrast(base, one, verdicts.get((one.variant, one.cell)) if one.cell else None)
         for one in found
         if isinstance(one, Explanation) and one is not base
     )
@@ -107,5 +100,9 @@ def contrasts_of(
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
-    """By what two variants have in common: the ideal time of the products is not known for all."""
-    return {name: fall.of(*names) for name, names in _TOGETHER}
+    """By what two variants have in common: the least time of the products is not known for all."""
+    times: dict[str, float] = {}
+    for part in fall.parts:
+        name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))
+        times[name] = times.get(name, 0.0) + part.seconds
+    return times

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
 from benchmarker.profiling.table import NAME_COLUMNS, shortened
 
 
@@ -18,14 +17,21 @@ def signed_ms(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))}"
 
 
+def percent(share: float) -> str:
+    """`89 %`; one decimal below 10 %."""
+    value = 100 * share
+    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
+
+
 def signed_percent(share: float) -> str:
     """`+1.6 %`, `-12 %`."""
     return f"{'+' if share >= 0 else '-'}{percent(abs(share))}"
 
 
-def rate(per_s: float) -> str:
-    """`120 tok/s`."""
-    return f"{per_s:.0f} tok/s" if per_s >= 100 else f"{per_s:.1f} tok/s"
+def rate(per_s: float, unit: str = "token") -> str:
+    """`120 tok/s`; `80.5 calls/s` of another unit."""
+    what = "tok" if unit == "token" else f"{unit}s"
+    return f"{per_s:.0f} {what}/s" if per_s >= 100 else f"{per_s:.1f} {what}/s"
 
 
 def code(name: str, columns: int = NAME_COLUMNS) -> str:

@@ -9,8 +9,7 @@ from typing import Literal
 from benchmarker.explain.values import Conversion, Phase
 from benchmarker.profiling.categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_values import ProfilerTable, TableRow
-from benchmarker.schema.profile import Kernel
-from benchmarker.workloads.generation.record import GenerationProfile
+from benchmarker.schema.profile import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
 """Copies that take less are not what a token waits for, whatever they are for."""
@@ -20,49 +19,47 @@ SAME_NUMBER = 0.10
 """Calls that differ by less are one for one, but for the output layer and the prompt's own kernels."""
 
 
-def decode_phase(profile: GenerationProfile) -> Phase:
-    """Decoding; the whole generation where the profile does not tell prefill and decode apart."""
-    decode = profile.sections.get("decode")
-    if decode is None or profile.new_tokens < 2:
-        return _phase(
-            profile.by,
-            profile.kernels,
-            tokens=profile.new_tokens,
-            busy_s=profile.busy_s,
-            profiled_s=profile.latency_s / profile.new_tokens,
-        )
-    kernels = [
-        Kernel(
-            name=kernel.name,
-            calls=time.calls,
-            total_s=time.total_s if time.alone_s is None else time.alone_s,
-        )
-        for kernel in profile.kernels
-        if (time := kernel.sections.get("decode"))
-    ]
-    tokens = profile.new_tokens - 1
-    phase = _phase(
-        profile.by,
-        kernels,
-        tokens=tokens,
-        busy_s=decode.busy_s,
-        profiled_s=decode.span_s / tokens if decode.span_s is not None else None,
+def phase_of(profile: Profile, *, units: int = 1) -> Phase:
+    """The whole profiled repeat.
+
+    Args:
+        units: Of work that it did, such as tokens.
+    """
+    return _phase(
+        profile.by, profile.kernels, tokens=units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units
     )
-    launches = decode.launches / tokens if decode.launches is not None else None
-    return replace(phase, is_decode=True, launches=launches)
 
 
-def prefill_phase(profile: GenerationProfile) -> Phase | None:
-    """The prompt's own work; None where it is not told apart."""
-    prefill = profile.sections.get("prefill")
-    if prefill is None:
+def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | None:
+    """One section of the profiled repeat; None where it is not told apart.
+
+    Args:
+        units: Of work that the section did.
+    """
+    section = profile.sections.get(name)
+    if section is None:
         return None
     kernels = [
-        Kernel(name=kernel.name, calls=time.calls, total_s=time.total_s)
+        Kernel(name=kernel.name, calls=time.calls, total_s=time.total_s if time.alone_s is None else time.alone_s)
         for kernel in profile.kernels
-        if (time := kernel.sections.get("prefill"))
+        if (time := kernel.sections.get(name))
     ]
-    return _phase(profile.by, kernels, tokens=1, busy_s=prefill.busy_s, profiled_s=None)
+    span_s = section.span_s / units if section.span_s is not None else None
+    phase = _phase(profile.by, kernels, tokens=units, busy_s=section.busy_s, profiled_s=span_s)
+    return replace(phase, launches=section.launches / units if section.launches is not None else None)
+
+
+def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
+    """The phase, in which a copy that converts each weight is unpacking, whatever its kernel is called."""
+    if conversion is None:
+        return phase
+    copies_s = phase.categories.get("copy/cast", 0.0)
+    converting_s = min(conversion.kernel.total_s / phase.tokens, copies_s)
+    moved: dict[Category, float] = {
+        "copy/cast": copies_s - converting_s,
+        "dequantize": phase.categories.get("dequantize", 0.0) + converting_s,
+    }
+    return replace(phase, categories=phase.categories | moved)
 
 
 def table_phase(table: ProfilerTable, tokens: int) -> Phase:

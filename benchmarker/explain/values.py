@@ -1,7 +1,8 @@
-"""What an explanation is made of: plain frozen values, in seconds a token unless said.
+"""What an explanation is made of: plain frozen values, in seconds a unit of work unless said.
 
-A token here is one decode step, which makes one token of every sequence of the batch. Where an older record or a log
-does not tell prefill and decode apart, it is the whole generation over its tokens, prefill included.
+The unit is the workload's: a token, a call, a training step. For generation a token is one decode step, which makes one
+token of every sequence of the batch. Where an older record or a log does not tell prefill and decode apart, it is the
+whole generation over its tokens, prefill included.
 """
 
 from __future__ import annotations
@@ -14,28 +15,26 @@ from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.profiling.categories import Category
 from benchmarker.schema.profile import Kernel
 
-Bound = Literal[
-    "host", "bandwidth", "compute", "bandwidth or compute", "dequantizing", "copies", "attention/KV", "mixed"
-]
-"""What a token waits for. `bandwidth or compute` is matrix products whose bandwidth was not measured."""
+ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not listed", "gaps"]
+"""What the time of a unit is made of. `floor`: the products at the measured bandwidth or matmul rate. `excess`: what
+they take beyond that. `products`: both, where no floor is known. `unpacking`: making plain weights of packed ones.
+`between`: all other kernels, as far as they run alone. `not listed`: rows that a printed table leaves out. `gaps`: the
+device waits."""
 
-PartName = Literal[
-    "reading the weights",
-    "matrix products beyond that",
+Bound = Literal[
+    "host",
+    "bandwidth",
+    "compute",
+    "slow products",
     "matrix products",
     "dequantizing",
-    "attention",
-    "KV cache",
-    "norms, rotary, elementwise",
-    "copies and casts",
-    "sampling",
+    "attention/KV",
+    "copies",
     "communication",
-    "other",
-    "not in the table",
-    "gaps (launches, host)",
-    "kernels at once",
-    "unexplained",
+    "small kernels",
+    "unknown kernels",
 ]
+"""What a unit waits for: one of the shares, in the word for what is most of it."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,49 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One reason for a token's time."""
+class Floor:
+    """The least time that the products of a unit can take."""
 
-    name: PartName
+    seconds: float
+    by: Literal["bytes", "flops"]
+    """Whichever takes longer: moving the bytes at the measured bandwidth, or the arithmetic at the measured rate."""
+    fewer: float = 0.0
+    """Part of it that another form of the same work can save, such as fewer bits a weight."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reason for a unit's time."""
+
+    name: str
+    share: ShareName
+    """What of the unit's time it belongs to."""
     seconds: float
 
 
 @dataclass(frozen=True)
+class Share:
+    """All parts of one kind together."""
+
+    name: ShareName
+    label: str
+    """Its name for a reader."""
+    seconds: float
+    avoidable_s: float
+    """What of it another form, engine or kernel could save."""
+    of_total: float
+    """Between 0 and 1."""
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast a unit would be without what of it is avoidable."""
+        saved = self.of_total * self.avoidable_s / self.seconds if self.seconds else 0.0
+        return 1 / (1 - saved) if saved < 1 else float("inf")
+
+
+@dataclass(frozen=True)
 class Waterfall:
-    """A token's measured time as a sum."""
+    """A unit's measured time as a sum."""
 
     total_s: float
     """Measured without the profiler."""
@@ -105,31 +137,42 @@ class Waterfall:
     busy_share: float
     """Busy time with the profiler over the time without it: the profiler slows the host, hardly the kernels."""
     slow_down: float | None
-    """A token with the profiler over one without."""
+    """A unit with the profiler over one without."""
 
-    def of(self, *names: PartName) -> float:
+    def of(self, *names: str) -> float:
         """Seconds of these parts together."""
         return sum(part.seconds for part in self.parts if part.name in names)
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How fast the same kernels would be if the host never made the device wait."""
+    """How fast the same kernels would be if the host never made the device wait: a range, as what lies between two
+    kernels of a replayed graph is not known to the last tenth of a microsecond."""
 
-    tokens_per_s: float
-    is_bound: bool
-    """Whether it is an upper bound alone: what is left of a launch in a replayed graph was not measured."""
+    per_s: float
+    """At most, with nothing between kernels."""
+    least_per_s: float | None
+    """At least, with the time of an empty kernel between any two. None where that was not measured."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a token waits for, the numbers behind that, and what to do."""
+    """What a unit waits for, the numbers behind that, and what to do."""
 
-    bound: Bound
+    bounds: tuple[Bound, ...]
+    """The largest avoidable share, and others that are as large."""
     reason: str
     """One sentence with the numbers."""
     advice: str
-    """What to do about it."""
+    """What to do about it, without numbers, so that variants with one cause share it."""
+    is_unsure: bool = False
+    """Whether the bounds are alternatives, as the profiler may have slowed the kernels."""
+
+    @property
+    def bound(self) -> str:
+        """`host`, `bandwidth and small kernels`, `matrix products or host`."""
+        *others, last = self.bounds
+        return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
 
 @dataclass(frozen=True)
@@ -146,36 +189,58 @@ class Explanation:
     """One variant in one cell."""
 
     variant: str
-    quant: str
-    engine: str
-    cell: CellKey
+    form: dict[str, str]
+    """What of the variant a reader should see beside its name, such as its quantization and its engine."""
+    cell: CellKey | None
+    """None for a workload whose profile does not say which of its cells it is of."""
     phase: Phase
     waterfall: Waterfall
     verdict: Verdict
     proof: Proof
+    shares: tuple[Share, ...] = ()
+    """What its time is made of, in the order of `ShareName`."""
+    unit: str = "token"
+    """Of the workload."""
     conversion: Conversion | None = None
     mbu: float | None = None
-    """Share of the measured bandwidth that decoding used for what it had to read."""
+    """Share of the measured bandwidth that a unit used for what it had to move."""
     ceiling: Ceiling | None = None
-    """Of a graph runtime, for one on a device that has the host launch every kernel."""
+    """Of a graph engine, for one on a device that has the host launch every kernel."""
     prefill: str | None = None
-    """The same question for the prompt, in a sentence."""
+    """The same question for what runs before the units that are explained, in a sentence."""
     notes: tuple[str, ...] = field(default=())
     """What the reader must know of the numbers."""
 
 
 @dataclass(frozen=True)
 class NotExplained:
-    """A variant of which nothing can be said, and why."""
+    """A variant without a profile that can be used: why, and what is known all the same."""
 
     variant: str
     why: str
     proof: Proof | None = None
     """What was loaded, which is known without a profile."""
-    has_profile: bool = False
-    """Whether one was made, which a reader then expects a reason from."""
+    allows: str | None = None
+    """What its time and its bytes allow to say, in a sentence."""
+    least_share: float | None = None
+    """What of its time moving its bytes takes at the measured bandwidth; None where that was not measured."""
 
 
-def bounds_of(found: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], Bound]:
+def bounds_of(found: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
     """What each explained variant is bound by, over the context that was profiled."""
-    return {(one.variant, one.cell.context): one.verdict.bound for one in found if isinstance(one, Explanation)}
+    explained = (one for one in found if isinstance(one, Explanation))
+    return {(one.variant, one.cell.context): one.verdict.bound for one in explained if one.cell is not None}
+
+
+def part_names(explained: Sequence[Explanation]) -> list[str]:
+    """Names of all parts that any of them has, gaps last."""
+    parts = [
+        part for one in sorted(explained, key=lambda one: -len(one.waterfall.parts)) for part in one.waterfall.parts
+    ]
+    names = dict.fromkeys(part.name for part in sorted(parts, key=lambda part: _ORDER[part.share]))
+    return list(names)
+
+
+_ORDER: dict[ShareName, int] = {
+    "floor": 0, "excess": 1, "products": 2, "unpacking": 3, "between": 4, "not listed": 5, "gaps": 6,
+}  # fmt: skip

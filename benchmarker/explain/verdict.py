@@ -1,117 +1,183 @@
-"""What a token waits for. The rules in their order, each with its threshold; the first that holds is the verdict.
+"""What a unit waits for: the largest share of its time that could be avoided.
 
-    1. busy < 70 % of the token, and no other part      host: the device waits for launches and Python
-       is longer than the gaps
-    2. MBU >= 60 % of the measured bandwidth            bandwidth: only fewer bytes would help
-    3. arithmetic >= 40 % of the measured matmul rate   compute
-    4. dequantizing >= 15 % of the kernel time          dequantizing (copies that convert each weight included)
-    5. copies and casts >= 15 %                         copies
-    6. attention and KV cache >= 40 %                   attention/KV
-    7. matrix products >= 50 %, nothing measured        bandwidth or compute, which is not known
-    8. otherwise                                        mixed
+    floor        what the products take at the measured bandwidth (or matmul rate); avoidable only by another form
+    excess       what they take beyond that
+    unpacking    making plain weights of packed ones, a copy that converts each weight included
+    between      norms, attention, copies, communication, as far as they run alone
+    gaps         the device waits
 
-The thresholds are ours, a judgement; the numbers behind them are printed. Where a rule reads `not known`, as MBU does
-in a record from before the bandwidth was measured, it does not hold.
+The shares add up to the measured time, so there is always a largest. Others that are within 10 % of it are named too.
+A floor of 80 % of the time or more is the verdict itself: all else together would gain less than 1.25x.
 """
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
-from benchmarker.explain.advice import advice_for
-from benchmarker.explain.evidence import PRODUCTS, PRODUCTS_FROM, Case
-from benchmarker.explain.numbers import code, ms
-from benchmarker.explain.values import Bound, Conversion, PartName, Phase, Verdict, Waterfall
-from benchmarker.profiling.categories import category
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-HOST_BELOW = 0.70
-BANDWIDTH_FROM = 0.60
-COMPUTE_FROM = 0.40
-DEQUANTIZE_FROM = 0.15
-COPIES_FROM = 0.15
-ATTENTION_FROM = 0.40
-GAPS: PartName = "gaps (launches, host)"
+from benchmarker.explain.case import Case
+from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.reasons import Reasons
+from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict
+from benchmarker.explain.waterfall import LABELS
+from benchmarker.profiling.categories import Category, category
+
+AS_LARGE = 0.90
+"""Of the largest share: what is not smaller than this is named beside it."""
+FEW_LAUNCHES = 0.1
+"""Of the kernels: with fewer launches they are replayed as a graph."""
+NO_GAIN = 1.02
+"""Times as fast: less is not worth a number."""
+ENDLESS = 100.0
+"""A share without which a unit would be as many times as fast is all of it: no number is shown."""
+AT_FLOOR = 0.80
+"""Of the time: with so much of it the floor, all else together gains less than 1.25x."""
+UNSURE_FROM = 1.05
+"""Slower with the profiler than this, the kernels may have been slowed too."""
+
+_BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
+    ("small kernels", ("norm", "rotary", "elementwise", "sampling")),
+    ("attention/KV", ("attention", "KV update")),
+    ("copies", ("copy/cast",)),
+    ("communication", ("communication",)),
+    ("unknown kernels", ("other",)),
+)
+_FIXED: Mapping[ShareName, Bound] = {
+    "excess": "slow products",
+    "products": "matrix products",
+    "unpacking": "dequantizing",
+    "gaps": "host",
+}
 
 
-def verdict_of(case: Case) -> Verdict:
+def verdict_of(case: Case, reasons: Reasons) -> Verdict:
     """The verdict with its reason and advice."""
-    bound = bound_of(case.phase, case.conversion, case)
-    return Verdict(bound, _reason(bound, case), advice_for(bound, case))
+    timed, fall = case.timed, case.waterfall
+    bounds = bounds_of_shares(case.shares, case.phase, timed.floor)
+    slowed = fall.slow_down or 1.0
+    slower = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), slowed)
+    may_be = slowed > UNSURE_FROM and _has_no_host_to_slow(case.phase)
+    other = bounds_of_shares(slower, case.phase, timed.floor) if may_be else bounds
+    is_unsure = other[0] not in bounds
+    if is_unsure:
+        bounds = (bounds[0], other[0])
+    advice = " ".join(dict.fromkeys(reasons.advice[bound](case) for bound in bounds))
+    return Verdict(bounds, reason_of(case, bounds, reasons.unit), advice, is_unsure)
 
 
-def bound_of(phase: Phase, conversion: Conversion | None, case: Case | None = None) -> Bound:
-    """The first rule that holds.
-
-    Args:
-        case: None where only the kernels are known, and neither the gaps between them nor the time without a profiler.
-    """
-    converting = conversion.share if conversion else 0.0
-    is_unmeasured = case is None or case.mbu is None
-    rules: tuple[tuple[bool, Bound], ...] = (
-        (case is not None and case.waterfall.busy_share < HOST_BELOW and _is_mostly_gaps(case), "host"),
-        (case is not None and (case.mbu or 0.0) >= BANDWIDTH_FROM, "bandwidth"),
-        (case is not None and (case.compute_share or 0.0) >= COMPUTE_FROM, "compute"),
-        (phase.share("dequantize") + converting >= DEQUANTIZE_FROM, "dequantizing"),
-        (phase.share("copy/cast") >= COPIES_FROM, "copies"),
-        (phase.share("attention", "KV update") >= ATTENTION_FROM, "attention/KV"),
-        (is_unmeasured and phase.share(*PRODUCTS) >= PRODUCTS_FROM, "bandwidth or compute"),
-    )
-    return next((bound for holds, bound in rules if holds), "mixed")
+def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
+    """The largest avoidable share in its word, and others as large; the floor where nothing else matters."""
+    candidates = sorted((share for share in shares if share.name != "not listed"), key=lambda share: -share.avoidable_s)
+    first, *others = candidates
+    least = next((share for share in shares if share.name == "floor"), None)
+    if least and least.of_total >= AT_FLOOR:
+        return (_word(least, phase, floor),)
+    as_large = [share for share in others if share.avoidable_s >= AS_LARGE * first.avoidable_s]
+    return tuple(dict.fromkeys(_word(share, phase, floor) for share in (first, *as_large)))
 
 
-def _is_mostly_gaps(case: Case) -> bool:
-    """Whether the gaps are the longest single part."""
-    products = case.waterfall.of("reading the weights", "matrix products beyond that", "matrix products")
-    others = (part.seconds for part in case.waterfall.parts if part.name != GAPS)
-    return case.waterfall.of(GAPS) >= max(products, *others)
+def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
+    """What most of the kernels' time is for, where only they are known: no gaps, no floor."""
+    times: list[tuple[Bound, float]] = [
+        ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
+        ("dequantizing", _seconds(phase, "dequantize")),
+        *_pieces(phase),
+    ]
+    times.sort(key=lambda piece: -piece[1])
+    return tuple(bound for bound, own_s in times if own_s >= AS_LARGE * times[0][1])
 
 
-def _reason(bound: Bound, case: Case) -> str:
-    phase, fall = case.phase, case.waterfall
-    waits = "the device waits for the host" if phase.by == "device" else "passes between operators, in Python and torch"
-    busy = f"busy {ms(phase.busy_s)} of each {ms(fall.total_s)} token ({percent(fall.busy_share)})"
-    copies, attention, products = (
-        percent(phase.share(*categories)) for categories in (("copy/cast",), ("attention", "KV update"), PRODUCTS)
-    )
-    said = {
-        "host": f"{percent(1 - fall.busy_share)} of each token {waits}",
-        "bandwidth": f"it uses {percent(case.mbu or 0)} of the measured memory bandwidth",
-        "compute": f"it uses {percent(case.compute_share or 0)} of the measured matmul rate",
-        "dequantizing": _dequantizing(case) if bound == "dequantizing" else "",
-        "copies": f"copies and casts take {copies} of the {phase.what}",
-        "attention/KV": f"attention and the KV cache take {attention} of the {phase.what}",
-        "bandwidth or compute": f"matrix products take {products} of the {phase.what}; which of the two is not known "
-        "without a measured bandwidth",
-        "mixed": _mixed(case, products),
-    }[bound]
-    reached = (
-        f", {percent(case.mbu)} of the measured bandwidth" if case.mbu is not None and bound != "bandwidth" else ""
-    )
-    return f"{said}; {busy}{reached}."
+def reason_of(case: Case, bounds: Sequence[Bound], unit: str) -> str:
+    """`products beyond that 42 % of each token (1.72x without), at the measured limits 51 %, ...; ...`."""
+    by_size = sorted(case.shares, key=lambda share: -share.seconds)
+    said = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
+    detail = "".join(f"; {words}" for bound in bounds if (words := _detail(bound, case)))
+    return f"{said} of each {ms(case.waterfall.total_s)} {unit}{detail}."
 
 
-def _mixed(case: Case, products: str) -> str:
-    if case.slow_products is None:
-        return f"no part stands out: {_largest(case.waterfall)}"
-    return (
-        f"matrix products take {products} of the {case.phase.what}, and read the weights at "
-        f"{percent(case.slow_products)} of the measured bandwidth"
-    )
+def share_words(share: Share) -> str:
+    """`gaps 75 % (4.00x without)`."""
+    return f"{share.label} {percent(share.of_total)}{gain_words(share, ' without')}"
+
+
+def gain_words(share: Share, how: str = "") -> str:
+    """` (1.72x without)`; nothing where there is nothing to gain."""
+    gain = share.speed_up
+    if share.name == "floor" and how:
+        how = " with less"
+    return f" ({gain:.2f}x{how})" if NO_GAIN <= gain < ENDLESS else ""
+
+
+def _detail(bound: Bound, case: Case) -> str:
+    """What a reader would look up next."""
+    phase = case.phase
+    if bound == "slow products":
+        least, excess = case.part("floor"), case.part("excess")
+        limit = "bandwidth" if case.timed.floor and case.timed.floor.by == "bytes" else "matmul rate"
+        return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
+    if bound == "dequantizing":
+        return _dequantizing(case)
+    if bound in ("small kernels", "copies", "attention/KV", "communication", "unknown kernels"):
+        wanted = next(names for name, names in _BETWEEN if name == bound)
+        kernel = next((one.name for one in phase.kernels if category(one.name) in wanted), None)
+        return f"most of it in {code(kernel)}" if kernel else ""
+    return ""
 
 
 def _dequantizing(case: Case) -> str:
-    phase, conversion = case.phase, case.conversion
+    conversion = case.timed.conversion
     if conversion is None:
-        kernel = next(one for one in phase.kernels if category(one.name) == "dequantize")
-        return (
-            f"dequantizing takes {percent(phase.share('dequantize'))} of the {phase.what}, most of it in "
-            f"{code(kernel.name)}"
-        )
+        kernel = next(one for one in case.phase.kernels if category(one.name) == "dequantize")
+        return f"most of it in {code(kernel.name)}"
     return (
-        f"each weight is converted before it is multiplied: {percent(conversion.share)} of the {phase.what} is one "
-        f"copy kernel, {code(conversion.kernel.name)}, launched as often as there are matrix products"
+        f"each weight is converted before it is multiplied, by the copy kernel {code(conversion.kernel.name)}, "
+        "launched as often as there are matrix products"
     )
 
 
-def _largest(fall: Waterfall, count: int = 3) -> str:
-    parts = sorted((part for part in fall.parts if part.name != "unexplained"), key=lambda part: -part.seconds)[:count]
-    return ", ".join(f"{part.name} {percent(part.seconds / fall.total_s)}" for part in parts)
+def _word(share: Share, phase: Phase, floor: Floor | None) -> Bound:
+    if share.name == "floor":
+        return "compute" if floor is not None and floor.by == "flops" else "bandwidth"
+    if share.name == "between":
+        return max(_pieces(phase), key=lambda piece: piece[1])[0]
+    return _FIXED[share.name]
+
+
+def _pieces(phase: Phase) -> list[tuple[Bound, float]]:
+    """The kernels between products, by what they are for."""
+    return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN]
+
+
+def _seconds(phase: Phase, *categories: Category) -> float:
+    return sum(phase.categories.get(name, 0.0) for name in categories)
+
+
+def _has_no_host_to_slow(phase: Phase) -> bool:
+    """Whether a profiler that slows the whole must have slowed what it timed: the operators of a processor, or the
+    kernels of a replayed graph. Where the host launches each kernel, it is the host that is slowed."""
+    return phase.by == "cpu" or (phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls)
+
+
+def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
+    """The shares if the profiler slowed the kernels as much as it slowed the whole: what they lose is gaps.
+
+    Args:
+        least: How much they were slowed at least, which the shares have taken away already.
+        slowed: How much the whole was.
+    """
+    factor = max(least, slowed) / least
+    kept = [share for share in shares if share.name != "gaps"]
+    total_s = sum(share.seconds for share in shares)
+    products_s = sum(share.seconds for share in kept if share.name in ("floor", "excess")) / factor
+    shorter = []
+    for share in kept:
+        seconds = share.seconds / factor
+        if share.name == "floor":
+            seconds = min(share.seconds, products_s)
+        if share.name == "excess":
+            floor_s = next((one.seconds for one in kept if one.name == "floor"), 0.0)
+            seconds = max(0.0, products_s - floor_s)
+        avoidable_s = share.avoidable_s / share.seconds * seconds
+        shorter.append(replace(share, seconds=seconds, avoidable_s=avoidable_s, of_total=seconds / total_s))
+    gaps_s = total_s - sum(share.seconds for share in shorter)
+    return (*shorter, Share("gaps", LABELS["gaps"], gaps_s, gaps_s, gaps_s / total_s))

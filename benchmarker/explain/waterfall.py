@@ -1,22 +1,24 @@
-"""A token's time as a sum: what reading the weights takes at best, and everything that comes on top.
+"""A unit's time as a sum: what its products take at best, and everything that comes on top.
 
-    TPOT = weight bytes / bandwidth + (matrix products - that) + dequantizing + attention + ... + (TPOT - busy)
+    time = floor + (products - floor) + unpacking + attention + norms + copies + ... + (time - busy)
 
-Kernel times are the profiled generation's, TPOT is not: the profiler slows the host by half or more, so the gaps that
-it shows are its own doing. What the parts do not add up to is a part as well, and has its own name.
+Kernel times are the profiled repeat's, the time is not: the profiler slows the host by half or more, so the gaps that
+it shows are its own doing. The parts are never negative and add up to the time, by two rules:
+
+- Of kernels that ran at once, those between the products have waited: the time that they share is taken from them
+  first, then from what the products take beyond their floor. (Newer records keep the time alone, and share none.)
+- Kernels that together took longer than the unit itself were slowed by the profiler: all are shortened alike.
 """
 
 from __future__ import annotations
 
-from benchmarker.explain.values import Part, PartName, Phase, Waterfall
-from benchmarker.profiling.categories import Category
-from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.generation.record import GenerationDemand
+from collections.abc import Mapping
 
-UNEXPLAINED = 0.01
-"""Parts add up to the measured time within this, or the remainder is shown."""
+from benchmarker.explain.values import Floor, Part, Phase, Share, ShareName, Waterfall
 
-_OF_CATEGORY: dict[Category, PartName] = {
+FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
+"""Name of the floor, by what it is of."""
+PARTS: Mapping[str, str] = {
     "dequantize": "dequantizing",
     "attention": "attention",
     "KV update": "KV cache",
@@ -28,42 +30,92 @@ _OF_CATEGORY: dict[Category, PartName] = {
     "communication": "communication",
     "other": "other",
 }
+"""Name of the part that each category of kernels is in; that of `matmul` are the products."""
+PRODUCTS = ("matmul", "quantized matmul")
+GAPS = "gaps (launches, host)"
+LABELS: Mapping[ShareName, str] = {
+    "excess": "products above the floor",
+    "products": "matrix products",
+    "unpacking": "unpacking",
+    "between": "between products",
+    "not listed": "not in the table",
+    "gaps": "gaps",
+}
+UNEXPLAINED = 0.01
+"""Parts add up to the measured time within this, or the remainder is shown."""
+
+Times = dict[tuple[str, ShareName], float]
 
 
 def waterfall(
-    phase: Phase, *, total_s: float, demand: GenerationDemand | None = None, limits: Limits | None = None
+    phase: Phase,
+    *,
+    total_s: float,
+    floor: Floor | None = None,
+    parts: Mapping[str, str] = PARTS,
+    floors: Mapping[str, str] = FLOORS,
+    products: tuple[str, ...] = PRODUCTS,
 ) -> Waterfall:
     """The parts in their order, those that are nothing left out.
 
     Args:
-        total_s: A token's time without the profiler.
-        demand: What the work cannot do without, and the device's limits; without them the ideal time of the matrix
-            products is not known, and they are one part.
+        total_s: A unit's time without the profiler.
+        floor: Without it the products are one part.
+        parts: Name of each category's part.
+        floors: Name of the floor, by what it is of.
+        products: Categories that the floor is of.
     """
-    seconds: dict[PartName, float] = dict(_products(phase, demand, limits))
-    for category, name in _OF_CATEGORY.items():
-        seconds[name] = seconds.get(name, 0.0) + phase.categories.get(category, 0.0)
-    seconds["not in the table"] = phase.not_listed_s
-    seconds["gaps (launches, host)"] = max(0.0, total_s - phase.busy_s)
-    # On several streams, or each launched while the one before it ends.
-    overlap_s = phase.kernel_s - phase.busy_s
-    if overlap_s > UNEXPLAINED * total_s:
-        seconds["kernels at once"] = -overlap_s
-    left_s = total_s - sum(seconds.values())
-    if abs(left_s) > UNEXPLAINED * total_s:
-        seconds["unexplained"] = left_s
+    slowed = max(1.0, phase.busy_s / total_s)
+    busy_s = phase.busy_s / slowed
+    categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
+    products_s = sum(categories.pop(name, 0.0) for name in products)
+    between: Times = {}
+    for name, part in parts.items():
+        key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
+        between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
+    overlap_s = max(0.0, phase.kernel_s / slowed - busy_s)
+    waiting_s = sum(seconds for (_, share), seconds in between.items() if share == "between")
+    alone = max(0.0, 1 - overlap_s / waiting_s) if waiting_s else 1.0
+    between = {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
+    products_s -= min(max(0.0, overlap_s - waiting_s), products_s)
+    times = _products(products_s, floor, floors) | between
+    times["not in the table", "not listed"] = phase.not_listed_s / slowed
+    times[GAPS, "gaps"] = max(0.0, total_s - busy_s)
+    rest_s = total_s - sum(times.values())
+    if abs(rest_s) > UNEXPLAINED * total_s:
+        times["unexplained", "between"] = rest_s
     return Waterfall(
         total_s=total_s,
-        parts=tuple(Part(name, value) for name, value in seconds.items() if value),
+        parts=tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds),
         busy_share=phase.busy_s / total_s,
         slow_down=phase.profiled_s / total_s if phase.profiled_s is not None else None,
     )
 
 
-def _products(phase: Phase, demand: GenerationDemand | None, limits: Limits | None) -> list[tuple[PartName, float]]:
-    products_s = phase.categories.get("matmul", 0.0) + phase.categories.get("quantized matmul", 0.0)
-    if demand is None or limits is None:
-        return [("matrix products", products_s)]
+def shares_of(fall: Waterfall, floor: Floor | None = None) -> tuple[Share, ...]:
+    """The parts by kind, those that are nothing left out; they add up to the unit's time."""
+    names: dict[ShareName, float] = {}
+    least = next((part.name for part in fall.parts if part.share == "floor"), "")
+    for part in fall.parts:
+        names[part.share] = names.get(part.share, 0.0) + part.seconds
+    return tuple(
+        Share(
+            name=name,
+            label=LABELS.get(name, f"{least} (the floor)"),
+            seconds=seconds,
+            avoidable_s=seconds * (floor.fewer if floor else 0.0) if name == "floor" else seconds,
+            of_total=seconds / fall.total_s,
+        )
+        for name, seconds in names.items()
+    )
+
+
+def _products(products_s: float, floor: Floor | None, floors: Mapping[str, str]) -> Times:
+    if floor is None:
+        return {("matrix products", "products"): products_s}
     # A small model's weights stay in the cache, and are read faster than from memory.
-    ideal_s = min(products_s, demand.weight_bytes / limits.bytes_per_s)
-    return [("reading the weights", ideal_s), ("matrix products beyond that", products_s - ideal_s)]
+    least_s = min(products_s, floor.seconds)
+    return {
+        (floors[floor.by], "floor"): least_s,
+        ("matrix products beyond that", "excess"): products_s - least_s,
+    }

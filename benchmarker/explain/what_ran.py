@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import code, ms
+from benchmarker.explain.numbers import code, percent
 from benchmarker.explain.values import Conversion, Phase, Proof
-from benchmarker.explain.verdict import DEQUANTIZE_FROM
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model_facts import LoadFacts
 
@@ -15,6 +13,8 @@ FALLBACKS = {
     "TorchFusedLinear": "gptqmodel's for where no better one runs",
 }
 """Linear classes that run everywhere and are meant for where nothing better does."""
+DEQUANTIZE_FROM = 0.15
+"""Of the kernel time: less is not how most of the weights were multiplied."""
 SHOWN_KERNELS = 3
 FEW = 1 / 3
 """Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way. Up to five of
@@ -34,10 +34,10 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
     return Proof(tuple(lines), _warnings(phase, load, conversion, own=own) if load and load.quantized_fraction else ())
 
 
-def loaded_proof(load: LoadFacts, engine: str) -> Proof:
+def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
     """What the loaded layers say by themselves."""
     # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine not in ("compile", "native") else ())
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime != "compile" else ())
 
 
 def _loaded(load: LoadFacts) -> list[str]:
@@ -57,14 +57,9 @@ def _fallbacks(load: LoadFacts) -> list[str]:
 def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None, *, own: bool) -> tuple[str, ...]:
     said = [] if own else _fallbacks(load)
     if _multiplies_in_full(phase, load, conversion):
-        converting_s = phase.categories.get("dequantize", 0.0)
-        if conversion:
-            converting_s += conversion.kernel.total_s / phase.tokens
-        is_known = converting_s >= DEQUANTIZE_FROM * phase.kernel_s
-        cost = f", which takes {ms(converting_s)} of each token" if is_known else ""
         said.append(
-            f"not a low-bit product: the quantized weights are converted to 16 or 32 bits{cost}, and multiplied like "
-            "any others"
+            "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
+            "others"
         )
     return tuple(said)
 

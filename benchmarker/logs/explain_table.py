@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarker.explain.phases import table_conversion, table_phase, table_span_s
+from benchmarker.explain.phases import table_conversion, table_phase, table_span_s, unpacking
 from benchmarker.explain.values import Bound, Conversion, Phase
-from benchmarker.explain.verdict import bound_of
+from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.profiling.printed_values import ProfilerTable, TableRow
 
 LARGE_BYTES = 10 * 2**30
@@ -29,8 +29,9 @@ class TableReport:
     """Of the whole profiled generation, as one token."""
     span_s: float | None
     """From the first kernel to the last, as an annotation shows it."""
-    bound: Bound | None
-    """Of the kernels alone; None where too little of them is listed, or how much is not known."""
+    bounds: tuple[Bound, ...]
+    """What most of the kernels' time is for; two where they are as large, and none where too little of the time is
+    listed, or how much is not known."""
     conversion: Conversion | None
     repeated: float | None
     """All rows' own device time over the total: what adding the column up would give."""
@@ -41,6 +42,11 @@ class TableReport:
     def busy_at_most(self) -> float | None:
         """Share of the profiled span; kernels on two streams at once would make it less."""
         return self.phase.busy_s / self.span_s if self.span_s else None
+
+    @property
+    def bound(self) -> str | None:
+        """`dequantizing`, `matrix products and dequantizing`."""
+        return ", ".join(self.bounds[:-1]) + " and " * (len(self.bounds) > 1) + self.bounds[-1] if self.bounds else None
 
 
 def report_on(table: ProfilerTable) -> TableReport | None:
@@ -54,7 +60,7 @@ def report_on(table: ProfilerTable) -> TableReport | None:
         table=table,
         phase=phase,
         span_s=table_span_s(table),
-        bound=bound_of(phase, conversion) if _is_enough(table) else None,
+        bounds=bound_of_kernels(unpacking(phase, conversion)) if _is_enough(table) else (),
         conversion=conversion,
         repeated=own_s / table.device_s if table.device_s else None,
         allocations=_allocations(table),

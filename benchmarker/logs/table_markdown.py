@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import get_args
-
 from benchmarker.core.numbers import percent
-from benchmarker.core.tables import Column, bullets, table
+from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING, gib, seconds
 from benchmarker.explain.numbers import code
 from benchmarker.logs.explain_table import TableReport
-from benchmarker.profiling.categories import UNKNOWN_LIMIT, Category, category
+from benchmarker.logs.table_facts import against_the_host, singles_in_full
+from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 
 Line = tuple[str, str, float, str]
 """Name, category, seconds and calls of one row."""
@@ -19,49 +17,11 @@ UNKNOWABLE = "a table alone does not tell: gaps between {}, prefill from decode,
 
 def table_to_markdown(report: TableReport) -> str:
     """One table: its rows by category, and what follows from them."""
-    rank = f", rank {report.table.rank}" if report.table.rank is not None else ""
-    head = f"**Table in line {report.table.line}{rank}**: {_total(report)}, {_verdict(report)}"
+    table = report.table
+    rank = f", rank {table.rank}" if table.rank is not None else ""
+    title = f" ({escaped(table.title)})" if table.title else ""
+    head = f"**Table in line {table.line}{rank}**{title}: {_total(report)}, {_verdict(report)}"
     return f"{head}\n\n{_rows(report)}\n\n{bullets(_facts(report))}"
-
-
-def tables_side_by_side(reports: Sequence[TableReport]) -> str:
-    """Kernel time by category, a column a table; the others against the first."""
-    first = reports[0]
-    names: list[Category] = [
-        one for one in get_args(Category) if any(one in report.phase.categories for report in reports)
-    ]
-    lines = [(str(name), *(_compared(report, first, name) for report in reports)) for name in names]
-    lines.append(("not in the table", *map(_not_listed, reports)))
-    what = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
-    lines.append((f"**all {what}s**", *(f"**{_at_least(report)}**" for report in reports)))
-    columns = [Column[tuple[str, ...]](f"{what} time", lambda line: line[0], "left")]
-    columns += [_column(index, report) for index, report in enumerate(reports, 1)]
-    return f"**Each against the first**\n\n{table(columns, lines)}"
-
-
-def _column(index: int, report: TableReport) -> Column[tuple[str, ...]]:
-    return Column(f"line {report.table.line}", lambda line: line[index])
-
-
-def _compared(report: TableReport, first: TableReport, name: Category) -> str:
-    own_s = report.phase.categories.get(name)
-    if own_s is None:
-        return MISSING
-    before_s = first.phase.categories.get(name)
-    if report is first or before_s is None:
-        return seconds(own_s)
-    change = own_s - before_s
-    return f"{seconds(own_s)} ({'+' if change >= 0 else '-'}{seconds(abs(change))})"
-
-
-def _not_listed(report: TableReport) -> str:
-    return seconds(report.phase.not_listed_s) if report.table.not_listed_share is not None else MISSING
-
-
-def _at_least(report: TableReport) -> str:
-    """All kernels' time; where it is not known what the table leaves out, that of its rows."""
-    is_known = report.table.not_listed_share is not None
-    return f"{'' if is_known else 'at least '}{seconds(report.phase.kernel_s)}"
 
 
 def _what(report: TableReport) -> str:
@@ -81,8 +41,10 @@ def _verdict(report: TableReport) -> str:
         return "and without it there is no verdict"
     if report.bound is None:
         return "too little of it listed for a verdict"
-    said = "most of it for " if report.bound == "bandwidth or compute" else f"by its {_what(report)}s bound by "
-    return f"{said}{'matrix products' if report.bound == 'bandwidth or compute' else report.bound}"
+    if report.bounds == ("unknown kernels",):
+        kernel = next(one for one in report.phase.kernels if category(one.name) == "other")
+        return f"most of it in kernels that no rule knows, such as {code(kernel.name)}"
+    return f"most of it for {report.bound}"
 
 
 def _rows(report: TableReport) -> str:
@@ -116,12 +78,16 @@ def _facts(report: TableReport) -> list[str]:
             f"its rows add up to {seconds(report.table.listed_s)}, more than the total of "
             f"{seconds(report.table.known_total_s or 0.0)} below them: their sum is used"
         )
+    if not report.table.is_whole:
+        said.append("the table is cut off at its end: its total is worked out from the percentage of a row")
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(one.name for one in phase.kernels if category(one.name) == "other")
         said.append(
-            f"{percent(phase.share('other'))} of the {what} time has no category: the table in profiling/kernels.py "
-            f"needs names such as {code(unknown)}"
+            f"{percent(phase.share('other'))} of the {what} time has no category: no rule knows names such as "
+            f"{code(unknown)}"
         )
+    said += singles_in_full(report)
+    said += against_the_host(report)
     if report.conversion:
         kernel = report.conversion.kernel
         ran = "launched" if phase.by == "device" else "called"

@@ -63,6 +63,10 @@ class ProfilerTable:
     """The table itself with its totals, without what stood before each line."""
     is_total_printed: bool = True
     """False where the line of the total is missing, and it is worked out from a row's percentage or not known."""
+    is_whole: bool = True
+    """False where the text ends, or goes on with something else, before the rule below the rows."""
+    title: str | None = None
+    """The nearest line above it, where people write what was profiled."""
 
     @property
     def by(self) -> Literal["device", "cpu"]:

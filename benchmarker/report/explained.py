@@ -5,11 +5,11 @@ from __future__ import annotations
 from benchmarker.comparison.compare import Comparison
 from benchmarker.comparison.rows import Row
 from benchmarker.core.tables import bullets, escaped
-from benchmarker.explain.break_even import break_even, cost_of
-from benchmarker.explain.numbers import rate, signed_percent
+from benchmarker.explain.numbers import rate
 from benchmarker.explain.values import Explanation
-from benchmarker.report.explanations import explanations_to_markdown
+from benchmarker.report.explanations import ceiling_words, explanations_to_markdown
 from benchmarker.report.header import header
+from benchmarker.workloads.generation.break_even import break_even, cost_of
 
 
 def explained_to_markdown(comparison: Comparison) -> str:
@@ -31,9 +31,8 @@ def _ceilings(comparison: Comparison) -> list[str]:
     explained = [one for one in comparison.explained if isinstance(one, Explanation)]
     pairs = [(one, one.ceiling, _in_a_graph(one, comparison)) for one in explained]
     return [
-        f"{escaped(one.variant)} was to reach {'at most' if ceiling.is_bound else 'about'} "
-        f"{rate(ceiling.tokens_per_s)} in a graph; {escaped(graph.variant)} decodes {rate(graph.decode_tokens_per_s)} "
-        f"(predicted {signed_percent(ceiling.tokens_per_s / graph.decode_tokens_per_s - 1)})"
+        f"{escaped(one.variant)} was to reach {ceiling_words(ceiling, one.unit)} in a graph; {escaped(graph.variant)} "
+        f"decodes {rate(graph.decode_tokens_per_s)}"
         for one, ceiling, graph in pairs
         if ceiling and graph and graph.decode_tokens_per_s
     ]

@@ -265,6 +265,8 @@ class Workload:
     """`module:function` that prints the tables of one run: (record, terminal). A row a cell by default."""
     judging: str | None = None
     """`module:name` of the Judging: what is measured apart from time. None where there is nothing."""
+    reasons: str | None = None
+    """Where it says what its time is made of, as `module:NAME`; None for the defaults of `explain.reasons`."""
     doctor: str | None = None
     """`module:name` of what says which variants run here: see `doctor/variants.py`. None where nobody asks."""
 

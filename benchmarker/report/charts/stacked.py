@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -22,7 +22,6 @@ def stacked(
     columns: int = 3,
     nothing: str | None = None,
     totals: Parts | None = None,
-    overfull: Collection[str] = (),
 ) -> Figure:
     """The parts in the order of their names; the legend in the same order.
 
@@ -30,7 +29,6 @@ def stacked(
         columns: Of the legend.
         nothing: The part in which nothing is done, drawn as such.
         totals: Printed beside the bars.
-        overfull: Bars whose parts add up to more than their total, which is a line across them.
     """
     drawn, (axes,) = figure(0.75 + 0.36 * len(bars) + 0.17 * (-(-len(names) // columns)))
     left = dict.fromkeys(bars, 0.0)
@@ -50,8 +48,6 @@ def stacked(
     for place, name in enumerate(bars if totals else ()):
         total = (totals or {})[name]
         axes.text(1.02, place, decimal(total), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-        if name in overfull:
-            axes.plot([total] * 2, [place - 0.42, place + 0.42], color=ink.text, linewidth=1)
     axes.set_yticks(range(len(bars)), [label(name) for name in bars])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 from matplotlib.figure import Figure
 
 from benchmarker.comparison.words import cell_words
-from benchmarker.explain.values import Explanation, NotExplained, PartName
+from benchmarker.explain.values import Explanation, NotExplained, part_names
+from benchmarker.explain.waterfall import GAPS
 from benchmarker.report.charts.stacked import Parts, stacked
 from benchmarker.report.charts.style import Chart, Ink, label
 
-GAPS: PartName = "gaps (launches, host)"
 GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in which the device waits for the host"}
 """By what was profiled."""
 
@@ -27,14 +26,11 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
         for one in explained
     }
     totals = {one.variant: 1e3 * one.waterfall.total_s for one in explained}
-    overfull = [one.variant for one in explained if _is_over(one)]
-    names = [name for name in get_args(PartName) if any(name in parts for parts in bars.values())]
+    names = [name for name in part_names(explained) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:
-        horizontal = "ms per decoded token, lower is better"
-        return stacked(
-            bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals, overfull=overfull
-        )
+        horizontal = f"ms per {explained[0].unit}, lower is better"
+        return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals)
 
     cells = {one.cell for one in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
@@ -45,7 +41,6 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
             [
                 "A bar, and the number beside it, is the token as measured without the profiler. Its gaps are "
                 f"{_gaps(explained)}; its other parts are those of the profiled generation.",
-                *_overlap(explained),
                 *_missing(found),
             ]
         ),
@@ -56,21 +51,6 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
 def _gaps(explained: Sequence[Explanation]) -> str:
     kinds = {one.phase.by for one in explained}
     return " or ".join(words for by, words in GAPS_ARE.items() if by in kinds)
-
-
-def _is_over(one: Explanation) -> bool:
-    """Whether the parts add up to more than the token, as those of kernels at once do."""
-    return any(part.seconds < 0 for part in one.waterfall.parts)
-
-
-def _overlap(explained: Sequence[Explanation]) -> list[str]:
-    over = [one for one in explained if _is_over(one)]
-    if not over:
-        return []
-    names = ", ".join(label(one.variant) for one in over)
-    at_once = any(one.waterfall.of("kernels at once") for one in over)
-    why = ", as kernels that run at once count each" if at_once else ""
-    return [f"The parts of {names} add up to more than the token{why}: it ends at the line across the bar."]
 
 
 def _missing(found: Sequence[Explanation | NotExplained]) -> list[str]:

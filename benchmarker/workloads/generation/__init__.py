@@ -40,4 +40,5 @@ WORKLOAD = Workload(
     summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",
     doctor=f"{_HOME}.doctor:DOCTOR",
+    reasons=f"{_HOME}.reasons:REASONS",
 )

@@ -1,0 +1,225 @@
+"""Verdicts on synthetic runs whose true decomposition is known, and just beside each threshold.
+
+Each run is built from milliseconds of a token: floor, excess, unpacking, other kernels and gaps.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from benchmarker.cli.app import app
+from benchmarker.explain import advice as generic
+from benchmarker.explain.values import Explanation
+from benchmarker.workloads.generation import advice
+from benchmarker.workloads.generation.record import GenerationRecord
+from tests.explained import LIMITS, explained, kernel, run, split_profile
+from tests.records import cpu_environment, load
+
+PRODUCT = "nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT"
+PACKED_PRODUCT = "void marlin::Marlin<__half, 4>(int4 const*)"
+UNPACK = "dequantize_4bit_kernel"
+NORM = "triton_red_fused_mean_rsqrt_1"
+COPY = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda>"
+ATTENTION = "void pytorch_flash::flash_fwd_splitkv_kernel<T>"
+PACKED = load(
+    weight_bytes=2_670_000_000, bits_per_weight=5.3, quantized_fraction=0.9, weight_classes={"Tensor int32": 252}
+)
+FULL = load(weight_bytes=8_044_936_192)
+
+
+def token(
+    floor: float,
+    *,
+    excess: float = 0.0,
+    unpacking: float = 0.0,
+    norms: float = 0.0,
+    attention: float = 0.0,
+    copies: float = 0.0,
+    gaps: float = 0.0,
+    packed: bool = False,
+    slowed: float = 1.0,
+    **fields: object,
+) -> GenerationRecord:
+    """A run of these milliseconds a token.
+
+    Args:
+        packed: Whether the weights have 4 bits already, so that fewer bytes cannot be read.
+        slowed: What the profiler makes of the kernels.
+    """
+    product = PACKED_PRODUCT if packed else PRODUCT
+    times = {product: floor + excess, UNPACK: unpacking, NORM: norms, ATTENTION: attention, COPY: copies}
+    calls = {COPY: 900, ATTENTION: 36}
+    kernels = [kernel(name, ms=slowed * ms, calls=calls.get(name, 252)) for name, ms in times.items() if ms]
+    return run(
+        "gptq" if packed else "fp16",
+        *kernels,
+        tpot_ms=sum(times.values()) + gaps,
+        weight_gb=floor * 1e-3 * LIMITS.bytes_per_s / 1e9,
+        load=PACKED if packed else FULL,
+        **fields,
+    )
+
+
+def percents(found: Explanation) -> dict[str, int]:
+    return {share.name: round(100 * share.of_total) for share in found.shares if share.of_total > 0.001}
+
+
+TRUTHS = {
+    "61 % bandwidth of 4 bits, 37 % elementwise": (
+        token(6.1, norms=3.7, gaps=0.2, packed=True), ("small kernels",), {"floor": 61, "between": 37, "gaps": 2},
+    ),
+    "61 % bandwidth of 4 bits, 27 % unpacking": (
+        token(6.1, unpacking=2.7, norms=1.0, gaps=0.2, packed=True),
+        ("dequantizing",), {"floor": 61, "unpacking": 27, "between": 10, "gaps": 2},
+    ),
+    "gaps 45, products 44": (
+        token(2.2, excess=2.2, norms=1.1, gaps=4.5), ("host",), {"floor": 22, "excess": 22, "between": 11, "gaps": 45},
+    ),
+    "gaps 45, products 46, nearly all above the floor": (
+        token(0.1, excess=4.5, norms=0.9, gaps=4.5, packed=True),
+        ("slow products", "host"), {"floor": 1, "excess": 45, "between": 9, "gaps": 45},
+    ),
+    "elementwise 70 % of the busy time": (
+        token(2.0, excess=1.0, norms=7.0), ("small kernels",), {"floor": 20, "excess": 10, "between": 70},
+    ),
+    "attention 38 %": (
+        token(2.5, excess=2.4, attention=3.8, norms=1.0, gaps=0.3),
+        ("attention/KV",), {"floor": 25, "excess": 24, "between": 48, "gaps": 3},
+    ),
+    "unpacking 14 %, copies 14 %, all else at the floor": (
+        token(7.2, unpacking=1.4, copies=1.4, packed=True),
+        ("dequantizing", "copies"), {"floor": 72, "unpacking": 14, "between": 14},
+    ),
+    "unpacking 24 %, copies 25 %": (
+        token(5.1, unpacking=2.4, copies=2.5, packed=True),
+        ("copies", "dequantizing"), {"floor": 51, "unpacking": 24, "between": 25},
+    ),
+    "unpacking 16 %, products 68 %, most of it above the floor": (
+        token(1.0, excess=5.8, unpacking=1.6, norms=1.6, packed=True),
+        ("slow products",), {"floor": 10, "excess": 58, "unpacking": 16, "between": 16},
+    ),
+    "nothing but reading, 95 %": (
+        token(9.5, gaps=0.5, packed=True), ("bandwidth",), {"floor": 95, "gaps": 5},
+    ),
+    "16 bits at 81 % of the bandwidth": (
+        token(8.1, excess=1.4, norms=0.4, gaps=0.1),
+        ("bandwidth",), {"floor": 81, "excess": 14, "between": 4, "gaps": 1},
+    ),
+    "16 bits at 51 %, products slow": (
+        token(5.1, excess=4.2, norms=0.7), ("slow products",), {"floor": 51, "excess": 42, "between": 7},
+    ),
+}  # fmt: skip
+
+
+ADVICE_TEXTS = [Path(advice.__file__).read_text(), Path(generic.__file__).read_text()]
+SPELT_ANEW = {"--engine": "--runtime"}
+"""Options with an old spelling that stays."""
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_what_is_said_is_what_is_true(truth: str) -> None:
+    made, bounds, shares = TRUTHS[truth]
+    found = explained(made)
+    assert found.verdict.bounds == bounds
+    assert percents(found) == shares
+    assert sum(share.seconds for share in found.shares) == pytest.approx(found.waterfall.total_s)
+
+
+@pytest.mark.parametrize("floor", [5.6, 5.8, 6.0, 6.1, 6.4])
+def test_nothing_jumps_where_the_bandwidth_passes_60_percent(floor: float) -> None:
+    found = explained(token(floor, norms=9.8 - floor, gaps=0.2, packed=True))
+    assert found.verdict.bounds == ("small kernels",)
+    between = next(share for share in found.shares if share.name == "between")
+    assert between.speed_up == pytest.approx(10 / (10 - (9.8 - floor)))
+
+
+@pytest.mark.parametrize(
+    ("gaps", "bounds"),
+    [(3.4, ("slow products",)), (3.7, ("slow products", "host")), (4.3, ("host", "slow products")), (4.6, ("host",))],
+)
+def test_two_within_a_tenth_of_each_other_are_both_named(gaps: float, bounds: tuple[str, ...]) -> None:
+    found = explained(token(1.0, excess=4.0, norms=0.5, gaps=gaps, packed=True))
+    assert found.verdict.bounds == bounds
+    assert found.verdict.bound == " and ".join(bounds)
+
+
+@pytest.mark.parametrize(("products", "is_said"), [(0.45, True), (0.55, False)])
+def test_quantization_cannot_help_only_where_what_it_touches_is_under_5_percent(products: float, is_said: bool) -> None:
+    found = explained(token(products, gaps=10 - products))
+    assert found.verdict.bounds == ("host",)
+    assert ("Quantization cannot help here." in found.verdict.advice) == is_said
+
+
+def test_unpacking_counts_as_what_quantization_touches() -> None:
+    found = explained(token(0.2, unpacking=0.4, gaps=9.4))
+    assert "Quantization cannot help" not in found.verdict.advice
+
+
+@pytest.mark.parametrize(("excess", "bound"), [(1.9, "bandwidth"), (2.1, "slow products")])
+def test_a_floor_of_80_percent_is_the_reason_itself(excess: float, bound: str) -> None:
+    found = explained(token(10 - excess, excess=excess, packed=True))
+    assert found.verdict.bounds == (bound,)
+
+
+def test_kernels_slowed_by_6_percent_are_explained_all_the_same() -> None:
+    found = explained(token(2.0, excess=1.0, norms=7.0, slowed=1.06))
+    assert found.verdict.bounds == ("small kernels",)
+    assert percents(found) == {"floor": 20, "excess": 10, "between": 70}
+    assert any("slowed them: their shares hold" in note for note in found.notes)
+
+
+def replayed(one: GenerationRecord, profiled_ms: float) -> GenerationRecord:
+    """The run with its step replayed as a graph, and a token that took so long with the profiler on."""
+    assert one.profile is not None
+    decode = one.profile.sections["decode"].model_copy(update={"launches": 31, "span_s": 31e-3 * profiled_ms})
+    profile = one.profile.model_copy(update={"sections": one.profile.sections | {"decode": decode}})
+    return one.model_copy(update={"profile": profile})
+
+
+def test_a_graph_whose_kernels_the_profiler_slowed_may_be_waiting_for_the_host() -> None:
+    made = token(1.0, excess=3.0, norms=2.0, gaps=4.0, slowed=1.5, packed=True)
+    found = explained(replayed(made, profiled_ms=15.0))
+    assert found.verdict.bound == "slow products or host"
+    assert any(
+        "the gaps are 10 % of the time without, or up to 40 % if it slowed the kernels too" in note
+        for note in found.notes
+    )
+
+
+def test_a_graph_that_the_profiler_did_not_slow_is_sure() -> None:
+    found = explained(replayed(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True), profiled_ms=10.2))
+    assert found.verdict.bound == "slow products"
+
+
+def test_a_host_that_the_profiler_slowed_is_no_doubt_about_the_kernels_but_the_range_is_told() -> None:
+    found = explained(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True))
+    assert found.verdict.bound == "slow products"
+    assert any("or up to 85 % if it slowed the kernels too" in note for note in found.notes)
+
+
+def test_products_of_a_processor_without_a_measured_bandwidth_are_the_reason_by_themselves() -> None:
+    kernels = (kernel("aten::mm", ms=7.0), kernel("aten::mul", ms=2.0))
+    profiled = split_profile(*kernels, by="cpu")
+    decode = profiled.sections["decode"].model_copy(update={"span_s": 0.31})
+    profiled = profiled.model_copy(update={"sections": profiled.sections | {"decode": decode}})
+    made = run("fp16", tpot_ms=10.0, profiled=profiled, weight_gb=None, environment=cpu_environment())
+    found = explained(made)
+    assert found.verdict.bounds == ("matrix products",)
+    assert "`--no-limits`" in found.verdict.advice
+
+
+def test_a_kernel_without_a_category_is_a_reason_with_a_name() -> None:
+    found = explained(run("fp16", kernel(PRODUCT, ms=2.0), kernel("mystery", ms=7.0), tpot_ms=10.0, load=FULL))
+    assert found.verdict.bounds == ("unknown kernels",)
+    assert "`mystery`" in found.verdict.reason
+
+
+def test_every_option_in_an_advice_is_one_of_the_command() -> None:
+    options = {name for parameter in get_command(app).commands["run"].params for name in parameter.opts}
+    advised = {name for text in ADVICE_TEXTS for name in re.findall(r"--[a-z-]+", text)}
+    assert {"--engine", "--quant", "--option", "--batch-size", "--no-limits"} <= advised
+    assert {SPELT_ANEW.get(name, name) for name in advised} <= options
