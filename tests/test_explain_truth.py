@@ -116,8 +116,6 @@ TRUTHS = {
 
 
 ADVICE_TEXTS = [Path(advice.__file__).read_text(), Path(generic.__file__).read_text()]
-SPELT_ANEW = {"--engine": "--runtime"}
-"""Options with an old spelling that stays."""
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
@@ -222,4 +220,4 @@ def test_every_option_in_an_advice_is_one_of_the_command() -> None:
     options = {name for parameter in get_command(app).commands["run"].params for name in parameter.opts}
     advised = {name for text in ADVICE_TEXTS for name in re.findall(r"--[a-z-]+", text)}
     assert {"--engine", "--quant", "--option", "--batch-size", "--no-limits"} <= advised
-    assert {SPELT_ANEW.get(name, name) for name in advised} <= options
+    assert set(advised) <= options

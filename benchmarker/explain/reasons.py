@@ -13,7 +13,7 @@ from importlib import import_module
 
 from benchmarker.explain.advice import ADVICE
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.phases import conversion_of, phase_of
+from benchmarker.explain.phases import phase_of
 from benchmarker.explain.values import Bound, Floor, NotExplained
 from benchmarker.explain.waterfall import FLOORS, PARTS, PRODUCTS
 from benchmarker.schema.model_facts import LoadFacts
@@ -37,13 +37,11 @@ def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
     if profiled is None or profiled.profile is None or profiled.last_good is None:
         return NotExplained(name, why_no_profile(records))
     cell = profiled.cells[profiled.last_good]
-    phase = phase_of(profiled.profile)
     return Timed(
         record=profiled,
-        phase=phase,
+        phase=phase_of(profiled.profile),
         total_s=statistics.median(sample.latency_s for sample in cell.samples),
         floor=floor_of(cell.demand, profiled.limits),
-        conversion=conversion_of(phase),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.schema.engine_names import older_name
 
 CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
 INFINITE = float("inf")
@@ -30,6 +31,8 @@ def _row(one: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     return {
         "variant": one.variant,
         **one.form,
+        # The older key stays, with the older words.
+        **({"runtime": older_name(one.form["engine"])} if "engine" in one.form else {}),
         **({name: getattr(cell, name) for name in CELL} if cell else {}),
         "bound_by": one.verdict.bound,
         "bounds": list(one.verdict.bounds),

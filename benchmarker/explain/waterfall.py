@@ -61,7 +61,7 @@ def waterfall(
     Args:
         total_s: A unit's time without the profiler.
         floor: Without it the products are one part.
-        parts: Name of each category's part.
+        parts: Name of each category's part; categories that it leaves out are `other`.
         floors: Name of the floor, by what it is of.
         products: Categories that the floor is of.
     """
@@ -73,6 +73,8 @@ def waterfall(
     for name, part in parts.items():
         key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
         between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
+    rest: tuple[str, ShareName] = ("other", "between")
+    between[rest] = between.get(rest, 0.0) + sum(categories.values())
     overlap_s = max(0.0, phase.kernel_s / slowed - busy_s)
     waiting_s = sum(seconds for (_, share), seconds in between.items() if share == "between")
     alone = max(0.0, 1 - overlap_s / waiting_s) if waiting_s else 1.0
