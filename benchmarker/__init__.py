@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.compare import compare as compare
     from benchmarker.core.errors import BenchmarkerError as BenchmarkerError
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
+    from benchmarker.report.compare import compare as compare
     from benchmarker.report.notebook import read_record as read_record
     from benchmarker.schema.experiment import Grid as Grid
     from benchmarker.schema.experiment import Procedure as Procedure
@@ -25,7 +25,7 @@ _HOMES = {
     "Grid": "schema.experiment",
     "ModelBenchmarker": "workloads.generation.benchmark",
     "Procedure": "schema.experiment",
-    "compare": "comparison.compare",
+    "compare": "report.compare",
     "find_device": "hardware.device",
     "load_model": "quantization.load",
     "read_record": "report.notebook",

@@ -154,5 +154,5 @@ def test_a_mistake_in_our_joules_is_found(tmp_path, monkeypatch):
     counted = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
     save(tmp_path, record("fp16", cell([1.4, 1.5], energy=counted)))
     assert mismatches(tmp_path) == []
-    monkeypatch.setattr("benchmarker.comparison.energy._tokens", lambda one: 7 * one.new_tokens)
+    monkeypatch.setattr("benchmarker.workloads.generation.reading.energy._tokens", lambda one: 7 * one.new_tokens)
     assert any("energy_per_token_j" in line for line in mismatches(tmp_path))

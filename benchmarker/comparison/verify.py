@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, named_variants
-from benchmarker.comparison.compare import Comparison, compare_collected
+from benchmarker.comparison.compare import results_of
+from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recompute import (
     Numbers,
     Raw,
@@ -26,7 +27,7 @@ from benchmarker.comparison.recompute import (
     times_by_round,
     verdict,
 )
-from benchmarker.comparison.rows import CellKey, Row, to_row
+from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.quality import Quality
@@ -193,7 +194,7 @@ def _profile_checks(profile: GenerationProfile) -> Iterator[_Check]:
 
 def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
     """Every number of every row of the comparison that these records make."""
-    comparison = compare_collected(collected, force=True)
+    comparison = results_of(collected, force=True)
     records = collected.records_of(GenerationRecord)
     differences = check_comparable(records, force=True)
     variants = named_variants(records, differences)
@@ -220,7 +221,7 @@ def _table_checks(collected: Collected) -> Iterator[tuple[Row, _Check]]:
 
 
 def _ratios(
-    comparison: Comparison, raw: dict[str, list[Raw]], circumstances: dict[str, tuple[str | None, ...]]
+    comparison: Results, raw: dict[str, list[Raw]], circumstances: dict[str, tuple[str | None, ...]]
 ) -> dict[int, tuple[Numbers, float | None]]:
     baseline = comparison.baseline or ""
     found = {}
@@ -235,13 +236,22 @@ def _ratios(
 
 def _stated(row: Row, *, tests: int) -> dict[str, Any]:
     """All of a row's numbers, by the names they have in recompute.py."""
-    estimates = {"latency_s": row.latency, "ttft_s": row.ttft, "tpot_s": row.tpot, "tokens_per_s": row.rate}
+    estimates = {
+        "latency_s": row.latency,
+        "ttft_s": row.metrics.get("ttft"),
+        "tpot_s": row.metrics.get("tpot"),
+        "tokens_per_s": row.rate,
+    }
     spreads = {
         f"{field} {part}": getattr(measured, part) if measured else None
         for field, measured in estimates.items()
         for part in ("low", "high", "deviation")
     }
-    return {**to_row(row), **spreads, "detectable": row.ratio.detectable(tests) if row.ratio else None}
+    return {
+        **comparing_of(row.workload).to_row(row),
+        **spreads,
+        "detectable": row.ratio.detectable(tests) if row.ratio else None,
+    }
 
 
 def _shape(key: CellKey) -> tuple[int, int, int, int, int]:

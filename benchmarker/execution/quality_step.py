@@ -12,8 +12,8 @@ from benchmarker.quality.judge import judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
 from benchmarker.quantization.base import Checkpoint
-from benchmarker.report.quality import quality_line
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.reading.quality import quality_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarker.comparison.budget import METRICS
+from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent, times
@@ -25,7 +25,7 @@ def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
     return {
         "budget": found.budget,
         "variant": chosen.variant if chosen else None,
-        "runtime": chosen.runtime if chosen else None,
+        **{name: chosen.form[name] if chosen else None for name in comparing_of(found.cell.workload).labels},
         "why": _answer(found),
         "nearest": found.nearest.row.variant if chosen is None and found.nearest else None,
         "fits": [one.row.variant for one in found.candidates if one.fits],
@@ -35,7 +35,7 @@ def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
 
 def _answer(found: Recommendation) -> str:
     if found.unmeasured:
-        said = "; ".join(f"{one.metric} was not measured: {METRICS[one.metric].how}" for one in found.unmeasured)
+        said = "; ".join(f"{one.metric} was not measured: {one.what.how}" for one in found.unmeasured)
         return f"it cannot be answered; {said}."
     if found.chosen:
         return _recommended(found, found.chosen)
@@ -90,4 +90,4 @@ def _margin(check: Check) -> str:
 
 
 def _named(one: Candidate) -> str:
-    return f"{escaped(one.row.variant)} on the {escaped(one.row.runtime)} runtime"
+    return comparing_of(one.row.workload).form_words(one.row)

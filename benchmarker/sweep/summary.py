@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 
-from benchmarker.comparison.compare import Comparison, compare
 from benchmarker.comparison.words import status_words
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import plain_line
+from benchmarker.report.compare import Comparison, compare
 from benchmarker.report.markdown import to_markdown
 from benchmarker.sweep.state import Failure, Ledger, Site
 

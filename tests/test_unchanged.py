@@ -1,0 +1,52 @@
+"""What the commands print about the reference records, word for word. See tests/unchanged.py where it should change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import typed
+from tests.unchanged import hold, hold_names
+
+ROOT = Path(__file__).parents[1]
+TEXTS = Path(__file__).parent / "data" / "unchanged"
+FOLDERS = sorted(path.name for path in (ROOT / "results" / "reference").iterdir())
+COMMANDS = {
+    "compare.md": ("compare",),
+    "compare.json": ("compare", "--format", "json"),
+    "recommend.md": ("compare", "--budget", "memory<6GiB"),
+    "explain.md": ("explain",),
+    "explain.json": ("explain", "--format", "json"),
+    "verify.txt": ("verify",),
+}
+TWO_FOLDERS = {
+    "h100-runtimes-h200-runtimes-compare.md": ("compare", "--force"),
+    "h100-runtimes-h200-runtimes-explain.md": ("explain", "--force"),
+    "h100-runtimes-h200-runtimes-gate.md": ("compare", "--force", "--fail-if", "slower:5%"),
+    "h100-runtimes-h200-runtimes-gate.json": ("compare", "--force", "--fail-if", "slower:5%", "--format", "json"),
+    "h100-runtimes-h200-runtimes-refused.txt": ("compare",),
+}
+CASES = {
+    **{f"{folder}-{name}": (*words, folder) for folder in FOLDERS for name, words in COMMANDS.items()},
+    **{name: (*words, "h100-runtimes", "h200-runtimes") for name, words in TWO_FOLDERS.items()},
+}
+LONG_NUMBER = re.compile(r"\d+\.\d{10,}(?:e[+-]\d+)?")
+
+
+def printed(words: tuple[str, ...]) -> str:
+    """What a command prints, and how it exits. The last digits of a float are left to the version of scipy."""
+    code, text = typed(*words)
+    text = LONG_NUMBER.sub(lambda number: f"{float(number[0]):.10g}", text)
+    return f"{text}exit code {code}\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_printed_about_the_references_is_what_was_printed(name, monkeypatch):
+    monkeypatch.chdir(ROOT / "results" / "reference")
+    hold(TEXTS / name, printed(CASES[name]))
+
+
+def test_no_text_is_of_a_folder_that_is_gone():
+    hold_names(TEXTS, CASES)

@@ -1,0 +1,34 @@
+"""Texts that a change of the code must not change. Where a change is meant, write them again and read their diff:
+
+UPDATE_UNCHANGED=1 python -m pytest -n 0 tests/test_unchanged.py tests/test_surface.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+
+def is_update() -> bool:
+    return os.environ.get("UPDATE_UNCHANGED") == "1"
+
+
+def hold(path: Path, after: str) -> None:
+    """Fail with the difference where the text is not that of the file."""
+    if is_update():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(after)
+    before = path.read_text()
+    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=1)
+    assert before == after, "\n".join(difference)
+
+
+def hold_names(folder: Path, names: Collection[str]) -> None:
+    """Fail where the folder holds a text that no test looks at."""
+    files = {path.name: path for path in folder.iterdir()}
+    if is_update():
+        for name in files.keys() - set(names):
+            files.pop(name).unlink()
+    assert set(files) == set(names)
