@@ -33,7 +33,6 @@ ABOVE = ("cli", "run", "__main__")
 
 ARROWS_TO_CUT = {
     "checkpoints -> quantization",
-    "comparison -> workloads",
     "execution -> explain",
     "execution -> report",
     "execution -> workloads.reading",

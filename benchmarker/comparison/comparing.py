@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,11 @@ def no_fields(records: Sequence[Any], good: Good) -> dict[str, Any]:  # noqa: AR
     return {}
 
 
+def nothing_to_check(record: Any) -> tuple[Any, ...]:  # noqa: ARG001
+    """States nothing further."""
+    return ()
+
+
 def as_they_are(rows: Sequence[Row], baseline: str | None) -> tuple[Row, ...]:  # noqa: ARG001
     """The rows unchanged."""
     return tuple(rows)
@@ -128,6 +133,8 @@ class Comparing:
     """What a variant costs beside time and memory, less is better. None where it was not measured."""
     form_words: Callable[[Any], str] = form_words
     """A variant by its name and form."""
+    checks: Callable[[Any], Iterable[Any]] = nothing_to_check
+    """Statements of a record that `verify` checks beyond those of any record: `invariants.Check`."""
     labels: tuple[str, ...] = ()
     """Fields of the form that a recommendation names."""
 

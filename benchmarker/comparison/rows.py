@@ -54,6 +54,11 @@ class CellKey:
         return ", ".join(str(value) for _, value in self.pairs)
 
     @property
+    def place(self) -> str:
+        """The cell in a message about a record."""
+        return self.words
+
+    @property
     def inputs_words(self) -> str:
         """What went in, in a message about its hash."""
         return f"input at {self.words} (inputs_sha256)"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from benchmarker.comparison.comparing import Circumstance, Comparing, Limitable
 from benchmarker.comparison.rows import CellKey
@@ -18,6 +19,9 @@ from benchmarker.workloads.generation.reading.best import tokens_in_common, with
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields
 from benchmarker.workloads.generation.reading.to_row import to_row
 from benchmarker.workloads.generation.record import GenerationRecord
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.invariants import Check
 
 BASELINE = "fp16"
 PLAIN_ENGINE = "eager"
@@ -140,6 +144,14 @@ LIMITABLE: Mapping[str, Limitable] = {
     ),
 }
 
+
+def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
+    """Imported when it is used: scipy's statistics are heavy."""
+    from benchmarker.workloads.generation.reading.invariants import checks
+
+    return checks(record)
+
+
 COMPARING = Comparing(
     row=GenerationRow,
     fields=row_fields,
@@ -156,5 +168,6 @@ COMPARING = Comparing(
     limitable=LIMITABLE,
     loss=lambda row: row.kl_divergence,
     form_words=lambda row: f"{escaped(row.variant)} on the {escaped(row.runtime)} runtime",
+    checks=lazily_checked,
     labels=("runtime",),
 )

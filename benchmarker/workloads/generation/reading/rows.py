@@ -42,6 +42,12 @@ class GenerationKey(CellKey):
         return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
 
     @property
+    def place(self) -> str:
+        """`26 x 100 x 1`."""
+        depth = f", depth {self.depth}" if self.depth else ""
+        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
+
+    @property
     def inputs_words(self) -> str:
         return f"prompt of {self.prompt_tokens} tokens (prompt_sha256)"
 
