@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.comparison.compare import compare_records, to_markdown
 from benchmarker.explain.break_even import Cost, break_even, cost_of
+from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.workloads.generation.record import GenerationRecord

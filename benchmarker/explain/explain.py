@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.comparison.aggregate import cell_of, keys_of, make_row
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey
 from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
 from benchmarker.explain.advice import graph_ceiling
@@ -19,6 +19,9 @@ from benchmarker.explain.what_ran import loaded_proof, proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.printed_table import read_tables
 from benchmarker.schema.kernels_used import multiplies_all_packed
+from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
+from benchmarker.workloads.generation.reading.rows import generation_cell as cell_of
+from benchmarker.workloads.generation.reading.rows import generation_row as make_row
 from benchmarker.workloads.generation.record import GenerationProfile, GenerationRecord
 
 FASTER_PROFILED = 0.97

@@ -5,21 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarker.report.markdown import summary
-from benchmarker.schema import record_io as recordfile
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema import record_io
+from benchmarker.schema.record import RunRecord
 
 
-class ShownRecord(GenerationRecord):
-    """A record with a face."""
+def _shown(kind: type[RunRecord]) -> type[RunRecord]:
+    """The class of a record that a notebook shows as its table."""
 
-    def _repr_markdown_(self) -> str:
-        return summary(self)
+    class ShownRecord(kind):  # type: ignore[misc,valid-type]
+        """A record that shows itself in a notebook."""
+
+        def _repr_markdown_(self) -> str:
+            return summary(self)
+
+    return ShownRecord
 
 
-def read_record(path: str | Path) -> ShownRecord:
+def read_record(path: str | Path) -> RunRecord:
     """Read one record.
 
     Raises:
         ResultsError: There is none, or it cannot be read.
     """
-    return ShownRecord.model_construct(**dict(recordfile.read_record(Path(path))))
+    record = record_io.read_record(Path(path))
+    return _shown(type(record)).model_construct(**dict(record))

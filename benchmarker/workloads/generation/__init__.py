@@ -40,4 +40,6 @@ WORKLOAD = Workload(
     summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",
     doctor=f"{_HOME}.doctor:DOCTOR",
+    comparing=f"{_HOME}.reading.comparing:COMPARING",
+    presentation=f"{_HOME}.reading.presentation:PRESENTATION",
 )
