@@ -9,23 +9,21 @@ from benchmarker.schema import record_io
 from benchmarker.schema.record import RunRecord
 
 
-def _shown(kind: type[RunRecord]) -> type[RunRecord]:
-    """The class of a record that a notebook shows as its table."""
+class ShownRecord(RunRecord):
+    """A record that shows itself in a notebook."""
 
-    class ShownRecord(kind):  # type: ignore[misc,valid-type]
-        """A record that shows itself in a notebook."""
-
-        def _repr_markdown_(self) -> str:
-            return summary(self)
-
-    return ShownRecord
+    def _repr_markdown_(self) -> str:
+        return summary(self)
 
 
-def read_record(path: str | Path) -> RunRecord:
-    """Read one record.
+def read_record(path: str | Path) -> ShownRecord:
+    """Read one record. It is of its workload's own class too.
 
     Raises:
         ResultsError: There is none, or it cannot be read.
     """
     record = record_io.read_record(Path(path))
-    return _shown(type(record)).model_construct(**dict(record))
+    # The workload's fields come before those of any record.
+    kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
+    shown: ShownRecord = kind.model_construct(**dict(record))
+    return shown
