@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.compare import compare as compare
     from benchmarker.core.errors import BenchmarkerError as BenchmarkerError
     from benchmarker.engines.generator import Generator as Generator
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
+    from benchmarker.report.compare import compare as compare
     from benchmarker.report.notebook import read_record as read_record
     from benchmarker.schema.experiment import Procedure as Procedure
     from benchmarker.workloads.generation.benchmark import ModelBenchmarker as ModelBenchmarker
@@ -27,7 +27,7 @@ _HOMES = {
     "Grid": "workloads.generation.spec",
     "ModelBenchmarker": "workloads.generation.benchmark",
     "Procedure": "schema.experiment",
-    "compare": "comparison.compare",
+    "compare": "report.compare",
     "find_device": "hardware.device",
     "load_model": "quantization.load",
     "read_record": "report.notebook",

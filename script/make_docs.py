@@ -19,11 +19,11 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.comparison.compare import compare, to_markdown
 from benchmarker.core.tables import Column, table
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.report.limits import limit_table
-from benchmarker.report.sheets import limit_rows, sheets
+from benchmarker.report.compare import compare, to_markdown
+from benchmarker.report.presentation import presentation_of
+from benchmarker.report.sheets import sheets
 from benchmarker.schema.base import Plain
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import Experiment
@@ -68,10 +68,13 @@ def explained(folder: Path) -> str:
 def front_page() -> str:
     """The README with its tables of real GPUs."""
     first = sheets(compare([REFERENCE / "h100-aa"]))[0]
-    beside_limits = limit_rows(compare([RUNTIMES]).rows)
+    runtimes = compare([RUNTIMES])
+    shown = presentation_of(runtimes.workload)
+    limits = shown.limits(shown.beside_limits(runtimes.rows))
+    assert limits, "the reference has limits"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _with_table(text, "results/reference/h100-aa", table(first.columns, first.rows))
-    return _with_table(text, "results/reference/h200-runtimes", limit_table(beside_limits))
+    return _with_table(text, "results/reference/h200-runtimes", table(limits.columns, limits.rows))
 
 
 def _with_table(text: str, source: str, made: str) -> str:

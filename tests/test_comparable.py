@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.compare import compare, to_rows
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
+from benchmarker.report.compare import compare, to_rows
 from tests.records import cell, environment, record, rounds, save
 
 

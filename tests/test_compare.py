@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.compare import compare, to_rows
 from benchmarker.comparison.verify import verify
 from benchmarker.core import stats
 from benchmarker.core.errors import ResultsError
+from benchmarker.report.compare import compare, to_rows
 from tests.records import (
     cell,
     failed_cell,
@@ -270,7 +270,7 @@ def test_comparing_needs_no_torch(tmp_path):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        assert name.partition('.')[0] not in ('torch', 'transformers'), name + ' is imported'\n"
         "sys.meta_path.insert(0, Blocked())\n"
-        "import json; from benchmarker.comparison.compare import compare, to_markdown, to_rows\n"
+        "import json; from benchmarker.report.compare import compare, to_markdown, to_rows\n"
         "import benchmarker.report.gate\n"
         "from benchmarker.comparison.verify import verify\n"
         f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"

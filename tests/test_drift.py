@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.comparison.compare import compare_records
 from benchmarker.comparison.drift import find_drift
+from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, record

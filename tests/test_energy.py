@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarker.comparison.compare import compare
 from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
+from benchmarker.report.compare import compare
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.energy import Energy, EnergyWindow
 from tests.fakes import FakeGpu

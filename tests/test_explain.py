@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.comparison.compare import compare_records
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
+from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.kernels_used import PACKED, read_sentences

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.compare import compare
 from benchmarker.comparison.gate import Gate, check
 from benchmarker.core.errors import ResultsError
+from benchmarker.report.compare import compare
 from benchmarker.report.gate import gate_to_markdown
 from tests.records import cell, environment, failed_cell, record, rounds, save
 

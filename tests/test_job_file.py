@@ -14,7 +14,6 @@ import yaml
 
 from benchmarker.cli.run import read_job
 from benchmarker.cli.sweep import sweep_config
-from benchmarker.comparison.compare import compare
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
 from benchmarker.core.fingerprint import changed_inputs
@@ -26,6 +25,7 @@ from benchmarker.execution.job_file import (
     with_origin,
     write_job,
 )
+from benchmarker.report.compare import compare
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec

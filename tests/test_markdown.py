@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarker
-from benchmarker.comparison.compare import compare, to_markdown
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.markdown import summary
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.environment import Conditions

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.compare import compare_records, to_rows
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.rows import Results
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.text import read_text
 from benchmarker.quantization import base
+from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
-from benchmarker.report.limits import tokens_in_common
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.recommendation import recommendation_to_markdown
 from benchmarker.schema.quality import TaskResult
 from benchmarker.schema.quality_words import quality_line
 from benchmarker.workloads.generation import judging
+from benchmarker.workloads.generation.reading.best import tokens_in_common
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from benchmarker.comparison.compare import compare_records
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.tasks import _result, check_tasks
+from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.tasks import paired
 from benchmarker.schema.quality import TaskResult
+from benchmarker.workloads.generation.reading.tasks import paired
 from tests import records
 from tests.jobs import job_of
 from tests.test_quality import run

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
 from benchmarker.comparison.budget import parse_budget
-from benchmarker.comparison.compare import compare_records
 from benchmarker.comparison.recommend import Recommendation, recommend
 from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.report.compare import compare_records
 from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.record import GenerationRecord

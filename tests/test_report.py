@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.compare import Comparison, compare
 from benchmarker.comparison.pareto import front
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.units import GIB
@@ -19,6 +18,7 @@ from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.charts.waterfall import waterfall_chart
+from benchmarker.report.compare import Comparison, compare
 from benchmarker.report.html.page import _sort_value, inline, to_html
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.report.markdown import to_markdown

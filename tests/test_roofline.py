@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.comparison.compare import compare, to_markdown, to_rows
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
@@ -20,6 +19,7 @@ from benchmarker.measure.peaks import (
     host_time,
     measure_limits,
 )
+from benchmarker.report.compare import compare, to_markdown, to_rows
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.record import Memory
 from benchmarker.schema.roofline import Limits

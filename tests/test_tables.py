@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from benchmarker.comparison.compare import compare, to_markdown
 from benchmarker.core.numbers import percent, times, with_spread
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import Column, escaped, plain_line, table
+from benchmarker.report.compare import compare, to_markdown
 from tests.records import environment, failed_cell, failed_record, record, save
 
 

@@ -10,7 +10,6 @@ import pytest
 from benchmarker.comparison import compare as comparing
 from benchmarker.comparison.verify import verify
 from benchmarker.core import stats
-from benchmarker.schema.energy import Energy, EnergyWindow
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
 
@@ -146,13 +145,3 @@ def test_a_mistake_in_our_own_statistics_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(comparing, "paired_ratio", unpaired)
     fields = [mismatch.field for mismatch in verify([tmp_path]).mismatches]
     assert fields == ["ratio_low", "ratio_high", "detectable", "verdict"]
-
-
-def test_a_mistake_in_our_joules_is_found(tmp_path, monkeypatch):
-    windows = [EnergyWindow(seconds=10.0, energy_j=3000.0 + more, generations=7) for more in (0, 40, -20)]
-    prompts = [EnergyWindow(seconds=10.0, energy_j=2500.0, generations=200)] * 3
-    counted = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
-    save(tmp_path, record("fp16", cell([1.4, 1.5], energy=counted)))
-    assert mismatches(tmp_path) == []
-    monkeypatch.setattr("benchmarker.comparison.energy._tokens", lambda one: 7 * one.new_tokens)
-    assert any("energy_per_token_j" in line for line in mismatches(tmp_path))

@@ -52,15 +52,12 @@ def compare(
 
 
 def _show(paths: Sequence[Path], *, baseline: str | None, as_json: bool, force: bool, budget: str | None) -> None:
-    from benchmarker.comparison.budget import parse_budget
-    from benchmarker.comparison.compare import compare as compare_records
     from benchmarker.comparison.compare import to_rows
     from benchmarker.comparison.recommend import recommend
+    from benchmarker.report.compare import compare as compare_records
     from benchmarker.report.markdown import to_markdown
     from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
 
-    if budget is not None:
-        parse_budget(budget)
     comparison = compare_records(paths, baseline=baseline, force=force)
     found = recommend(comparison, budget) if budget is not None else None
     if as_json:
@@ -75,8 +72,9 @@ def _show(paths: Sequence[Path], *, baseline: str | None, as_json: bool, force: 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:
     """Print the gate's answer; true where it failed."""
-    from benchmarker.comparison.compare import compare as compare_records
-    from benchmarker.comparison.gate import check, gate_to_markdown, gate_to_rows
+    from benchmarker.comparison.gate import check
+    from benchmarker.report.compare import compare as compare_records
+    from benchmarker.report.gate import gate_to_markdown, gate_to_rows
 
     if len(paths) != 2:
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")

@@ -13,8 +13,8 @@ from benchmarker.core.console import Terminal, one_line_errors
 from benchmarker.core.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.compare import Comparison
     from benchmarker.logs.explain_log import LogReading
+    from benchmarker.report.compare import Comparison
 
 FORMATS = ("markdown", "json")
 
@@ -43,8 +43,8 @@ def explain(
     with one_line_errors():
         if form not in FORMATS:
             raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
-        from benchmarker.comparison.compare import compare, compare_records
         from benchmarker.logs.explain_log import is_text, read_text
+        from benchmarker.report.compare import compare, compare_records
 
         texts = [path for path in paths if is_text(path)]
         if compare_tables and not texts:

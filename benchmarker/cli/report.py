@@ -30,8 +30,8 @@ def report(
     Example: benchmarker report results/nvidia-h100-80gb-hbm3 -o report.html --plots plots
     """
     with one_line_errors():
-        from benchmarker.comparison.compare import compare
         from benchmarker.core.words import plural
+        from benchmarker.report.compare import compare
         from benchmarker.report.html.write import write_plots, write_report
 
         comparison = compare(paths, baseline=baseline, force=force)

@@ -32,15 +32,14 @@ def cell_table(record: RunRecord, workload: Workload) -> str:
     columns += [
         Column[CellBase](metric.heading, lambda cell, metric=metric: _shown(metric, cell))  # type: ignore[misc]
         for metric in workload.metrics
-        if metric.of_sample
+        if not metric.of_cell
     ]
     columns.append(Column[CellBase]("status", lambda cell: status_words(cell.status), "left"))
     return table(columns, record.cells)
 
 
 def _shown(metric: Metric, cell: CellBase) -> str:
-    assert metric.of_sample
-    values = [value for sample in cell.samples if (value := metric.of_sample(cell, sample)) is not None]
+    values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
     return significant(metric.scale * statistics.median(values)) if values else MISSING
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 
-from benchmarker.comparison.compare import Comparison, compare
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import plain_line
+from benchmarker.report.compare import Comparison, compare
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.state import Failure, Ledger, Site

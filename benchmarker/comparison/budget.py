@@ -6,68 +6,40 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarker.comparison.rows import Row
+from benchmarker.comparison.comparing import Limitable, comparing_of
 from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.core.numbers import decimal, percent
-from benchmarker.core.stats import Estimate
+from benchmarker.core.numbers import decimal
 from benchmarker.core.units import gib, seconds
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.workload import Metric
 
-_BYTES = {"": 1, "b": 1, "mib": 2**20, "gib": 2**30, "mb": 10**6, "gb": 10**9}
+_BYTES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PLAIN = {"": 1.0, "%": 0.01}
-_LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What a budget can limit."""
-
-    of: Callable[[Row], float | Estimate | None]
-    units: dict[str, float] | dict[str, int]
-    form: Callable[[float], str]
-    how: str
-    """How it gets measured, for where it was not."""
-
-
-def _about(value: float | None, error: float | None) -> float | Estimate | None:
-    """A mean over windows of text, with two standard errors to either side."""
-    return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
+_LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
 
 _TIMING = "`benchmarker run` measures it"
-_QUALITY = "`--quality` measures it, on real weights"
-METRICS: dict[str, Metric] = {
-    "memory": Metric(lambda row: row.peak_memory_bytes, _BYTES, gib, _TIMING),
-    "weights": Metric(lambda row: row.weight_bytes, _BYTES, gib, _TIMING),
-    "bits": Metric(lambda row: row.bits_per_weight, _PLAIN, decimal, _TIMING),
-    "latency": Metric(lambda row: row.latency, _SECONDS, seconds, _TIMING),
-    "ttft": Metric(lambda row: row.ttft, _SECONDS, seconds, _TIMING),
-    "tpot": Metric(lambda row: row.tpot, _SECONDS, seconds, _TIMING),
-    "tok/s": Metric(lambda row: row.rate, _PLAIN, decimal, _TIMING),
-    "load": Metric(lambda row: row.load_s, _SECONDS, seconds, _TIMING),
-    "setup": Metric(lambda row: row.setup_s, _SECONDS, seconds, "only runtimes that set something up have it"),
-    "energy": Metric(
-        lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
-    ),
-    "perplexity": Metric(
-        lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
-        _PLAIN,
-        decimal,
-        _QUALITY,
-    ),
-    "kld": Metric(
-        lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
-        _PLAIN,
-        decimal,
-        _QUALITY,
-    ),
-    "top1": Metric(
-        lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
-        _PLAIN,
-        lambda share: percent(share, places=1),
-        _QUALITY,
-    ),
-}
+_UNITS: dict[str, dict[str, float]] = {"s": _SECONDS, "B": _BYTES, "": _PLAIN}
+_FORMS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
+
+
+def limitable(workload: str) -> dict[str, Limitable]:
+    """What a budget can limit, by its word: memory, every declared metric, and what else the workload says."""
+    return {
+        "memory": Limitable(lambda row: row.peak_memory_bytes, _BYTES, gib, _TIMING),
+        **{metric.name: _metric(metric) for metric in workload_of(workload).metrics},
+        **comparing_of(workload).limitable,
+    }
+
+
+def _metric(metric: Metric) -> Limitable:
+    """A declared metric: a time or a size in any unit of those, another one as tables show it."""
+    units = _UNITS.get(metric.unit, {"": 1 / metric.scale, metric.shown_unit.lower(): 1 / metric.scale})
+    form = _FORMS.get(metric.unit) or (lambda value: decimal(value * metric.scale))
+    if metric.of_cell:
+        return Limitable(lambda row: row.facts.get(metric.name), units, form, _TIMING)
+    return Limitable(lambda row: row.metrics.get(metric.name), units, form, _TIMING)
 
 
 @dataclass(frozen=True)
@@ -82,6 +54,7 @@ class Limit:
     value: float
     """In base units."""
     is_inclusive: bool
+    what: Limitable
 
     def allows(self, value: float) -> bool:
         """Whether this value keeps to it."""
@@ -96,31 +69,32 @@ class Limit:
 
     def shown(self, value: float) -> str:
         """The value in words."""
-        return METRICS[self.metric].form(value)
+        return self.what.form(value)
 
 
-def parse_budget(text: str) -> tuple[Limit, ...]:
+def parse_budget(text: str, workload: str = DEFAULT_WORKLOAD) -> tuple[Limit, ...]:
     """All conditions of a budget, separated by commas.
 
     Raises:
         SpecError: One cannot be read, or limits what is not known.
     """
-    limits = tuple(_limit(part) for part in text.split(",") if part.strip())
+    words = limitable(workload)
+    limits = tuple(_limit(part, words) for part in text.split(",") if part.strip())
     if not limits:
         raise SpecError(f"--budget '{text}': write conditions, as in --budget 'memory<6GiB, kld<0.05'")
     return limits
 
 
-def _limit(part: str) -> Limit:
+def _limit(part: str, words: dict[str, Limitable]) -> Limit:
     found = _LIMIT.fullmatch(part)
     if not found:
         raise SpecError(f"--budget '{part.strip()}': write it as memory<6GiB: what, < or >, a number and its unit")
     name, sign, number, unit = found[1].lower(), found[2], float(found[3]), found[4].lower()
-    if name not in METRICS:
-        raise SpecError(f"--budget '{part.strip()}': '{name}' cannot be limited{did_you_mean(name, METRICS)}")
-    units = METRICS[name].units
+    if name not in words:
+        raise SpecError(f"--budget '{part.strip()}': '{name}' cannot be limited{did_you_mean(name, words)}")
+    units = words[name].units
     if unit not in units:
         known = ", ".join(one for one in units if one) or "no unit"
         raise SpecError(f"--budget '{part.strip()}': {name} is in {known}, not '{found[4]}'")
     # 95 * 0.01 is not 0.95.
-    return Limit(part.strip(), name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2)
+    return Limit(part.strip(), name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, words[name])

@@ -1,23 +1,23 @@
 """May these records stand in one table?
 
-What must be equal everywhere: the device and what drives it, the model and its weights, the versions that make the
-kernels, the prompt. What must be equal within a variant: its quantization, options, engine and type.
+What must be equal everywhere: the workload, the device and what drives it, the versions that make the kernels, what
+went in, and what the workload says (such as a model and its weights). What must be equal within a variant: its form,
+such as quantization, options, engine and type.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarker.comparison.aggregate import keys_of
+from benchmarker.comparison.comparing import Circumstance, comparing_of, keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
-from benchmarker.engines.registry import ENGINES
 from benchmarker.schema.base import changed_fields
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
 SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
@@ -26,11 +26,6 @@ EITHER_CARD = ("device.index:", "device.uuid:")
 """Which of several equal cards it was, which no key holds."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 """Of a record's procedure, what is in a cell's key."""
-
-Circumstance = Callable[[GenerationRecord], str | None]
-
-FORM = ("quant", "engine", "options", "dtype")
-"""What makes a variant what it is, beside its name."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +65,6 @@ class Identity:
         return f"{self.name} ({', '.join(self.parts[position] for position in shown)})" if shown else self.name
 
     @property
-    def quant(self) -> str:
-        return self.form[0]
-
-    @property
-    def engine(self) -> str:
-        return self.form[1]
-
-    @property
     def parts(self) -> tuple[str, ...]:
         """All that two namesakes may differ in."""
         return (*(value or "unknown" for value in self.circumstances), *self.form)
@@ -87,19 +74,35 @@ def _told_apart(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) 
     return len({tuple(parts[position] for position in positions) for parts in all_parts})
 
 
-def check_comparable(records: Sequence[GenerationRecord], *, force: bool) -> tuple[Difference, ...]:
+def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
     """What differs although it should not.
 
     Raises:
-        ResultsError: Anything does, and it is not forced.
+        ResultsError: Anything does, and it is not forced; or the records are of several workloads, whose rows have
+            other columns.
     """
-    differences = (*between_records(records), *between_prompts(records), *_within_variants(records))
+    check_workload(records)
+    differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
         raise ResultsError(refusal(differences))
     return differences
 
 
-def check_keys(variants: Mapping[str, Sequence[GenerationRecord]]) -> None:
+def check_workload(records: Sequence[RunRecord]) -> None:
+    """Refuse records of several workloads.
+
+    Raises:
+        ResultsError: Their rows have other columns.
+    """
+    counts = Counter(record.workload for record in records)
+    if len(counts) > 1:
+        raise ResultsError(
+            f"these records do not compare: {Difference('workload', dict(counts)).sentence()}. "
+            "Give the paths of one workload"
+        )
+
+
+def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
     """Refuse to take cells together that one sweep measured of different things, forced or not.
 
     Args:
@@ -109,7 +112,7 @@ def check_keys(variants: Mapping[str, Sequence[GenerationRecord]]) -> None:
         ResultsError: A cell of a variant has two keys in one sweep. With two of the records, and what differs.
     """
     for name, members in variants.items():
-        firsts: dict[tuple[str, CellKey], tuple[str, GenerationRecord]] = {}
+        firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
         for record in members:
             for cell_key, cell in zip(keys_of(record), record.cells, strict=True):
                 # Cells that failed have no key, and neither have those of old or imported records.
@@ -120,35 +123,35 @@ def check_keys(variants: Mapping[str, Sequence[GenerationRecord]]) -> None:
                     raise ResultsError(_two_things(name, first, record))
 
 
-def _two_things(name: str, first: GenerationRecord, other: GenerationRecord) -> str:
+def _two_things(name: str, first: RunRecord, second: RunRecord) -> str:
     return (
         f"variant '{plain_line(name)}' is two things in one sweep: the keys of its cells differ between "
-        f"{_record_words(first)} and {_record_words(other)} ({_what_differs(first, other)}); leave one of them out"
+        f"{_record_words(first)} and {_record_words(second)} ({_what_differs(first, second)}); leave one of them out"
     )
 
 
-def _record_words(record: GenerationRecord) -> str:
+def _record_words(record: RunRecord) -> str:
     return f"record {plain_line(record.run_id)} of round {record.round + 1}"
 
 
-def _what_differs(first: GenerationRecord, other: GenerationRecord) -> str:
+def _what_differs(first: RunRecord, second: RunRecord) -> str:
     """Fields of two records that decide a key."""
+    facts = (*comparing_of(first.workload).subject, "variant", "environment")
     changes = [
-        *changed_fields(first.model, other.model),
-        *changed_fields(first.variant, other.variant),
         *(
             change
-            for change in changed_fields(first.environment, other.environment)
+            for name in facts
+            for change in changed_fields(getattr(first, name), getattr(second, name))
             if not change.startswith(EITHER_CARD)
         ),
         *(
-            f"{name}: {value}, then {other.procedure.get(name)}"
+            f"{name}: {value}, then {second.procedure.get(name)}"
             for name, value in first.procedure.items()
-            if name in KEYED_PROCEDURE and other.procedure.get(name) != value
+            if name in KEYED_PROCEDURE and second.procedure.get(name) != value
         ),
     ]
     shown = [plain_line(change) for change in changes[:SHOWN_DIFFERENCES]]
-    return "; ".join(shown) or "the records hold nothing that differs: the model's files were others"
+    return "; ".join(shown) or "the records hold nothing that differs: the files that were read were others"
 
 
 def refusal(differences: Sequence[Difference]) -> str:
@@ -160,27 +163,28 @@ def refusal(differences: Sequence[Difference]) -> str:
 
 
 def named_variants(
-    records: Sequence[GenerationRecord], differences: Sequence[Difference]
-) -> dict[str, tuple[Identity, list[GenerationRecord]]]:
+    records: Sequence[RunRecord], differences: Sequence[Difference]
+) -> dict[str, tuple[Identity, list[RunRecord]]]:
     """The records by variant, in the order in which the variants were first run; single runs, whose order nobody chose,
-    with those of one quantization together, `generate` before the runtimes that take the host out."""
+    with those of one family together, such as a quantization, the plainest first."""
     fields = [difference.field for difference in differences]
-    found: dict[Identity, list[GenerationRecord]] = {}
+    variants: dict[Identity, list[RunRecord]] = {}
     for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
-        found.setdefault(_identity(record, fields), []).append(record)
-    ordered = list(found)
+        variants.setdefault(_identity(record, fields), []).append(record)
+    ordered = list(variants)
     if all(record.sweep is None for record in records):
-        quants = list(dict.fromkeys(identity.quant for identity in found))
-        ordered.sort(key=lambda identity: (quants.index(identity.quant), _place(identity.engine)))
-    return {identity.label(ordered): (identity, found[identity]) for identity in ordered}
+        comparing = comparing_of(records[0].workload)
+        families = list(dict.fromkeys(comparing.family(members[0]) for members in variants.values()))
+
+        def order(identity: Identity) -> tuple[int, int]:
+            record = variants[identity][0]
+            return families.index(comparing.family(record)), comparing.place(record)
+
+        ordered.sort(key=order)
+    return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
 
 
-def _place(engine: str) -> int:
-    names = list(ENGINES)
-    return names.index(engine) if engine in names else len(names)
-
-
-def circumstances() -> dict[str, Circumstance]:
+def circumstances(workload: str) -> dict[str, Circumstance]:
     """What must be equal in all records, by the name it has in a message."""
     return {
         "device": lambda one: one.environment.device.name,
@@ -189,16 +193,13 @@ def circumstances() -> dict[str, Circumstance]:
         "device runtime": lambda one: one.environment.device.runtime,
         "processor": lambda one: one.environment.cpu,
         "threads": _threads,
-        "model": lambda one: one.model.id,
-        "model revision": lambda one: one.model.revision,
-        "model shapes (config_sha256)": lambda one: (one.model.config_sha256 or "")[:12] or None,
-        "load_format": lambda one: one.model.load_format,
+        **comparing_of(workload).circumstances,
         "benchmarker": lambda one: one.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
 
 
-def _threads(record: GenerationRecord) -> str | None:
+def _threads(record: RunRecord) -> str | None:
     """On a GPU they do next to nothing."""
     threads = record.environment.threads
     return str(threads) if threads and record.environment.device.kind == "cpu" else None
@@ -208,12 +209,13 @@ def _version_of(package: str) -> Circumstance:
     return lambda one: one.environment.packages.get(package)
 
 
-def between_records(records: Sequence[GenerationRecord]) -> list[Difference]:
-    """What differs in device, model or versions."""
+def between_records(records: Sequence[RunRecord]) -> list[Difference]:
+    """What differs in device, versions or what the workload says, such as the model."""
     differences = []
-    for field, of in circumstances().items():
+    comparing = comparing_of(records[0].workload)
+    for field, of in circumstances(records[0].workload).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(of(record) for record in records if record.load or of(record) is not None)
+        values = Counter(of(record) for record in records if comparing.knows(record) or of(record) is not None)
         if field in COMPUTING and field not in ("torch", "transformers"):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -222,46 +224,42 @@ def between_records(records: Sequence[GenerationRecord]) -> list[Difference]:
     return differences
 
 
-def between_prompts(records: Sequence[GenerationRecord]) -> list[Difference]:
-    """Cells of the same shape must have been given the same token ids."""
-    prompts: dict[CellKey, Counter[str]] = {}
+def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
+    """Cells of the same shape must have been given the same, such as token ids."""
+    inputs: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok":
-                prompts.setdefault(key, Counter())[(cell.inputs_sha256 or "unknown")[:12]] += 1
-    for key, counts in prompts.items():
+                inputs.setdefault(key, Counter())[(cell.inputs_sha256 or "unknown")[:12]] += 1
+    for key, counts in inputs.items():
         if len(counts) > 1:
-            where = f"prompt of {key.prompt_tokens} tokens (prompt_sha256)"
-            return [Difference(where, dict(counts))]
+            return [Difference(key.inputs_words, dict(counts))]
     return []
 
 
-def _within_variants(records: Sequence[GenerationRecord]) -> list[Difference]:
+def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
     """Records of one name must be of one form."""
-    named: dict[str, list[GenerationRecord]] = {}
+    named: dict[str, list[RunRecord]] = {}
     for record in records:
         named.setdefault(record.variant.name, []).append(record)
     differences = []
     for name, members in named.items():
-        for position, field in enumerate(FORM):
-            counts = Counter(form_of(record)[position] for record in members)
+        for field in form_of(members[0]):
+            counts = Counter(form_of(record)[field] for record in members)
             if len(counts) > 1:
                 differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
     return differences
 
 
-def form_of(record: GenerationRecord) -> tuple[str, str, str, str]:
-    """What FORM names, of this record."""
-    options = ", ".join(
-        f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
-    )
-    return record.variant.quant, record.variant.engine, options or "no options", record.model.dtype
+def form_of(record: RunRecord) -> dict[str, str]:
+    """What makes the record's variant what it is beside its name, by field."""
+    return comparing_of(record.workload).form(record)
 
 
-def _identity(record: GenerationRecord, fields: Sequence[str]) -> Identity:
-    of = circumstances()
+def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
+    of = circumstances(record.workload)
     return Identity(
         name=record.variant.name,
         circumstances=tuple(of[field](record) for field in fields if field in of),
-        form=form_of(record),
+        form=tuple(form_of(record).values()),
     )

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-from benchmarker.comparison.aggregate import keys_of
+from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
 SMALLEST_CHANGE = 0.01
 LARGEST_P = 0.01
@@ -33,7 +33,7 @@ class Drift:
     """Two-sided, for no trend."""
 
 
-def find_drift(records: Sequence[GenerationRecord]) -> Drift | None:
+def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     """The trend, where it is more than 1 % over the whole time and no chance (p < 0.01); None otherwise.
 
     A straight line through the logarithms of the medians over time, with a level of its own for every variant and

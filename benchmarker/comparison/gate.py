@@ -11,26 +11,65 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from benchmarker.comparison.comparable import (
-    FORM,
-    Circumstance,
-    between_prompts,
+    between_inputs,
     between_records,
+    check_workload,
     circumstances,
     form_of,
     refusal,
 )
-from benchmarker.comparison.rows import Results, Row
+from benchmarker.comparison.comparing import Circumstance, comparing_of
+from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.stats import MIN_ROUNDS, unpaired_ratio, verdicts
-from benchmarker.report.gate import Change, Gate, Limit, gate_to_markdown, gate_to_rows
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.core.stats import MIN_ROUNDS, Ratio, unpaired_ratio, verdicts
+from benchmarker.schema.record import RunRecord
 
-__all__ = ["Change", "Gate", "Limit", "check", "gate_to_markdown", "gate_to_rows", "parse_limit"]
+MUST_BE_EQUAL = ("device", "device kind")
+"""And what the workload says, such as the model. Anything else may be the very change that is looked at, and is named
+beside the table."""
 
-MUST_BE_EQUAL = ("device", "device kind", "model", "model shapes (config_sha256)", "load_format")
-"""Anything else may be the very change that is looked at, and is named beside the table."""
+
+@dataclass(frozen=True)
+class Limit:
+    """How much slower is too slow."""
+
+    text: str
+    fraction: float
+    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One variant in one cell, before and after."""
+
+    variant: str
+    cell: CellKey | None
+    before: Row
+    after: Row | None
+    """None where the second sweep has no such row."""
+    ratio: Ratio | None
+    """Speed after over speed before: below 1 is slower."""
+    verdict: str | None
+    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
+    is_failed: bool
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The answer, with every cell it rests on."""
+
+    limit: Limit
+    changes: tuple[Change, ...]
+    changed: tuple[str, ...]
+    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether any cell is."""
+        return any(change.is_failed for change in self.changes)
 
 
 def parse_limit(text: str) -> Limit:
@@ -66,27 +105,28 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     return Gate(allowed, changes, (*changed, *unread))
 
 
-def _what_changed(
-    before: Sequence[GenerationRecord], after: Sequence[GenerationRecord], *, force: bool
-) -> tuple[str, ...]:
+def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
+    check_workload([*before, *after])
+    workload = before[0].workload
+    must_be_equal = (*MUST_BE_EQUAL, *comparing_of(workload).must_be_equal)
     differences = between_records([*before, *after])
-    forbidden = [one for one in differences if one.field in MUST_BE_EQUAL] + between_prompts([*before, *after])
+    forbidden = [one for one in differences if one.field in must_be_equal] + between_inputs([*before, *after])
     if forbidden and not force:
         raise ResultsError(refusal(forbidden))
-    fields = {**circumstances(), "commit": lambda one: one.environment.commit}
+    fields = {**circumstances(workload), "commit": lambda one: one.environment.commit}
     sides = {field: (_values(before, of), _values(after, of)) for field, of in fields.items()}
     was, now = _forms(before), _forms(after)
     for name in sorted(was.keys() & now.keys()):
-        for field, old, new in zip(FORM, was[name], now[name], strict=True):
-            sides[f"{field} of {name}"] = old, new
+        for field, old in was[name].items():
+            sides[f"{field} of {name}"] = old, now[name][field]
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
 
 
-def _forms(records: Sequence[GenerationRecord]) -> dict[str, tuple[str, ...]]:
+def _forms(records: Sequence[RunRecord]) -> dict[str, dict[str, str]]:
     return {record.variant.name: form_of(record) for record in records}
 
 
-def _values(records: Sequence[GenerationRecord], of: Circumstance) -> str:
+def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
     return " or ".join(sorted({of(record) or "unknown" for record in records}))
 
 

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.comparison.rows import Row
+from benchmarker.comparison.comparing import comparing_of
+from benchmarker.comparison.rows import RowT
 from benchmarker.core.stats import SAME_WITHIN
 
 
-def front(rows: Sequence[Row]) -> list[Row]:
+def front(rows: Sequence[RowT]) -> list[RowT]:
     """The rows that no other row beats: as good in everything that is known, and better in something.
 
     Speed and peak memory must be known. They count in levels of two per cent, the first from the best value, so that
-    hardly less memory is worth no slowness; at the edge of a level less can decide. Divergence from the baseline counts
-    where every row has one; the baseline's own is none. Judged by the measured values: the intervals say how sure they
-    are.
+    hardly less memory is worth no slowness; at the edge of a level less can decide. What else a variant costs, such as
+    divergence from the baseline, counts where every row has it; the baseline's own is none. Judged by the measured
+    values: the intervals say how sure they are.
 
     Args:
         rows: Of one cell.
     """
     able = [row for row in rows if row.rate and row.peak_memory_bytes is not None]
-    with_quality = all(row.is_baseline or row.kl_divergence is not None for row in able)
-    times = _levels([1 / row.rate.value for row in able if row.rate])
+    losses = [0.0 if row.is_baseline else comparing_of(row.workload).loss(row) for row in able]
+    times = _levels([1 / row.speed for row in able])
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
-    divergences = [(row.kl_divergence or 0.0) if with_quality and not row.is_baseline else 0.0 for row in able]
+    divergences = [loss or 0.0 for loss in losses] if None not in losses else [0.0] * len(able)
     costs = list(zip(times, peaks, divergences, strict=True))
     return [row for row, own in zip(able, costs, strict=True) if not any(_beats(other, own) for other in costs)]
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarker.comparison.budget import METRICS, Limit, parse_budget
-from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.budget import Limit, parse_budget
+from benchmarker.comparison.rows import CellKey, Results, Row, headline
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.stats import Estimate, Ratio, Verdict, against_each
-from benchmarker.report.sheets import headline
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close` is an interval with the limit inside, `untested` a time of too few rounds for an interval, and `unknown` a
@@ -97,7 +96,7 @@ def recommend(results: Results, budget: str) -> Recommendation:
         SpecError: The budget cannot be read.
         ResultsError: The records differ in device or model, or none was measured.
     """
-    limits = parse_budget(budget)
+    limits = parse_budget(budget, results.workload)
     if results.differences:
         raise ResultsError(
             f"--budget: nothing is recommended from records that were compared by force; {results.differences[0]}"
@@ -151,11 +150,11 @@ def _smallest(fastest: Candidate, same: Sequence[Candidate]) -> Candidate:
 
 
 def _rate(candidate: Candidate) -> float:
-    return candidate.row.rate.value if candidate.row.rate else 0.0
+    return candidate.row.speed
 
 
 def _check(limit: Limit, row: Row) -> Check:
-    measured = METRICS[limit.metric].of(row)
+    measured = limit.what.of(row)
     if measured is None:
         return Check(limit, "unknown", None)
     if not isinstance(measured, Estimate):

@@ -1,12 +1,13 @@
 """The numbers of a table, computed a second time: from the records as plain values, with numpy and scipy.stats.
 
-It shares no code with what makes the tables, so that a mistake there does not confirm itself here.
+It shares no code with what makes the tables but a workload's declared formulas, so that a mistake there does not
+confirm itself here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,169 +15,96 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-Raw = dict[str, Any]
-"""One record as its file says it, with null where the file lacks a field."""
+from benchmarker.schema.workload import Metric
+
 Numbers = dict[str, float | None]
-"""By the names of `to_row`."""
+"""By the names that a mismatch has."""
 Round = tuple[str, int]
 """Of which sweep, and which."""
 
 
-def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> dict[Round, float]:
-    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several.
+class Raw(dict[str, Any]):
+    """A part of a record as its file says it: a key is an attribute too, and None where the file lacks it. A declared
+    formula is given these, and so reads fields alone."""
 
-    Args:
-        shape: Batch size, prompt tokens, new tokens, which of the cells of that shape, and its depth.
-    """
-    found: dict[Round, list[float]] = defaultdict(list)
-    for record in records:
-        values = [one[field] for one in _samples(record, shape) if one[field] is not None]
-        if values:
-            found[_round(record)].append(float(np.median(values)))
-    return {number: float(np.exp(np.mean(np.log(found[number])))) for number in sorted(found)}
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__({name: _raw(value) for name, value in content.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
 
 
-def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """What a row says apart from its speed-up."""
-    batch_size, _, new_tokens, *_ = shape
-    times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
-    latency_s, ttft_s, tpot_s = map(_centre, times.values())
-    loads = [record["load"] for record in records if record["load"]]
-    peaks = [_peak(cell) for record in records if (cell := _cell(record, shape)) and cell["samples"]]
-    setups = [record["engine"]["setup_s"] for record in records if record["engine"]]
-    setups = [setup_s for setup_s in setups if setup_s is not None]
-    return {
-        "latency_s": latency_s,
-        "ttft_s": ttft_s,
-        "tpot_s": tpot_s,
-        "tokens_per_s": None if latency_s is None else new_tokens * batch_size / latency_s,
-        "decode_tokens_per_s": None if tpot_s is None else batch_size / tpot_s,
+def _raw(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Raw(value)
+    return [_raw(item) for item in value] if isinstance(value, list) else value
+
+
+_COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
+    "median": lambda values: float(np.median(values)),
+    "max": lambda values: float(np.max(values)),
+    "geometric_mean": lambda values: float(stats.gmean(values)),
+}
+Cells = Sequence[tuple[Raw, Raw]]
+"""Records with the cell that is looked at, of those that measured it."""
+
+
+def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
+    """What a row says of every workload's cell, apart from its speed-up."""
+    latencies_s = by_round(cells, lambda _, sample: sample.latency_s)
+    peaks = [_peak(cell) for _, cell in cells]
+    numbers = {
+        **_with_spread("latency_s", cells, lambda _, sample: sample.latency_s),
         "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
-        "weight_bytes": max((load["weight_bytes"] for load in loads), default=None),
-        "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
-        "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
-        "setup_s": float(np.median(setups)) if setups else None,
-        **_setup_of(records),
-        "kernels_per_token": _kernels_of(records, shape),
-        **_limits_of(records, shape),
-        **_energy_of(records, shape),
-        "rounds": len(times_by_round(records, shape, "latency_s")),
-        "runs": sum(len(_samples(record, shape)) for record in records),
+        "rounds": len(latencies_s),
+        "runs": sum(len(cell.samples) for _, cell in cells),
     }
+    for metric in metrics:
+        numbers |= _metric(metric, cells, latencies_s)
+    return numbers
 
 
-def _setup_of(records: Sequence[Raw]) -> Numbers:
-    """Setting up with the compiler's cache empty and filled."""
-    facts = [record["engine"] for record in records if record["engine"]]
-    found: Numbers = {}
-    for state in ("cold", "warm"):
-        times = [one["setup_s"] for one in facts if one.get("setup_cache") == state and one["setup_s"] is not None]
-        found[f"setup_{state}_s"] = float(np.median(times)) if times else None
-    return found
+def _metric(metric: Metric, cells: Cells, latencies_s: Mapping[Round, float]) -> Numbers:
+    """A declared metric by its own formula."""
+    if metric.of_cell:
+        facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
+        combine = _COMBINE[metric.combine]
+        return {metric.name: combine(facts) if facts else None}
+    if metric.of_latency is None:
+        return _with_spread(metric.name, cells, metric.of_repeat)
+    cell = cells[0][1]
+    rates = {number: metric.of_latency(cell, latency_s) for number, latency_s in latencies_s.items()}
+    repeats = [metric.of_latency(cell, sample.latency_s) for _, other in cells for sample in other.samples]
+    return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
 
 
-def _kernels_of(records: Sequence[Raw], shape: Sequence[int]) -> float | None:
-    """What a step launches at that shape: counted at the last good cell; of the others their graphs say it, and in old
-    records the runtime, of the very last cell."""
-    known: list[float] = []
-    for record in records:
-        cell, facts = _cell(record, shape), record["engine"] or {}
-        if not cell or not cell["samples"]:
-            continue
-        good = [one for one in record["cells"] if one["status"] == "ok"]
-        said = [
-            facts.get("kernels_per_token") if cell is good[-1] else None,
-            (cell.get("step") or {}).get("graph_kernels"),
-            facts.get("graph_kernels") if cell is record["cells"][-1] and not cell.get("step") else None,
-        ]
-        known += [count for count in said if count][:1]
-    return float(np.median(known)) if known else None
+def _with_spread(name: str, cells: Cells, of: Callable[[Any, Any], float | None]) -> Numbers:
+    return _named(name, by_round(cells, of), [of(cell, sample) for _, cell in cells for sample in cell.samples])
 
 
-def _energy_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """Joules from the counted windows; the formulas are in docs/energy.md."""
-    batch_size, _, new_tokens, *_ = shape
-    by_round: dict[Round, list[float]] = defaultdict(list)
-    net, decode, prompts = [], [], []
-    for record in records:
-        energy = (_cell(record, shape) or {}).get("energy")
-        if not energy:
-            continue
-        whole_j, whole_s = _a_generation(energy["generation"])
-        by_round[_round(record)].append(whole_j / (new_tokens * batch_size))
-        if energy["idle_power_w"]:
-            net.append((whole_j - energy["idle_power_w"] * whole_s) / (new_tokens * batch_size))
-        if energy["prefill"]:
-            prompt_j, _ = _a_generation(energy["prefill"])
-            prompts.append(prompt_j / batch_size)
-            if new_tokens > 1:
-                decode.append((whole_j - prompt_j) / ((new_tokens - 1) * batch_size))
-    rounds = {number: float(np.exp(np.mean(np.log(values)))) for number, values in by_round.items()}
-    means = {"net_per_token_j": net, "decode_per_token_j": decode, "prefill_j": prompts}
-    return {
-        "energy_per_token_j": _centre(rounds),
-        **{f"energy_{name}": float(np.mean(values)) if values else None for name, values in means.items()},
-    }
+def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
+    """A number with its interval and deviation."""
+    if not rounds:
+        return {f"{name}{part}": None for part in ("", " low", " high", " deviation")}
+    values = [value for value in repeats if value is not None]
+    return {name: centre(rounds), **spread(name, list(rounds.values()), values)}
 
 
-def _a_generation(windows: Sequence[Raw]) -> tuple[float, float]:
-    """Joules and seconds of one, from the totals of the windows."""
-    joules, seconds, generations = (
-        sum(one[field] for one in windows) for field in ("energy_j", "seconds", "generations")
-    )
-    return joules / generations, seconds / generations
+def by_round(cells: Cells, of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
+    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
+    medians: dict[Round, list[float]] = defaultdict(list)
+    for record, cell in cells:
+        values = [value for sample in cell.samples if (value := of(cell, sample)) is not None]
+        if values:
+            medians[record.sweep or "", record.round].append(float(np.median(values)))
+    return {number: float(np.exp(np.mean(np.log(medians[number])))) for number in sorted(medians)}
 
 
-def _limits_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """Floor, MBU and prefill MFU from their definitions: one of each from every process, and their geometric mean."""
-    found: dict[str, list[float]] = {"floor_s": [], "mbu": [], "prefill_mfu": []}
-    for record in records:
-        cell, limits = _cell(record, shape), record.get("limits")
-        demand = cell.get("demand") if cell and cell["samples"] else None
-        if cell is None or not limits or not demand:
-            continue
-        read = demand["weight_bytes"] + demand["kv_bytes"]
-        bandwidth = max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
-        rate = limits["matmul_flops_per_s"]
-        found["floor_s"].append(max(read / bandwidth, demand["decode_flops"] / rate))
-        tpots = [one["tpot_s"] for one in cell["samples"] if one["tpot_s"] is not None]
-        ttfts = [one["ttft_s"] for one in cell["samples"] if one["ttft_s"] is not None]
-        if tpots:
-            found["mbu"].append(read / bandwidth / float(np.median(tpots)))
-        if ttfts:
-            found["prefill_mfu"].append(demand["prefill_flops"] / rate / float(np.median(ttfts)))
-    return {name: float(np.exp(np.mean(np.log(values)))) if values else None for name, values in found.items()}
-
-
-def spreads_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """The interval and the deviation beside each time and rate, None where there is none."""
-    tokens = shape[0] * shape[2]
-    found: Numbers = {}
-    for field in ("latency_s", "ttft_s", "tpot_s"):
-        by_round = list(times_by_round(records, shape, field).values())
-        repeats = [one[field] for record in records for one in _samples(record, shape) if one[field] is not None]
-        found |= _spread(field, by_round, repeats)
-        if field == "latency_s":
-            rates = [tokens / latency_s for latency_s in by_round]
-            found |= _spread("tokens_per_s", rates, [tokens / latency_s for latency_s in repeats])
-    return found
-
-
-def quality_of(windows: Sequence[Raw]) -> Numbers:
-    """What can be told from the windows' means alone; the percentiles cannot."""
-    of = {name: np.array([window[name] for window in windows]) for name in windows[0]}
-    change = of["nats"] - of["baseline_nats"]
-    many = len(windows) > 1
-    return {
-        "perplexity": float(np.exp(np.mean(of["nats"]))),
-        "baseline_perplexity": float(np.exp(np.mean(of["baseline_nats"]))),
-        "against.ln_ratio": float(np.mean(change)),
-        "against.ln_ratio_error": float(stats.sem(change)) if many else None,
-        "against.kl_mean": float(np.mean(of["kl"])),
-        "against.kl_mean_error": float(stats.sem(of["kl"])) if many else None,
-        "against.same_top": float(np.mean(of["same_top"])),
-        "against.probability_rms": float(np.sqrt(np.mean(of["squared_change"]))),
-    }
+def _peak(cell: Raw) -> float | None:
+    """From the repeats where they say; on CPU they do not, and the cell does."""
+    peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
+    resident: float | None = cell.memory.peak_resident_bytes
+    return max(peaks) + (cell.memory.graph_pool_bytes or 0) if peaks else resident
 
 
 def ratio(
@@ -261,12 +189,9 @@ def _noncentrality(freedom: float, tests: int) -> float:
     return float(brentq(missed, critical, 2 * critical + 2, xtol=1e-12))
 
 
-def _round(record: Raw) -> Round:
-    return record.get("sweep") or "", record["round"]
-
-
-def _spread(field: str, by_round: Sequence[float], repeats: Sequence[float]) -> Numbers:
-    logs = np.log(by_round)
+def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Numbers:
+    """The interval and the deviation beside a number, None where there is none."""
+    logs = np.log(rounds)
     low = high = None
     if len(logs) >= 3:
         half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
@@ -275,31 +200,6 @@ def _spread(field: str, by_round: Sequence[float], repeats: Sequence[float]) -> 
     return {f"{field} low": low, f"{field} high": high, f"{field} deviation": deviation}
 
 
-def _centre(by_round: dict[Round, float]) -> float | None:
-    return float(np.exp(np.mean(np.log(list(by_round.values()))))) if by_round else None
-
-
-def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
-    """The measured cell of that shape."""
-    batch_size, prompt_tokens, new_tokens, which, depth = shape
-    same = [
-        cell
-        for cell in record["cells"]
-        if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
-        and cell.get("depth", 0) == depth
-    ]
-    told = [cell.get("text") for cell in same]
-    numbers = [at if text is None else text for at, text in enumerate(told)]
-    return next((cell for at, cell in zip(numbers, same, strict=True) if at == which and cell["status"] == "ok"), None)
-
-
-def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
-    cell = _cell(record, shape)
-    return list(cell["samples"]) if cell else []
-
-
-def _peak(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell does."""
-    peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
-    resident: float | None = cell["memory"]["peak_resident_bytes"]
-    return max(peaks) + (cell["memory"].get("graph_pool_bytes") or 0) if peaks else resident
+def centre(rounds: Mapping[Round, float]) -> float | None:
+    """The geometric mean of the rounds."""
+    return float(np.exp(np.mean(np.log(list(rounds.values()))))) if rounds else None

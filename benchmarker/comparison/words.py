@@ -10,11 +10,7 @@ from benchmarker.core.tables import escaped
 
 def cell_words(key: CellKey | None) -> str:
     """`prompt 26, 100 new tokens, batch 1`."""
-    if key is None:
-        return "every cell"
-    text = f", text {key.text + 1}" if key.text else ""
-    depth = f", depth {key.depth}" if key.depth else ""
-    return f"prompt {key.prompt_tokens}, {key.new_tokens} new tokens, batch {key.batch_size}{depth}{text}"
+    return "every cell" if key is None else key.words
 
 
 def listed(names: Iterable[str]) -> str:

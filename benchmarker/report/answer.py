@@ -14,6 +14,7 @@ from benchmarker.core.numbers import decimal, percent, times
 from benchmarker.core.stats import SAME_WITHIN, against_each
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib
+from benchmarker.report.presentation import presentation_of
 
 
 def answer(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -26,7 +27,8 @@ def answer(rows: Sequence[Row]) -> tuple[str, ...]:
     if not able:
         return ()
     if len(able) == 1:
-        return (f"{_name(able[0])} made {_rate(able[0])} at {cell_words(able[0].cell)}.",)
+        made = presentation_of(able[0].workload).made
+        return (f"{_name(able[0])} {made} {_rate(able[0])} at {cell_words(able[0].cell)}.",)
     return tuple(filter(None, (_fastest(able), _smallest(able), _choice(able))))
 
 
@@ -79,7 +81,7 @@ def _smallest(able: Sequence[Row]) -> str:
 
 
 def _speed(row: Row) -> float:
-    return row.rate.value if row.rate else 0.0
+    return row.speed
 
 
 def _peak(row: Row) -> int:
@@ -110,4 +112,4 @@ def _name(row: Row) -> str:
 
 def _rate(row: Row) -> str:
     assert row.rate
-    return f"{decimal(row.rate.value)} tok/s"
+    return f"{decimal(row.rate.value * row.headline.scale)} {row.headline.shown_unit}"

@@ -15,9 +15,7 @@ def caption(results: Results) -> str:
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
-    return " ".join(
-        [*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results), *_energy(rows)]
-    )
+    return " ".join([*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results)])
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -42,7 +40,7 @@ def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
     others = [row for row in rows if row.ratio and not row.is_baseline]
     if baseline is None or not others:
         return []
-    said = [f"Speed-up is in tok/s against {escaped(baseline)}."]
+    said = [f"Speed-up is in {rows[0].headline.shown_unit} against {escaped(baseline)}."]
     untested = [row for row in others if row.verdict == "not tested"]
     if untested:
         fewest = min(row.ratio.rounds for row in untested if row.ratio)
@@ -77,12 +75,3 @@ def _peak(results: Results) -> list[str]:
         return ["Peak is the resident memory of the process."]
     where = " on a GPU, and the resident memory of the process on CPU" if "cpu" in kinds else ""
     return [f"Peak is the live tensors as torch's allocator counts them{where}."]
-
-
-def _energy(rows: Sequence[Row]) -> list[str]:
-    if not any(row.energy for row in rows):
-        return []
-    return [
-        "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
-        "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
-    ]

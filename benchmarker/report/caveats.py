@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from benchmarker.comparison.aggregate import keys_of
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
-from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.core.words import duration_words, plural
-from benchmarker.report.limits import impossible
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.record import Flag
+from benchmarker.schema.record import Flag, RunRecord
 from benchmarker.schema.status_words import status_words
-from benchmarker.workloads.generation.record import GenerationRecord
 
 FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups still differed by more than 2 %",
@@ -28,6 +24,7 @@ FLAGS: dict[Flag, str] = {
     "imported": "read from a log, which holds less than a record",
 }
 
+RecordT = TypeVar("RecordT", bound=RunRecord)
 REASON_LENGTH = 300
 UUID_LENGTH = 12
 COMMIT_LENGTH = 7
@@ -35,65 +32,40 @@ CLOCKS_WITHIN = 1.03
 """Variants whose clocks differ by more are shown with them."""
 
 
-def caveats(records: Sequence[GenerationRecord], rows: Sequence[Row]) -> tuple[str, ...]:
+def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
     """What a reader should know before believing the table, most important first."""
     return (
-        *impossible(rows),
-        *_dummy(rows),
-        *_types(records),
-        *_cards(records),
-        *_commits(records),
-        *_sweeps(records),
-        *_tuned_once(records),
-        *_other_texts(records),
-        *_failed(rows),
-        *_unfinished(records),
-        *_unjudged(records),
-        *_clocks(rows),
-        *_drifted(records),
-        *_flagged(rows),
-        *_no_energy(records),
-        *_notes(records),
+        *origins(records),
+        *failed(rows),
+        *unfinished(records),
+        *conditions(records, rows),
     )
 
 
-def _dummy(rows: Sequence[Row]) -> list[str]:
-    dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
-    if not dummies:
-        return []
-    which = "" if all(row.dummy_weights for row in rows) else f" in {_names(dummies)}"
-    return [
-        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
-        "the weights' values."
-    ]
+def origins(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Which boards, versions and sweeps the records are from, where there are several."""
+    return *_cards(records), *_commits(records), *_sweeps(records)
 
 
-def _types(records: Sequence[GenerationRecord]) -> list[str]:
-    """Variants may differ in the type of what is not quantized, and that is a difference to know."""
-    names = _variants_by(records, lambda record: record.model.dtype)
-    if len(names) < 2:
-        return []
-    return [
-        "Not all variants compute in the same type: "
-        + "; ".join(f"{escaped(dtype)}: {_names(variants)}" for dtype, variants in names.items())
-        + "."
-    ]
+def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
+    """How the machine was meanwhile, and what marks a cell."""
+    return *_clocks(rows), *_drifted(records), *_flagged(rows), *_no_energy(records)
 
 
-def _cards(records: Sequence[GenerationRecord]) -> list[str]:
+def _cards(records: Sequence[RunRecord]) -> list[str]:
     """Two boards of one name are not the same board."""
     return _who_ran_what(
         "boards, which are not quite alike",
-        _variants_by(records, lambda record: record.environment.device.uuid),
+        variants_by(records, lambda record: record.environment.device.uuid),
         letters=UUID_LENGTH,
     )
 
 
-def _commits(records: Sequence[GenerationRecord]) -> list[str]:
+def _commits(records: Sequence[RunRecord]) -> list[str]:
     """Another version of what measures is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
-        _variants_by(records, lambda record: record.environment.commit),
+        variants_by(records, lambda record: record.environment.commit),
         letters=COMMIT_LENGTH,
     )
 
@@ -102,11 +74,11 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
     """Where there are several: each by its first letters, and the variants that it ran."""
     if len(variants) < 2:
         return []
-    each = (f"{escaped(one[:letters])} ran {_names(names)}" for one, names in variants.items())
+    each = (f"{escaped(one[:letters])} ran {names(members)}" for one, members in variants.items())
     return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
-def _sweeps(records: Sequence[GenerationRecord]) -> list[str]:
+def _sweeps(records: Sequence[RunRecord]) -> list[str]:
     """Of other hours, and maybe of another machine of the same name."""
     begun: dict[str, set[str]] = {}
     for record in records:
@@ -115,65 +87,24 @@ def _sweeps(records: Sequence[GenerationRecord]) -> list[str]:
     if not taken:
         return []
     of = sorted({sweep for name in taken for sweep in begun[name]})
-    return [f"{_names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
+    return [f"{names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
 
 
-def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
-    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
-    rounds does not hold what another compilation would have kept."""
-    caches: dict[str, list[str]] = {}
-    for record in records:
-        # Where a layer is compiled for all, it is captured too: that is on a GPU.
-        if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
-            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
-    once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
-    if not once:
-        return []
-    return [
-        f"{_names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
-        "out faster or slower by more than the interval."
-    ]
-
-
-def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
-    """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
-    form's arithmetic is not the same each time."""
-    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
-    lines: dict[str, str] = {}
-    for record in sorted(records, key=lambda each: each.moment):
-        name = record.variant.name
-        for key, cell in zip(keys_of(record), record.cells, strict=True):
-            # Single runs were made at any time, with anything.
-            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
-                continue
-            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
-            if first != cell.first_tokens:
-                pairs = zip(first, cell.first_tokens, strict=False)
-                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
-                lines.setdefault(
-                    name,
-                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
-                    f"first round, from token {same + 1} on.",
-                )
-    return list(lines.values())
-
-
-def _variants_by(
-    records: Sequence[GenerationRecord], of: Callable[[GenerationRecord], str | None]
-) -> dict[str, list[str]]:
+def variants_by(records: Sequence[RecordT], of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
     """The variants that have each value, once each; a record that has none is left out."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
         if value := of(record):
             found.setdefault(value, {})[record.variant.name] = None
-    return {value: list(names) for value, names in found.items()}
+    return {value: list(variants) for value, variants in found.items()}
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(escaped, names))
+def names(variants: Iterable[str]) -> str:
+    """Names in a sentence."""
+    return ", ".join(map(escaped, variants))
 
 
-def _failed(rows: Sequence[Row]) -> list[str]:
+def failed(rows: Sequence[Row]) -> list[str]:
     """One line for each reason, with all the rows that have it; then the rounds that were left out."""
     where: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -183,7 +114,7 @@ def _failed(rows: Sequence[Row]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for (variant, status, reason), found in where.items():
         alike.setdefault(f"{_where(found)}: {_why(status, reason)}", []).append(variant)
-    lines = [f"{_names(variants)}{said}" for said, variants in alike.items()]
+    lines = [f"{names(variants)}{said}" for said, variants in alike.items()]
     lost = [(row, failure) for row in rows for failure in row.failures]
     return lines + [
         f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} "
@@ -205,7 +136,8 @@ def _where(rows: Sequence[Row]) -> str:
     return f" at {cell_words(cells[0])}" if len(cells) == 1 else f" in {len(cells)} cells"
 
 
-def _unfinished(records: Sequence[GenerationRecord]) -> list[str]:
+def unfinished(records: Sequence[RunRecord]) -> list[str]:
+    """Runs that ended early."""
     words = {
         "running": "has not finished, or its process died: what it saved so far is used",
         "interrupted": "was interrupted: the cells it finished are used",
@@ -216,22 +148,6 @@ def _unfinished(records: Sequence[GenerationRecord]) -> list[str]:
         f"the run {words[record.status]}."
         for record in records
         if record.status in words
-    ]
-
-
-def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
-    found = {("quality", record.variant.name) for record in records if record.quality}
-    found |= {("tasks", record.variant.name) for record in records if record.tasks}
-    missing = [
-        (what, record.variant.name, why.reason)
-        for record in records
-        for what, why in (("quality", record.no_quality), ("tasks", record.no_tasks))
-        if why
-    ]
-    return [
-        f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
-        for what, name, reason in missing
-        if (what, name) not in found
     ]
 
 
@@ -250,7 +166,7 @@ def _clocks(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _drifted(records: Sequence[GenerationRecord]) -> list[str]:
+def _drifted(records: Sequence[RunRecord]) -> list[str]:
     drift = find_drift(records)
     if drift is None:
         return []
@@ -280,22 +196,10 @@ def _marked(rows: Sequence[Row]) -> str:
     return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
 
 
-def _no_energy(records: Sequence[GenerationRecord]) -> list[str]:
+def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     """Once for each reason: it is most often the machine's, not the variant's."""
-    reasons = _variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
+    reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     return [
-        f"{_names(names)}: no energy: {escaped(reason, longest=REASON_LENGTH)}." for reason, names in reasons.items()
+        f"{names(variants)}: no energy: {escaped(reason, longest=REASON_LENGTH)}."
+        for reason, variants in reasons.items()
     ]
-
-
-def kernel_notes(engine: EngineFacts) -> list[str]:
-    """What of a decode step was not a library's own kernel: no other program runs it so."""
-    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
-    return ["; ".join(ours)] if ours else []
-
-
-def _notes(records: Sequence[GenerationRecord]) -> list[str]:
-    notes = [(record, note) for record in records if record.load for note in record.load.notes]
-    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
-    lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
-    return list(dict.fromkeys(lines))

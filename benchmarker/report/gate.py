@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.gate import Change, Gate
+from benchmarker.comparison.rows import Row
 from benchmarker.core.numbers import percent, times, with_spread
-from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN, Ratio
+from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
-from benchmarker.report.columns import cell_columns
+from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.status_words import status_words
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How much slower is too slow."""
-
-    text: str
-    fraction: float
-    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One variant in one cell, before and after."""
-
-    variant: str
-    cell: CellKey | None
-    before: Row
-    after: Row | None
-    """None where the second sweep has no such row."""
-    ratio: Ratio | None
-    """Speed after over speed before: below 1 is slower."""
-    verdict: str | None
-    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
-    is_failed: bool
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The answer, with every cell it rests on."""
-
-    limit: Limit
-    changes: tuple[Change, ...]
-    changed: tuple[str, ...]
-    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether any cell is."""
-        return any(change.is_failed for change in self.changes)
-
-    def _repr_markdown_(self) -> str:
-        return gate_to_markdown(self)
 
 
 def gate_to_markdown(gate: Gate) -> str:
@@ -72,7 +29,7 @@ def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
     return [
         {
             "variant": change.variant,
-            **(asdict(change.cell) if change.cell else {}),
+            **(dict(change.cell.pairs) if change.cell else {}),
             "before_latency_s": change.before.latency.value if change.before.latency else None,
             "after_latency_s": change.after.latency.value if change.after and change.after.latency else None,
             "ratio": change.ratio.value if change.ratio else None,
@@ -95,20 +52,25 @@ def _headline(gate: Gate) -> str:
 
 
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
+    metric = changes[0].before.headline
     return [
-        *cell_columns(changes),
+        *presentation_of(changes[0].before.workload).cell(changes),
         Column("variant", lambda change: escaped(change.variant), "left"),
-        Column("before tok/s", lambda change: with_spread(change.before.rate)),
-        Column("after tok/s", _after),
+        Column(f"before {metric.shown_unit}", lambda change: _rate(change.before)),
+        Column(f"after {metric.shown_unit}", _after),
         Column("after / before", _ratio),
         Column("gate", _gate, "left"),
     ]
 
 
+def _rate(row: Row) -> str:
+    return with_spread(row.rate, scale=row.headline.scale)
+
+
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    shown = with_spread(change.after.rate) if change.after.rate else status_words(change.after.status)
+    shown = _rate(change.after) if change.after.rate else status_words(change.after.status)
     lost = dict.fromkeys(status_words(one.status) for one in change.after.failures if not one.is_repeated)
     return f"{shown} ({', '.join(lost)} in others)" if change.after.rate and lost else shown
 

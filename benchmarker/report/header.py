@@ -3,58 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib, seconds
 from benchmarker.core.words import plural
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
+RecordT = TypeVar("RecordT", bound=RunRecord)
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
 """Named in the header; the record holds more."""
 
 
-def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """What was measured, on what, with what, and how."""
-    models = _each(records, lambda one: one.model.id)
-    revisions = _each(records, lambda one: (one.model.revision or "")[:12])
-    types = _each(records, lambda one: one.model.dtype)
-    dummies = [one.model.load_format == "dummy" for one in records]
-    weights = "dummy weights" if all(dummies) else "some dummy weights" if any(dummies) else ""
-    devices = _each(records, lambda one: one.environment.device.name)
-    programs = _each(records, lambda one: f"benchmarker {one.benchmarker}")
-    drivers = _each(records, _platform)
+    return f"workload: {escaped(records[0].workload)}", *machine_lines(records)
+
+
+def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """On what, with what, and how."""
+    devices = each(records, lambda record: record.environment.device.name)
+    programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
+    drivers = each(records, _platform)
     return (
-        f"model: {models}{_in_brackets(types, revisions and f'revision {revisions}', weights)}",
-        f"device: {devices}{_in_brackets(drivers)}",
+        f"device: {devices}{in_brackets(drivers)}",
         f"versions: {'; '.join(filter(None, (programs, _packages(records))))}",
         f"measured: {_procedure(records)}",
     )
 
 
-def load_words(record: GenerationRecord) -> tuple[str, ...]:
-    """What loading made, in one line."""
-    load = record.load
-    if load is None:
-        return ()
-    tied = "tied to the embedding" if load.lm_head_tied else "not tied"
-    return (
-        f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
-        f"{100 * load.quantized_fraction:.0f} % of the parameters quantized, "
-        f"lm_head {escaped(load.lm_head_dtype)} {tied}",
-        f"load: {seconds(load.load_s)}",
-    )
-
-
-def _each(records: Sequence[GenerationRecord], of: Callable[[GenerationRecord], str]) -> str:
+def each(records: Sequence[RecordT], of: Callable[[RecordT], str]) -> str:
+    """The values that the records have, each once."""
     return ", ".join(escaped(value) for value in dict.fromkeys(map(of, records)) if value)
 
 
-def _in_brackets(*parts: str) -> str:
+def in_brackets(*parts: str) -> str:
+    """What there is of these, behind a name."""
     said = ", ".join(filter(None, parts))
     return f" ({said})" if said else ""
 
 
-def _platform(record: GenerationRecord) -> str:
+def _platform(record: RunRecord) -> str:
     device = record.environment.device
     if device.kind == "cpu":
         return plural(record.environment.threads, "thread", "threads") if record.environment.threads else ""
@@ -62,7 +50,7 @@ def _platform(record: GenerationRecord) -> str:
     return ", ".join(filter(None, (runtime, f"driver {device.driver}" if device.driver else "")))
 
 
-def _packages(records: Sequence[GenerationRecord]) -> str:
+def _packages(records: Sequence[RunRecord]) -> str:
     versions: dict[str, dict[str, None]] = {}
     for record in records:
         for name in PACKAGES:
@@ -71,15 +59,15 @@ def _packages(records: Sequence[GenerationRecord]) -> str:
     return ", ".join(f"{escaped(name)} {escaped(' or '.join(found))}" for name, found in versions.items())
 
 
-def _procedure(records: Sequence[GenerationRecord]) -> str:
+def _procedure(records: Sequence[RunRecord]) -> str:
     processes: dict[str, int] = {}
     for record in records:
         processes[record.variant.name] = processes.get(record.variant.name, 0) + 1
-    runs = _each(records, lambda one: str(one.procedure.get("runs", "")))
-    warmup = _each(records, lambda one: str(one.procedure.get("warmup", "")))
+    runs = each(records, lambda one: str(one.procedure.get("runs", "")))
+    warmup = each(records, lambda one: str(one.procedure.get("warmup", "")))
     counts = sorted(set(processes.values()))
     many = f"{counts[0]} to {counts[-1]} processes" if len(counts) > 1 else plural(counts[0], "process", "processes")
-    each = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
+    repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
     days = sorted({record.started_at[:10] for record in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{many} a variant{each}, {escaped(when)}"
+    return f"{many} a variant{repeats}, {escaped(when)}"

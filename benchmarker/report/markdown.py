@@ -8,35 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarker.comparison.aggregate import keys_of, make_row
-from benchmarker.comparison.rows import CellKey, Context, Results, with_bound
-from benchmarker.core.tables import bullets, escaped, table
-from benchmarker.report.captions import caption
-from benchmarker.report.caveats import caveats
-from benchmarker.report.columns import Columns, bound, cell_columns, memory, timing
-from benchmarker.report.header import header, load_words
-from benchmarker.report.limits import batch_words, limit_caption, limit_table
-from benchmarker.report.quality import quality_caption, text_line
-from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
-from benchmarker.report.tasks import answers, task_caption
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.comparison.aggregate import make_row
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey, Context, Results, headline_rows, with_bound
+from benchmarker.core.tables import bullets, table
+from benchmarker.report.columns import bound, memory
+from benchmarker.report.presentation import Sheet, presentation_of
+from benchmarker.report.sheets import forced, left_out, sheets
+from benchmarker.schema.record import RunRecord
 
 
 def to_markdown(results: Results) -> str:
     """A whole comparison: what was measured, the tables, how to read them, and the caveats."""
-    rows, chosen = results.rows, headline_rows(results.rows)
+    rows, chosen, shown = results.rows, headline_rows(results.rows), presentation_of(results.workload)
     first, *others = sheets(results)
-    parts = [bullets([*forced(results), *header(results.records)]), *_shown(first)]
-    beside_limits = limit_rows(rows)
-    if limits := limit_table(beside_limits):
-        parts += ["**Against the limits of the device**", limits]
+    parts = [bullets([*forced(results), *shown.header(results.records)]), *_shown(first)]
+    limits = shown.limits(shown.beside_limits(rows))
+    if limits:
+        parts += ["**Against the limits of the device**", table(limits.columns, limits.rows)]
     for sheet in others:
         parts += _shown(sheet)
-    parts += [caption(results), limit_caption(beside_limits), quality_caption(chosen), task_caption(answers(chosen))]
-    parts.append(bullets(batch_words(rows, results.baseline)))
+    parts += [shown.caption(results), limits.caption if limits else "", *shown.paragraphs(chosen)]
+    parts.append(bullets(shown.remarks(rows, results.baseline)))
     if results.reasons:
         parts += ["**Why**", bullets(results.reasons)]
-    parts.append(bullets([*caveats(results.records, rows), *text_line(chosen, results.baseline), *left_out(results)]))
+    closing = shown.closing(chosen, results.baseline)
+    parts.append(bullets([*shown.caveats(results.records, rows), *closing, *left_out(results)]))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -44,29 +41,24 @@ def _shown(sheet: Sheet) -> list[str]:
     return [*([f"**{sheet.title}**"] if sheet.title else []), table(sheet.columns, sheet.rows)]
 
 
-def summary(record: GenerationRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
+def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
     """What is printed at the end of one run: a row per cell.
 
     Args:
         bounds: As of `with_bound`.
     """
-    known = sorted(keys_of(record))
-    keys: list[CellKey | None] = [*known] or [None]
+    cells = sorted(keys_of(record))
+    keys: list[CellKey | None] = [*cells] or [None]
     rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
-    results = Results(rows=rows, records=(record,))
-    columns: Columns = [*cell_columns(rows, always=True), *timing(rows), *memory(rows), *bound(rows)]
+    results, shown = Results(rows=rows, records=(record,)), presentation_of(record.workload)
+    columns = [*shown.cell(rows, always=True), *shown.timing(rows), *memory(rows), *bound(rows)]
+    limits = shown.limits(rows)
     parts = [
-        bullets(
-            [
-                f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.engine)}",
-                *header([record]),
-                *load_words(record),
-            ]
-        ),
-        table(columns, rows) if known else "",
-        limit_table(rows),
-        caption(results),
-        limit_caption(rows),
-        bullets(caveats([record], rows)),
+        bullets([*shown.variant_lines(record), *shown.header([record]), *shown.loaded_lines(record)]),
+        table(columns, rows) if cells else "",
+        table(limits.columns, limits.rows) if limits else "",
+        shown.caption(results),
+        limits.caption if limits else "",
+        bullets(shown.caveats([record], rows)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -5,21 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarker.report.markdown import summary
-from benchmarker.schema import record_io as recordfile
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema import record_io
+from benchmarker.schema.record import RunRecord
 
 
-class ShownRecord(GenerationRecord):
-    """A record with a face."""
+class ShownRecord(RunRecord):
+    """A record that shows itself in a notebook."""
 
     def _repr_markdown_(self) -> str:
         return summary(self)
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record.
+    """Read one record. It is of its workload's own class too.
 
     Raises:
         ResultsError: There is none, or it cannot be read.
     """
-    return ShownRecord.model_construct(**dict(recordfile.read_record(Path(path))))
+    record = record_io.read_record(Path(path))
+    # The workload's fields come before those of any record.
+    kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
+    shown: ShownRecord = kind.model_construct(**dict(record))
+    return shown

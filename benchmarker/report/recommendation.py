@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarker.comparison.budget import METRICS
+from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped, plain_line
-from benchmarker.schema.engine_names import older_name
 
 
 def recommendation_to_markdown(found: Recommendation) -> str:
@@ -26,8 +25,7 @@ def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
     return {
         "budget": found.budget,
         "variant": chosen.variant if chosen else None,
-        "engine": chosen.engine if chosen else None,
-        "runtime": older_name(chosen.engine) if chosen else None,
+        **{name: of(chosen) if chosen else None for name, of in comparing_of(found.cell.workload).labels.items()},
         "why": _answer(found),
         "nearest": found.nearest.row.variant if chosen is None and found.nearest else None,
         "fits": [one.row.variant for one in found.candidates if one.fits],
@@ -37,7 +35,7 @@ def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
 
 def _answer(found: Recommendation) -> str:
     if found.unmeasured:
-        said = "; ".join(f"{one.metric} was not measured: {METRICS[one.metric].how}" for one in found.unmeasured)
+        said = "; ".join(f"{one.metric} was not measured: {one.what.how}" for one in found.unmeasured)
         return f"it cannot be answered; {said}."
     if found.chosen:
         return _recommended(found, found.chosen)
@@ -92,4 +90,4 @@ def _margin(check: Check) -> str:
 
 
 def _named(one: Candidate) -> str:
-    return f"{escaped(one.row.variant)} on the {escaped(one.row.engine)} runtime"
+    return comparing_of(one.row.workload).form_words(one.row)

@@ -39,7 +39,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a cell, as tables, verdicts, gate and budget have it."""
+    """One number of a cell, as tables, verdicts, gate and budget have it. It is declared by one of the three `of_`."""
 
     name: str
     """Stem of its JSON keys, and its word in --budget: `ttft`."""
@@ -54,10 +54,19 @@ class Metric:
     """In words with units, for the documents and --help."""
     of_sample: Callable[[Any, Any], float | None] | None = None
     """From a cell and one of its samples: the median of a process counts."""
+    of_latency: Callable[[Any, float], float | None] | None = None
+    """From a cell and a latency: a rate. It is taken from the median time, never a mean of rates: half the work fast
+    and half slow takes longer than that says."""
     of_cell: Callable[[Any, Any], float | None] | None = None
     """From a record and one of its cells: a fact of the process."""
     combine: Literal["median", "max", "geometric_mean"] = "median"
     """How facts of several processes become one."""
+
+    def of_repeat(self, cell: Any, sample: Any) -> float | None:
+        """The value of one repeat; None for a fact of the process."""
+        if self.of_sample:
+            return self.of_sample(cell, sample)
+        return self.of_latency(cell, sample.latency_s) if self.of_latency else None
 
     @property
     def shown_unit(self) -> str:
@@ -269,6 +278,10 @@ class Workload:
     """Where it says what its time is made of, as `module:NAME`; None for the defaults of `explain.reasons`."""
     doctor: str | None = None
     """`module:name` of what says which variants run here: see `doctor/variants.py`. None where nobody asks."""
+    comparing: str | None = None
+    """`module:name` of the Comparing: what its rows have beyond axes and metrics. None where they have nothing."""
+    presentation: str | None = None
+    """`module:name` of the Presentation: what its tables and charts have beyond them. None where they have nothing."""
 
     @property
     def options(self) -> Options:
@@ -326,5 +339,5 @@ class Workload:
     def rate(self, cell: CellBase, sample: SampleBase) -> float | None:
         """The headline metric of one repeat, as it is shown."""
         metric = self.metric(self.headline)
-        value = metric.of_sample(cell, sample) if metric.of_sample else None
+        value = metric.of_repeat(cell, sample)
         return None if value is None else metric.scale * value

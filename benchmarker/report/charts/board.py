@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.schema.environment import Conditions
-from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
+from benchmarker.schema.record import CellBase, RunRecord
 
 Quantity = tuple[str, Callable[[Conditions], float | None]]
 QUANTITIES: tuple[Quantity, ...] = (
@@ -18,7 +18,7 @@ QUANTITIES: tuple[Quantity, ...] = (
 )
 
 
-def board_chart(members: Mapping[str, Sequence[GenerationRecord]], looks: dict[str, Series]) -> Chart | None:
+def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
     """A strip for each quantity that any cell knows, over the time since the first cell.
 
     Args:
@@ -72,9 +72,7 @@ def board_chart(members: Mapping[str, Sequence[GenerationRecord]], looks: dict[s
     )
 
 
-def _point(
-    cell: GenerationCell, of: Callable[[Conditions], float | None], start_s: float
-) -> tuple[float, float] | None:
+def _point(cell: CellBase, of: Callable[[Conditions], float | None], start_s: float) -> tuple[float, float] | None:
     assert cell.conditions
     assert cell.timed_at
     value = of(cell.conditions)

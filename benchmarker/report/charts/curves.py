@@ -1,77 +1,75 @@
-"""The decode rate over the context's depth and over the batch size, and where variants cross the baseline."""
+"""Speed over an axis, and where variants cross the baseline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.rows import CellKey, Row, RowT
+from benchmarker.report.charts.speed import speed_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 AXIS_PT = 250.0
 """From the first place to the last."""
 DIGIT_PT = 5.7
 """Width of a digit on an axis."""
-Points = dict[int, float]
-"""Decoded tokens a second by depth or batch size."""
+Points = dict[float, float]
+"""What is drawn, by the value of the axis."""
+LOGARITHMIC_FROM = 8.0
+"""An axis whose last value is so many times its first is drawn logarithmically."""
 
 
-def depth_chart(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Over the tokens that were in the cache already; only where there are several depths.
-
-    Args:
-        cell: The headline's; it is the shape that is kept where several were measured alike.
-    """
-    return _chart(
-        rows,
-        cell,
-        looks,
-        name="depth",
-        title="Decoding with a long context",
-        horizontal="tokens in the KV cache before the prompt",
-        of=lambda key: key.depth,
-        without=lambda key: replace(key, depth=0),
-    )
-
-
-def batch_chart(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Over the number of sequences at once; only where there are several.
-
-    Args:
-        cell: The headline's; as for `depth_chart`.
-    """
-    return _chart(
-        rows,
-        cell,
-        looks,
-        name="batch",
-        title="Decoding many sequences at once",
-        horizontal="sequences at once (batch size)",
-        of=lambda key: key.batch_size,
-        without=lambda key: replace(key, batch_size=1),
-        is_logarithmic=True,
-    )
+def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
+    """The headline metric over each axis of numbers that has several."""
+    charts = []
+    for axis in rows[0].described.axes if rows else ():
+        values = {row.cell[axis.name] for row in rows if row.cell}
+        if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
+            continue
+        chart = curve_chart(
+            rows,
+            cell,
+            looks,
+            axis=axis.name,
+            title=f"Over {axis.heading}",
+            horizontal=axis.heading,
+            of=_shown_rate,
+            vertical=speed_words(rows[0]),
+            is_logarithmic=min(values) > 0 and max(values) >= LOGARITHMIC_FROM * min(values),
+        )
+        charts += [chart] if chart else []
+    return charts
 
 
-def _chart(
-    rows: Sequence[Row],
+def _shown_rate(row: Row) -> float | None:
+    return row.rate.value * row.headline.scale if row.rate else None
+
+
+def curve_chart(
+    rows: Sequence[RowT],
     cell: CellKey | None,
     looks: dict[str, Series],
     *,
-    name: str,
+    axis: str,
     title: str,
     horizontal: str,
-    of: Callable[[CellKey], int],
-    without: Callable[[CellKey], CellKey],
+    of: Callable[[RowT], float | None],
+    vertical: str,
     is_logarithmic: bool = False,
+    name: str | None = None,
 ) -> Chart | None:
-    kept, series = _series(rows, cell, of=of, without=without)
+    """A line for each variant; None where fewer than two values of the axis were measured alike.
+
+    Args:
+        cell: The headline's; it is the shape that is kept where several were measured alike.
+        of: What is drawn, in the unit of `vertical`.
+        name: Of the chart's file. That of the axis by default.
+    """
+    kept, series = _series(rows, cell, axis, of)
     places = sorted({place for points in series.values() for place in points})
     if len(places) < 2:
         return None
@@ -118,26 +116,26 @@ def _chart(
         shown = with_room(places, is_logarithmic=is_logarithmic)
         axes.set_xticks(places, [f"{place:,}" if place in shown else "" for place in places])
         axes.set_xlabel(horizontal)
-        axes.set_ylabel("decoded tokens per second")
+        axes.set_ylabel(vertical)
         drawn.legend(loc="outside lower left", ncols=2, columnspacing=1)
         return drawn
 
-    return Chart(name, f"{title}, {_rest(kept, name)}", _note(crossed, baseline, is_logarithmic), draw)
+    return Chart(name or axis, f"{title}, {kept.words if kept else ''}", _note(crossed, baseline, is_logarithmic), draw)
 
 
 def _series(
-    rows: Sequence[Row], cell: CellKey | None, *, of: Callable[[CellKey], int], without: Callable[[CellKey], CellKey]
+    rows: Sequence[RowT], cell: CellKey | None, axis: str, of: Callable[[RowT], float | None]
 ) -> tuple[CellKey | None, dict[str, Points]]:
     """What is kept, and each variant's points: of the shape that was measured at most places, the headline's first."""
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
-        if row.cell and row.decode_tokens_per_s is not None:
-            series = shapes.setdefault(without(row.cell), {}).setdefault(row.variant, {})
-            series[of(row.cell)] = row.decode_tokens_per_s
+        value = of(row)
+        if row.cell and value is not None:
+            shapes.setdefault(row.cell.without(axis), {}).setdefault(row.variant, {})[row.cell[axis]] = value
     if not shapes:
         return None, {}
-    most = {shape: len({place for points in found.values() for place in points}) for shape, found in shapes.items()}
-    kept = max(shapes, key=lambda shape: (most[shape], cell is not None and shape == without(cell)))
+    most = {shape: len({place for points in lines.values() for place in points}) for shape, lines in shapes.items()}
+    kept = max(shapes, key=lambda shape: (most[shape], cell is not None and shape == cell.without(axis)))
     return kept, shapes[kept]
 
 
@@ -160,21 +158,16 @@ def crossings(base: Points, other: Points, *, is_logarithmic: bool) -> list[tupl
     return found
 
 
-def with_room(places: Sequence[int], *, is_logarithmic: bool) -> set[int]:
+def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
     """Those whose numbers stand on the axis without touching; the first and the last before the others."""
     scale = math.log if is_logarithmic else float
     point = AXIS_PT / (scale(places[-1]) - scale(places[0]))
-    kept: list[int] = []
+    kept: list[float] = []
     for place in (places[0], places[-1], *places[1:-1]):
         needed = [DIGIT_PT * (len(f"{place:,}{other:,}") / 2 + 1) for other in kept]
         if all(point * abs(scale(place) - scale(other)) > room_pt for other, room_pt in zip(kept, needed, strict=True)):
             kept.append(place)
     return set(kept)
-
-
-def _rest(cell: CellKey | None, name: str) -> str:
-    words = cell_words(cell)
-    return words.removesuffix(", batch 1") if name == "batch" else words
 
 
 def _note(crossed: Sequence[tuple[float, float]], baseline: str | None, is_logarithmic: bool) -> str:

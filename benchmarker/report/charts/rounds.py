@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.aggregate import cell_of
+from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
 LEAST_SPAN = 2.5
 """Per cent to each side that are always shown, so that noise of a tenth does not look like a storm."""
 
 
 def rounds_chart(
-    members: Mapping[str, Sequence[GenerationRecord]], cell: CellKey | None, looks: dict[str, Series]
+    members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
 ) -> Chart | None:
     """Deviation of every run from its variant's median, one strip a variant.
 
@@ -71,7 +71,7 @@ def rounds_chart(
     )
 
 
-def _latencies(records: Sequence[GenerationRecord], cell: CellKey) -> list[list[float]]:
+def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
     """Of each process that measured the cell, in the order of the rounds."""
     ordered = sorted(records, key=lambda one: (one.moment, one.started_at))
     found = [one for record in ordered if (one := cell_of(record, cell)) and one.status == "ok" and one.samples]

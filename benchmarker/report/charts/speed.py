@@ -1,17 +1,19 @@
-"""Tokens a second, variant by variant, with how sure each is."""
+"""Speed by the headline metric, variant by variant, with how sure each is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.rows import Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import decimal
 from benchmarker.core.stats import Estimate
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.report.presentation import presentation_of
 
 INTERVAL_NOTE = "The thin line is the 95 % interval over the rounds."
 DEVIATION_NOTE = "The thin line is ± the sample standard deviation of the timed runs."
@@ -23,39 +25,43 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     Args:
         rows: Of the headline's cell.
     """
-    rates = {row.variant: row.rate for row in rows if row.rate}
-    cell = next((row.cell for row in rows if row.rate), None)
-    if cell is None:
+    able = sorted((row for row in rows if rate_of(row)), key=lambda row: -row.speed)
+    if not able or able[0].cell is None:
         return None
-    ordered = sorted(rates, key=lambda name: -rates[name].value)
+    cell, words = able[0].cell, rate_words(able[0])
+    rates = {row.variant: rate for row in able if (rate := rate_of(row))}
 
     def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(0.55 + 0.34 * len(ordered))
-        for place, name in enumerate(ordered):
-            rate = rates[name]
+        drawn, (axes,) = figure(0.55 + 0.34 * len(rates))
+        for place, (name, rate) in enumerate(rates.items()):
             axes.barh(place, rate.value, height=0.62, color=looks[name].colour(ink))
             low, high = bounds(rate)
             axes.plot([low, high], [place, place], color=ink.text, linewidth=1.2)
             beside = axes.get_yaxis_transform()
             axes.text(1.02, place, decimal(rate.value), transform=beside, va="center", fontsize=8)
-        axes.set_yticks(range(len(ordered)), [label(name) for name in ordered])
+        axes.set_yticks(range(len(rates)), [label(name) for name in rates])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlim(0, 1.03 * max(bounds(rate)[1] for rate in rates.values()))
-        axes.set_xlabel("tokens per second, higher is better")
+        axes.set_xlabel(words)
         return drawn
 
     note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))}"
     return Chart("speed", f"Speed at {cell_words(cell)}", note, draw)
 
 
-def cells_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """One line a cell, one mark a variant; only where there are several cells."""
+def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
+    """One line a cell, one mark a variant; only where there are several cells.
+
+    Args:
+        shape: What the numbers of a cell are.
+    """
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.rate) if cell]
     if len(cells) < 2:
         return None
-    known = {(row.cell, row.variant): row.rate for row in rows if row.rate}
+    known = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
+    words = rate_words(rows[0])
     variants = list(dict.fromkeys(row.variant for row in rows if row.rate))
 
     def draw(ink: Ink) -> Figure:
@@ -63,11 +69,11 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
         for name in variants:
             points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := known.get((cell, name)))]
             marks(axes, points, looks[name], ink, name=name)
-        axes.set_yticks(range(len(cells)), [_short(cell) for cell in cells])
+        axes.set_yticks(range(len(cells)), [cell.short_words for cell in cells])
         axes.set_ylim(len(cells) - 0.5, -0.5)
         axes.set_xlim(left=0)
-        axes.set_ylabel(_axis_words(cells))
-        axes.set_xlabel("tokens per second, higher is better")
+        axes.set_ylabel(shape)
+        axes.set_xlabel(words)
         drawn.legend(loc="outside lower left", ncols=2, handletextpad=0.1, columnspacing=1)
         return drawn
 
@@ -113,15 +119,20 @@ def spread_note(estimates: Sequence[Estimate]) -> str:
     return f"{INTERVAL_NOTE} Where there are fewer than three rounds it is ± the standard deviation."
 
 
-def _axis_words(cells: Sequence[CellKey]) -> str:
-    depth = "depth + " if any(cell.depth for cell in cells) else ""
-    batch = " × batch" if any(cell.batch_size > 1 for cell in cells) else ""
-    return f"{depth}prompt + new tokens{batch}"
+def rate_of(row: Row) -> Estimate | None:
+    """The headline metric, in the unit that it is shown in."""
+    rate, scale = row.rate, row.headline.scale
+    if rate is None:
+        return None
+    low, high, deviation = (None if part is None else scale * part for part in (rate.low, rate.high, rate.deviation))
+    return replace(rate, value=scale * rate.value, low=low, high=high, deviation=deviation)
 
 
-def _short(cell: CellKey) -> str:
-    """`26 + 100`, and the depth and the batch where there is one."""
-    batch = f" × {cell.batch_size}" if cell.batch_size > 1 else ""
-    text = f" text {cell.text + 1}" if cell.text else ""
-    depth = f"{cell.depth} + " if cell.depth else ""
-    return f"{depth}{cell.prompt_tokens} + {cell.new_tokens}{batch}{text}"
+def rate_words(row: Row) -> str:
+    """`tokens per second, higher is better`."""
+    return f"{speed_words(row)}, {row.headline.better} is better"
+
+
+def speed_words(row: Row) -> str:
+    """The headline metric in words, with its unit."""
+    return presentation_of(row.workload).speed or row.headline.heading

@@ -105,19 +105,19 @@ class Series:
 
 def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
     """Each variant's look, by its place in the report: a colour of its own while there are enough, else that of its
-    quantization, and a mark of its own in that.
+    family, such as a quantization, and a mark of its own in that.
 
     Args:
-        variants: The quantization of each.
+        variants: The family of each.
     """
     together: dict[str, list[str]] = {}
-    for name, quant in variants.items():
-        together.setdefault(quant, []).append(name)
+    for name, family in variants.items():
+        together.setdefault(family, []).append(name)
     are_enough = 1 < len(together) <= len(LIGHT.series) and max(map(len, together.values())) <= len(MARKERS)
     if len(variants) <= len(LIGHT.series) or not are_enough:
         return {name: Series(index, index) for index, name in enumerate(variants)}
     hues = list(together)
-    return {name: Series(hues.index(quant), together[quant].index(name)) for name, quant in variants.items()}
+    return {name: Series(hues.index(family), together[family].index(name)) for name, family in variants.items()}
 
 
 def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:

@@ -1,4 +1,4 @@
-"""What speed costs in memory, and in quality where that was measured."""
+"""What speed costs in memory, or in something else."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarker.comparison.pareto import front
-from benchmarker.comparison.rows import Row
+from benchmarker.comparison.rows import Row, RowT
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.units import GIB
-from benchmarker.report.charts.speed import bounds, marks, spread_note
+from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 MIB = 2**20
@@ -39,55 +39,39 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     return Chart(
         "speed-memory",
         f"Speed against memory at {_where(able)}",
-        f"{_front_note(rows, able)} {spread_note([row.rate for row in able if row.rate])}",
-        _draw(able, looks, lambda row: (row.peak_memory_bytes or 0) / size, f"peak memory, {unit}, lower is better"),
+        f"{front_note(rows, able)} {spread_note([rate for row in able if (rate := rate_of(row))])}",
+        draw_against(
+            able, looks, lambda row: (row.peak_memory_bytes or 0) / size, f"peak memory, {unit}, lower is better"
+        ),
     )
 
 
-def quality_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Speed over divergence from the baseline, where quality was measured.
-
-    Args:
-        rows: Of the headline's cell.
-    """
-    able = [row for row in rows if row.rate and (row.is_baseline or row.kl_divergence is not None)]
-    if all(row.kl_divergence is None for row in able):
-        return None
-    horizontal = "KL divergence from the baseline, nats, lower is better"
-    return Chart(
-        "speed-quality",
-        f"Speed against quality at {_where(able)}",
-        "Quality is how far a variant's predictions are from the baseline's, which is at 0 itself. "
-        f"{_front_note(rows, able)}",
-        _draw(able, looks, lambda row: row.kl_divergence or 0.0, horizontal),
-    )
-
-
-def _draw(
-    rows: Sequence[Row], looks: dict[str, Series], of: Callable[[Row], float], horizontal: str
+def draw_against(
+    rows: Sequence[RowT], looks: dict[str, Series], of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
+    """Speed over a cost, whose place of each row is given."""
+    rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(2.9)
         for row in sorted(rows, key=lambda one: one.variant in best):
-            assert row.rate
-            place = of(row)
-            axes.plot([place] * 2, bounds(row.rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
+            place, rate = of(row), rates[row.variant]
+            axes.plot([place] * 2, bounds(rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
             marks(
                 axes,
-                [(place, row.rate.value)],
+                [(place, rate.value)],
                 looks[row.variant],
                 ink,
                 name=row.variant,
                 hollow=row.variant not in best,
             )
         axes.set_xlim(0, 1.08 * max(map(of, rows)) or 1)
-        axes.set_ylim(0, 1.1 * max(bounds(row.rate)[1] for row in rows if row.rate))
-        lines = [(of(row), *bounds(row.rate)) for row in rows if row.rate]
-        _label(drawn, axes, [(row.variant, of(row), row.rate.value) for row in rows if row.rate], lines)
+        axes.set_ylim(0, 1.1 * max(bounds(rate)[1] for rate in rates.values()))
+        lines = [(of(row), *bounds(rates[row.variant])) for row in rows]
+        _label(drawn, axes, [(row.variant, of(row), rates[row.variant].value) for row in rows], lines)
         axes.set_xlabel(horizontal)
-        axes.set_ylabel("tokens per second, higher is better")
+        axes.set_ylabel(rate_words(rows[0]))
         return drawn
 
     return draw
@@ -140,7 +124,8 @@ def _overlap(one: Box, other: Box) -> float:
     return max(0.0, width) * max(0.0, height)
 
 
-def _front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+def front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+    """How to read the marks, and which rows have none."""
     missing = [row.variant for row in rows if row.variant not in {one.variant for one in shown}]
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
     return (

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from benchmarker.core.tables import plain_line
 from benchmarker.core.units import gib
 from benchmarker.schema.environment import Environment
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
 SHOWN = 4
 
 
-def surroundings(records: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
+def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """Name and value, as plain text; what no record knows is left out."""
     lines = [(name, _values(records, of)) for name, of in _FIELDS]
     packages = sorted({name for record in records for name in record.environment.packages})
@@ -22,7 +22,7 @@ def surroundings(records: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value]
 
 
-def _values(records: Sequence[GenerationRecord], of: Callable[[Environment], str | None]) -> str:
+def _values(records: Sequence[RunRecord], of: Callable[[Environment], str | None]) -> str:
     found = list(dict.fromkeys(plain_line(value) for record in records if (value := of(record.environment))))
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return " or ".join(found[:SHOWN]) + more

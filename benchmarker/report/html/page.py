@@ -19,23 +19,17 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from benchmarker import __version__
-from benchmarker.comparison.compare import Comparison
-from benchmarker.comparison.rows import Row
-from benchmarker.core.tables import Column, RowT, plain_line
+from benchmarker.comparison.rows import Row, headline_rows
+from benchmarker.core.tables import Column, RowT, plain_line, table
 from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
-from benchmarker.report.captions import caption
-from benchmarker.report.caveats import caveats
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
-from benchmarker.report.header import header
+from benchmarker.report.compare import Comparison
 from benchmarker.report.html.environment import surroundings
-from benchmarker.report.limits import batch_words, limit_caption, limit_table
-from benchmarker.report.quality import quality_caption, text_line
-from benchmarker.report.sheets import Sheet, forced, headline_rows, left_out, limit_rows, sheets
-from benchmarker.report.tasks import answers, task_caption
-from benchmarker.workloads.generation.words import profiled_words
+from benchmarker.report.presentation import Sheet, presentation_of
+from benchmarker.report.sheets import forced, left_out, sheets
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
@@ -83,21 +77,22 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    chosen, beside_limits = headline_rows(results.rows), limit_rows(results.rows)
+    shown, chosen = presentation_of(results.workload), headline_rows(results.rows)
+    limits = shown.limits(shown.beside_limits(results.rows))
     return pages.get_template("page.html").render(
-        title=_title(results),
+        title=shown.title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge="Random weights: time and memory are real, text and quality are not" if _is_dummy(results) else "",
+        badge=shown.badge(results.rows),
         answer=[inline(sentence) for sentence in answer(chosen)],
-        facts=[inline(line) for line in (*forced(results), *header(results.records))],
+        facts=[inline(line) for line in (*forced(results), *shown.header(results.records))],
         sheets=[_sortable(sheet) for sheet in sheets(results)],
-        caption=inline(" ".join([caption(results), quality_caption(chosen), task_caption(answers(chosen))]).strip()),
-        limits=_block(limit_table(beside_limits)),
-        limits_caption=inline(limit_caption(beside_limits)),
-        batches=[inline(line) for line in batch_words(results.rows, results.baseline)],
+        caption=inline(" ".join([shown.caption(results), *shown.paragraphs(chosen)]).strip()),
+        limits=_block(table(limits.columns, limits.rows) if limits else ""),
+        limits_caption=inline(limits.caption if limits else ""),
+        batches=[inline(line) for line in shown.remarks(results.rows, results.baseline)],
         reasons=[inline(reason) for reason in results.reasons],
         caveats=[inline(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
@@ -142,18 +137,10 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
-def _title(results: Comparison) -> str:
-    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)
-    devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
-    return f"{', '.join(models)} on {', '.join(devices)}"
-
-
-def _is_dummy(results: Comparison) -> bool:
-    return any(row.dummy_weights for row in results.rows)
-
-
 def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
-    return [*caveats(results.records, results.rows), *text_line(chosen, results.baseline), *left_out(results)]
+    shown = presentation_of(results.workload)
+    closing = shown.closing(chosen, results.baseline)
+    return [*shown.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
 def _sortable(sheet: Sheet) -> Sortable:
@@ -178,11 +165,10 @@ def _sort_value(text: str, heading: str) -> float | None:
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
+    words = presentation_of(results.workload).profiled
     profiles = ((name, profile_of(records)) for name, records in results.members.items())
     return [
-        (plain_line(name), _block(profile_table(profile, what=profiled_words(profile))))
-        for name, profile in profiles
-        if profile
+        (plain_line(name), _block(profile_table(profile, what=words(profile)))) for name, profile in profiles if profile
     ]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from benchmarker.comparison.compare import Comparison
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
+from benchmarker.report.compare import Comparison
+from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.record_io import write_atomically
 
 ENDINGS = (".html", ".htm")
@@ -45,7 +46,7 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     charts = charts_of(results)
-    remark = " (random weights)" if any(row.dummy_weights for row in results.rows) else ""
+    remark = presentation_of(results.workload).remark(results.rows)
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -40,5 +40,7 @@ WORKLOAD = Workload(
     summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",
     doctor=f"{_HOME}.doctor:DOCTOR",
-    reasons=f"{_HOME}.reasons:REASONS",
+    reasons=f"{_HOME}.reading.reasons:REASONS",
+    comparing=f"{_HOME}.reading.comparing:COMPARING",
+    presentation=f"{_HOME}.reading.presentation:PRESENTATION",
 )

@@ -30,6 +30,12 @@ def resolve(variant: VariantSpec) -> VariantSpec:
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
+def engine_place(name: str) -> int:
+    """Where an engine stands in the registry; the last place for a name that is not there."""
+    names = list(ENGINES)
+    return names.index(name) if name in names else len(names)
+
+
 def engine_options(variant: VariantSpec) -> Options:
     """The engine's options as its own type, defaults filled in."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)

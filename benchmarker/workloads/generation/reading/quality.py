@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarker.comparison.rows import Row
 from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.tables import Column, escaped
 from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import Quality
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 
-def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
     """The detail; none where no quality is known."""
     if not any(row.quality for row in rows):
         return []
     return [
-        Column[Row]("variant", lambda row: escaped(row.variant), "left"),
-        Column[Row]("perplexity", _of(lambda one: decimal(one.perplexity))),
-        Column[Row]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
-        Column[Row]("KL divergence", _against(kl_text)),
-        Column[Row]("median", _against(lambda one: significant(one.against.kl_median, 3))),
-        Column[Row]("90 %", _against(lambda one: significant(one.against.kl_90, 3))),
-        Column[Row]("99 %", _against(lambda one: significant(one.against.kl_99, 3))),
-        Column[Row]("max", _against(lambda one: significant(one.against.kl_max, 3))),
-        Column[Row]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
-        Column[Row]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
+        Column[GenerationRow]("variant", lambda row: escaped(row.variant), "left"),
+        Column[GenerationRow]("perplexity", _of(lambda one: decimal(one.perplexity))),
+        Column[GenerationRow]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
+        Column[GenerationRow]("KL divergence", _against(kl_text)),
+        Column[GenerationRow]("median", _against(lambda one: significant(one.against.kl_median, 3))),
+        Column[GenerationRow]("90 %", _against(lambda one: significant(one.against.kl_90, 3))),
+        Column[GenerationRow]("99 %", _against(lambda one: significant(one.against.kl_99, 3))),
+        Column[GenerationRow]("max", _against(lambda one: significant(one.against.kl_max, 3))),
+        Column[GenerationRow]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
+        Column[GenerationRow]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
     ]
 
 
-def quality_caption(rows: Sequence[Row]) -> str:
+def quality_caption(rows: Sequence[GenerationRow]) -> str:
     """How to read the table, and what it was measured on; empty where there is none."""
     judged = [row for row in rows if row.quality]
     if not judged:
@@ -47,7 +47,7 @@ def quality_caption(rows: Sequence[Row]) -> str:
     return " ".join(said)
 
 
-def text_line(rows: Sequence[Row], baseline: str | None) -> list[str]:
+def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     """Where each variant's greedy text leaves the baseline's. Random weights write no text that could be left."""
     told = [row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights]
     if not told or baseline is None:
@@ -56,13 +56,13 @@ def text_line(rows: Sequence[Row], baseline: str | None) -> list[str]:
     return [f"Greedy text, against {escaped(baseline)}'s (information, not a score): {places}."]
 
 
-def _leaves(row: Row) -> str:
+def _leaves(row: GenerationRow) -> str:
     if row.tokens_in_common == row.tokens_compared:
         return f"the same for all {row.tokens_compared} tokens"
     return f"differs from token {(row.tokens_in_common or 0) + 1} on"
 
 
-def _measured_on(judged: Sequence[Row]) -> str:
+def _measured_on(judged: Sequence[GenerationRow]) -> str:
     """Text and baseline; of which variants, where not of all."""
     groups: dict[tuple[object, str], list[str]] = {}
     for row in judged:
@@ -80,7 +80,7 @@ def _method(one: Quality) -> str:
     )
 
 
-def _apart(judged: Sequence[Row]) -> list[str]:
+def _apart(judged: Sequence[GenerationRow]) -> list[str]:
     """Which rows `Results` took numbers out of, and why."""
     texts = [row.variant for row in judged if row.perplexity is None]
     kept = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
@@ -111,7 +111,7 @@ def _noise(floors: Sequence[float]) -> str:
     )
 
 
-def _top_k(judged: Sequence[Row]) -> list[str]:
+def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
     bounds: dict[int, list[str]] = {}
     for row in judged:
         if row.quality and not row.quality.is_baseline and row.quality.top_k is not None:
@@ -122,9 +122,9 @@ def _top_k(judged: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of(text: Callable[[Quality], str]) -> Callable[[Row], str]:
+def _of(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
     return lambda row: text(row.quality) if row.quality else MISSING
 
 
-def _against(text: Callable[[Quality], str]) -> Callable[[Row], str]:
+def _against(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
     return lambda row: text(row.quality) if row.quality and not row.quality.is_baseline else MISSING

@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarker.comparison.rows import Row
 from benchmarker.core.numbers import percent
 from benchmarker.core.tables import Column, escaped
 from benchmarker.core.units import MISSING
 from benchmarker.schema.quality import TaskResult
+from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 
 class Answers(NamedTuple):
@@ -41,7 +41,7 @@ class Paired(NamedTuple):
     """Of McNemar's exact test: how often chance alone would be as one-sided."""
 
 
-def answers(rows: Sequence[Row]) -> list[Answers]:
+def answers(rows: Sequence[GenerationRow]) -> list[Answers]:
     """Of all variants, task by task.
 
     Args:

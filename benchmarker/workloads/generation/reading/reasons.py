@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from benchmarker.comparison.aggregate import cell_of, keys_of, make_row
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.units import seconds
 from benchmarker.explain.case import Case, Timed
@@ -34,7 +34,10 @@ from benchmarker.profiling.printed_table import read_tables
 from benchmarker.schema.kernels_used import multiplies_all_packed
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.generation.advice import ADVICE, can_be_captured
+from benchmarker.workloads.generation.reading.advice import ADVICE, can_be_captured
+from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
+from benchmarker.workloads.generation.reading.rows import generation_cell as cell_of
+from benchmarker.workloads.generation.reading.rows import generation_row as make_row
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 
 FEWEST_BITS = 5.5

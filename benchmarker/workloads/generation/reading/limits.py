@@ -1,73 +1,34 @@
-"""How near each row came to what the hardware allows, and what it says in words.
-
-Two variants at their floors differ by the bytes that they read: that ratio is the best speed-up there can be. What was
-reached of it is only asked within one runtime, because else the runtimes are compared with each other as well.
-"""
+"""How near each row came to what the hardware allows, and what it says in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.stats import SAME_WITHIN
-from benchmarker.core.tables import Column, escaped, table
+from benchmarker.core.tables import Column, escaped
 from benchmarker.core.units import MISSING
-from benchmarker.report.columns import Columns, cell_columns, names
-from benchmarker.workloads.generation.roofline import MBU_LIMIT, floor_s
+from benchmarker.report.presentation import Beside
+from benchmarker.workloads.generation.reading.best import peer_of
+from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
+from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.roofline import MBU_LIMIT
 
 
-def with_best(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
-    """Each row with the best speed-up possible against the baseline, what it reached of it, and how many tokens it
-    has in common with `generate`."""
-    bases = {row.cell: row for row in rows if row.variant == baseline}
-    return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
-
-
-def _with_best(row: Row, base: Row, rows: Sequence[Row]) -> Row:
-    eager = next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, row.quant, "eager")), None)
-    same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
-    row = replace(row, same_tokens=same)
-    if row.demand is None or base.demand is None or base.limits is None or row.variant == base.variant:
-        return row
-    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
-    best = floor_s(base.demand, base.limits) / floor_s(row.demand, base.limits)
-    peer = _peer(row, base, rows)
-    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
-    return replace(row, best_ratio=best, best_ratio_reached=reached)
-
-
-def _peer(row: Row, base: Row, rows: Sequence[Row]) -> Row | None:
-    """The baseline's quantization in the row's own cell and runtime; None where the row is that itself."""
-    if row.quant == base.quant:
-        return None
-    if row.engine == base.engine:
-        return base
-    return next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, base.quant, row.engine)), None)
-
-
-def tokens_in_common(some: Sequence[int], others: Sequence[int]) -> int | None:
-    """Leading tokens that are the same; None where none are known."""
-    if not some or not others:
-        return None
-    pairs = list(zip(some, others, strict=False))
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
-
-
-def limit_table(rows: Sequence[Row]) -> str:
-    """The rows beside their limits. Empty where no limit is known."""
+def beside_limits(rows: Sequence[GenerationRow]) -> Beside | None:
+    """The rows beside their limits. None where no limit is known."""
     known = limited(rows)
-    return table(limit_columns(known), known) if known else ""
+    return Beside(limit_columns(known), known, limit_caption(rows)) if known else None
 
 
-def limited(rows: Sequence[Row]) -> list[Row]:
+def limited(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     """Those whose limits are known."""
     return [row for row in rows if row.floor_s is not None]
 
 
-def limit_columns(known: Sequence[Row]) -> Columns:
+def limit_columns(known: Sequence[GenerationRow]) -> Columns:
     """What stands beside each of them."""
     columns: Columns = [
         *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
@@ -89,10 +50,8 @@ def limit_columns(known: Sequence[Row]) -> Columns:
     return columns
 
 
-def limit_caption(rows: Sequence[Row]) -> str:
-    """What the table's numbers are. Empty where there is no table."""
-    if not limited(rows):
-        return ""
+def limit_caption(rows: Sequence[GenerationRow]) -> str:
+    """What the table's numbers are."""
     said = [
         "Decode tok/s: without the time to the first token. Floor: the least time that a token can take, from the "
         "bytes that it must read and the memory bandwidth measured in the same process (or its arithmetic, where that "
@@ -108,7 +67,7 @@ def limit_caption(rows: Sequence[Row]) -> str:
     return " ".join(said)
 
 
-def impossible(rows: Sequence[Row]) -> list[str]:
+def impossible(rows: Sequence[GenerationRow]) -> list[str]:
     """Rows that are faster than their memory allows."""
     return [
         f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
@@ -122,15 +81,15 @@ def impossible(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def batch_words(rows: Sequence[Row], baseline: str | None) -> list[str]:
+def batch_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     """For each quantization, up to which batch size it is faster than the baseline's. Empty for one batch size."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     series: dict[tuple[str, CellKey], dict[int, float]] = {}
     others: dict[tuple[str, CellKey], str] = {}
     for row in rows:
-        peer = _peer(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
+        peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
         if row.cell and peer and peer.latency and row.latency:
-            place = row.variant, replace(row.cell, batch_size=1)
+            place = row.variant, row.cell.without("batch_size")
             series.setdefault(place, {})[row.cell.batch_size] = peer.latency.value / row.latency.value
             others[place] = peer.variant
     several = len({cell for _, cell in series}) > 1
@@ -166,7 +125,7 @@ def _shape(cell: CellKey) -> str:
     return f"{cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"
 
 
-def _agreement(row: Row) -> str:
+def _agreement(row: GenerationRow) -> str:
     return MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}"
 
 

@@ -1,0 +1,159 @@
+"""What a workload may say of how its records are compared, beyond its axes and metrics. All of it has a default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import escaped
+from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.registry import workload_of
+from benchmarker.schema.workload import imported
+
+Good = Sequence[tuple[Any, Any]]
+"""Records and their cells, of those that measured a cell."""
+Circumstance = Callable[[Any], str | None]
+KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s"}
+"""Of a metric's JSON key, by its unit."""
+
+
+@dataclass(frozen=True)
+class Limitable:
+    """What a budget can limit."""
+
+    of: Callable[[Any], float | Estimate | None]
+    units: Mapping[str, float]
+    """What a unit is worth, by its name in small letters; without one, the empty one counts."""
+    form: Callable[[float], str]
+    how: str
+    """How it gets measured, for where it was not."""
+
+
+def plain_keys(record: RunRecord) -> list[CellKey]:
+    """The record's cells in their order: a value for each axis."""
+    axes = workload_of(record.workload).axes
+    return [
+        CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in axes), record.workload) for cell in record.cells
+    ]
+
+
+def plain_form(record: RunRecord) -> dict[str, str]:
+    """The variant's options."""
+    options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
+    return {"options": options or "no options"}
+
+
+def plain_row(row: Row) -> dict[str, Any]:
+    """Form, cell, and each declared metric with its interval, in base units; null for what is not known."""
+    ratio, numbers = row.ratio, dict[str, float | None]()
+    for metric in row.described.metrics:
+        key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
+        if metric.of_cell:
+            numbers[key] = row.facts.get(metric.name)
+            continue
+        measured = row.metrics.get(metric.name)
+        numbers[key] = measured.value if measured else None
+        numbers[f"{key}_low"] = measured.low if measured else None
+        numbers[f"{key}_high"] = measured.high if measured else None
+    return {
+        "workload": row.workload,
+        "variant": row.variant,
+        **row.form,
+        "device": row.device,
+        **{axis.name: row.cell[axis.name] if row.cell else None for axis in row.described.axes},
+        "status": row.status,
+        **numbers,
+        "peak_memory_bytes": row.peak_memory_bytes,
+        "floor_s": row.floor_s,
+        "ratio": ratio.value if ratio else None,
+        "ratio_low": ratio.low if ratio else None,
+        "ratio_high": ratio.high if ratio else None,
+        "verdict": row.verdict,
+        "bound_by": row.bound_by,
+        "rounds": row.rounds,
+        "runs": row.runs,
+        "flags": list(row.flags),
+    }
+
+
+def no_fields(records: Sequence[Any], good: Good) -> dict[str, Any]:  # noqa: ARG001
+    """None."""
+    return {}
+
+
+def nothing_to_check(record: Any) -> tuple[Any, ...]:  # noqa: ARG001
+    """States nothing further."""
+    return ()
+
+
+def as_they_are(rows: Sequence[Row], baseline: str | None) -> tuple[Row, ...]:  # noqa: ARG001
+    """The rows unchanged."""
+    return tuple(rows)
+
+
+def form_words(row: Row) -> str:
+    """Nothing: the name says it."""
+    return escaped(row.variant)
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """How records of a workload are compared."""
+
+    row: type[Row] = Row
+    fields: Callable[[Sequence[Any], Good], dict[str, Any]] = no_fields
+    """Further fields of a row, from all records of the variant and from those with their cells that measured it."""
+    keys: Callable[[Any], list[CellKey]] = plain_keys
+    """Of a record's cells, in their order."""
+    form: Callable[[Any], dict[str, str]] = plain_form
+    """What makes a variant what it is beside its name, by field: equal in all records of one name."""
+    family: Callable[[Any], str] = lambda record: str(record.variant.name)
+    """What variants share that belong together."""
+    place: Callable[[Any], int] = lambda record: 0
+    """Where a variant stands among its family when single runs are compared, whose order nobody chose."""
+    plainness: Callable[[Any], tuple[bool, ...]] = lambda record: ()
+    """Which variant is the baseline if nobody says: that with the greatest. Of equals the first."""
+    circumstances: Mapping[str, Circumstance] = field(default_factory=dict)
+    """What must be equal in all records beside device, driver and versions, by its name in a message."""
+    must_be_equal: tuple[str, ...] = ()
+    """Which of these must be equal for the gate too; a change of the others is what it may be asked about."""
+    subject: tuple[str, ...] = ()
+    """Fields of a record that hold what was measured: they decide a cell's key, with variant, environment and
+    procedure."""
+    knows: Callable[[Any], bool] = lambda record: bool(record.cells)
+    """Whether a record knows its circumstances: a run that failed early may not."""
+    with_baseline: Callable[[Any, str | None], tuple[Any, ...]] = as_they_are
+    """The rows with what only all of them together tell, such as what is compared with the baseline's."""
+    to_row: Callable[[Any], dict[str, Any]] = plain_row
+    """Plain values for a program."""
+    limitable: Mapping[str, Limitable] = field(default_factory=dict)
+    """What a budget can limit beside memory and the metrics, by its word."""
+    loss: Callable[[Any], float | None] = lambda row: 0.0
+    """What a variant costs beside time and memory, less is better. None where it was not measured."""
+    form_words: Callable[[Any], str] = form_words
+    """A variant by its name and form."""
+    checks: Callable[[Any], Iterable[Any]] = nothing_to_check
+    """Statements of a record that `verify` checks beyond those of any record: `invariants.Check`."""
+    labels: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    """What a recommendation says of the variant beside its name, from its row, by the key in JSON."""
+
+
+def comparing_of(name: str) -> Comparing:
+    """How records of that workload are compared."""
+    where = workload_of(name).comparing
+    comparing: Comparing = imported(where) if where else Comparing()
+    return comparing
+
+
+def keys_of(record: RunRecord) -> list[CellKey]:
+    """The record's cells in their order."""
+    return comparing_of(record.workload).keys(record)
+
+
+def cell_of(record: RunRecord, key: CellKey | None) -> CellBase | None:
+    """The record's cell under that key, if it has one."""
+    return next((cell for cell, other in zip(record.cells, keys_of(record), strict=True) if other == key), None)

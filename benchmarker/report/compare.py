@@ -1,0 +1,81 @@
+"""A comparison with its reasons: what a user asks for, and what a notebook shows.
+
+from benchmarker import compare
+compare(["results/nvidia-h100"])          # a notebook shows the tables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarker.comparison.compare import results_of, results_of_records, to_rows
+from benchmarker.comparison.rows import Results, with_bound
+from benchmarker.explain.difference import Contrast, contrasts_of
+from benchmarker.explain.explain import explain
+from benchmarker.explain.values import Explanation, NotExplained, bounds_of
+from benchmarker.report.explanations import reasons
+from benchmarker.report.markdown import to_markdown
+from benchmarker.schema.collect import Collected, collect
+from benchmarker.schema.record import RunRecord
+
+__all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_markdown", "to_rows"]
+
+
+@dataclass(frozen=True)
+class Comparison(Results):
+    """Variants side by side, with why each is as fast as it is."""
+
+    explained: tuple[Explanation | NotExplained, ...] = ()
+    """In the order of the rows."""
+    contrasts: tuple[Contrast, ...] = ()
+    """Each explained variant against the baseline, part by part."""
+
+    def _repr_markdown_(self) -> str:
+        return to_markdown(self)
+
+
+def compare(
+    paths: str | Path | Sequence[str | Path], *, baseline: str | None = None, force: bool = False
+) -> Comparison:
+    """Read all records below these paths and compare their variants.
+
+    Args:
+        paths: Records, or folders with records anywhere below them; one of them may stand by itself.
+        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else the
+            plainest: for text generation fp16, on the eager engine if it is there.
+        force: Compare also what differs in device, model or versions; the table says so.
+
+    Raises:
+        ResultsError: No record, no such baseline, or records that do not compare.
+    """
+    collected = collect([paths] if isinstance(paths, str | Path) else paths)
+    return compare_collected(collected, baseline=baseline, force=force)
+
+
+def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:
+    """Compare what was found. Otherwise as `compare`."""
+    return _with_reasons(results_of(collected, baseline=baseline, force=force))
+
+
+def compare_records(records: Sequence[RunRecord], *, baseline: str | None = None, force: bool = False) -> Comparison:
+    """Compare records that were read already. Otherwise as `compare`."""
+    return _with_reasons(results_of_records(records, baseline=baseline, force=force))
+
+
+def _with_reasons(results: Results) -> Comparison:
+    plain: dict[str, Any] = {field.name: getattr(results, field.name) for field in fields(Results)}
+    explained = tuple(explain(name, members) for name, members in results.members.items())
+    verdicts = {(row.variant, row.cell): row.verdict for row in results.rows if row.cell}
+    # Of what was compared by force, a difference is as much that of the devices or versions.
+    contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
+    bounds = bounds_of(explained)
+    return replace(
+        Comparison(**plain),
+        rows=tuple(with_bound(row, bounds) for row in results.rows),
+        reasons=reasons(explained),
+        explained=explained,
+        contrasts=contrasts,
+    )

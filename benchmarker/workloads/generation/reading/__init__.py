@@ -1,0 +1,1 @@
+"""How records of text generation are compared and shown: what is beyond the declared axes and metrics."""

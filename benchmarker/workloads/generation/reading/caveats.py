@@ -1,0 +1,125 @@
+"""What must be known of text generation before believing a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.words import cell_words
+from benchmarker.core.stats import MIN_ROUNDS
+from benchmarker.core.tables import escaped
+from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.workloads.generation.reading.limits import impossible
+from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.record import GenerationRecord
+
+
+def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
+    """What a reader should know before believing the table, most important first."""
+    return (
+        *impossible(rows),
+        *_dummy(rows),
+        *_types(records),
+        *origins(records),
+        *_tuned_once(records),
+        *_other_texts(records),
+        *failed(rows),
+        *unfinished(records),
+        *_unjudged(records),
+        *conditions(records, rows),
+        *_notes(records),
+    )
+
+
+def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
+    dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
+    if not dummies:
+        return []
+    which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
+    return [
+        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
+        "the weights' values."
+    ]
+
+
+def _types(records: Sequence[GenerationRecord]) -> list[str]:
+    """Variants may differ in the type of what is not quantized, and that is a difference to know."""
+    types = variants_by(records, lambda record: record.model.dtype)
+    if len(types) < 2:
+        return []
+    return [
+        "Not all variants compute in the same type: "
+        + "; ".join(f"{escaped(dtype)}: {names(variants)}" for dtype, variants in types.items())
+        + "."
+    ]
+
+
+def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
+    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
+    rounds does not hold what another compilation would have kept."""
+    caches: dict[str, list[str]] = {}
+    for record in records:
+        # Where a layer is compiled for all, it is captured too: that is on a GPU.
+        if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
+            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
+    once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
+    if not once:
+        return []
+    return [
+        f"{names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
+        "out faster or slower by more than the interval."
+    ]
+
+
+def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
+    """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
+    form's arithmetic is not the same each time."""
+    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
+    lines: dict[str, str] = {}
+    for record in sorted(records, key=lambda each: each.moment):
+        name = record.variant.name
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            # Single runs were made at any time, with anything.
+            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
+                continue
+            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
+            if first != cell.first_tokens:
+                pairs = zip(first, cell.first_tokens, strict=False)
+                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
+                lines.setdefault(
+                    name,
+                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
+                    f"first round, from token {same + 1} on.",
+                )
+    return list(lines.values())
+
+
+def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
+    found = {("quality", record.variant.name) for record in records if record.quality}
+    found |= {("tasks", record.variant.name) for record in records if record.tasks}
+    missing = [
+        (what, record.variant.name, why.reason)
+        for record in records
+        for what, why in (("quality", record.no_quality), ("tasks", record.no_tasks))
+        if why
+    ]
+    return [
+        f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
+        for what, name, reason in missing
+        if (what, name) not in found
+    ]
+
+
+def kernel_notes(engine: EngineFacts) -> list[str]:
+    """What of a decode step was not a library's own kernel: no other program runs it so."""
+    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
+    return ["; ".join(ours)] if ours else []
+
+
+def _notes(records: Sequence[GenerationRecord]) -> list[str]:
+    notes = [(record, note) for record in records if record.load for note in record.load.notes]
+    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
+    lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
+    return list(dict.fromkeys(lines))

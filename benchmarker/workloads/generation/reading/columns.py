@@ -1,0 +1,125 @@
+"""The columns of text generation beyond the declared metrics: what a variant costs and is worth beside its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarker.comparison.rows import CellKey, headline
+from benchmarker.core.numbers import decimal, percent, with_spread
+from benchmarker.core.tables import Column, escaped
+from benchmarker.core.units import MISSING, significant
+from benchmarker.report.columns import InCell, byte_columns, memory, number_columns
+from benchmarker.schema.quality_words import INDISTINGUISHABLE
+from benchmarker.schema.status_words import status_words
+from benchmarker.workloads.generation.reading.rows import GenerationRow
+
+Columns = list[Column[GenerationRow]]
+
+
+def names(rows: Sequence[GenerationRow]) -> Columns:
+    """The variant; the runtime where it varies."""
+    columns = [Column[GenerationRow]("variant", lambda row: escaped(row.variant), "left")]
+    if len({row.engine for row in rows}) > 1:
+        columns.append(Column("runtime", lambda row: escaped(row.engine), "left"))
+    return columns
+
+
+def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
+    """The parts of the cell that vary, or all of them."""
+    parts: dict[str, Callable[[CellKey], int]] = {
+        "prompt": lambda key: key.prompt_tokens,
+        "new": lambda key: key.new_tokens,
+        "batch": lambda key: key.batch_size,
+    }
+    keys = [row.cell for row in rows if row.cell]
+    shown = {name: of for name, of in parts.items() if always or len(set(map(of, keys))) > 1}
+    if any(key.depth for key in keys):
+        shown["depth"] = lambda key: key.depth
+    if any(key.text for key in keys):
+        shown["text"] = lambda key: key.text + 1
+    return [Column(name, _of_cell(of)) for name, of in shown.items()]
+
+
+def _of_cell(of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
+    return lambda row: str(of(row.cell)) if row.cell else MISSING
+
+
+def timing(rows: Sequence[GenerationRow]) -> Columns:
+    """Latency and its parts. Where there is none, the first says why."""
+    # tok/s is the latency turned over, so that one of the two spreads is enough.
+    latency = Column[GenerationRow]("latency s", lambda row: _latency(row))
+    spreads: list[tuple[str, Callable[[GenerationRow], object], Callable[[GenerationRow], str]]] = [
+        ("TTFT ms", lambda row: row.ttft, lambda row: with_spread(row.ttft, scale=1e3)),
+        ("TPOT ms", lambda row: row.tpot, lambda row: with_spread(row.tpot, scale=1e3)),
+        ("tok/s", lambda row: row.rate, lambda row: with_spread(row.rate)),
+    ]
+    return [latency, *(Column(heading, text) for heading, of, text in spreads if any(of(row) for row in rows))]
+
+
+def _latency(row: GenerationRow) -> str:
+    return decimal(row.latency.value) if row.latency else status_words(row.status)
+
+
+def costs(rows: Sequence[GenerationRow]) -> Columns:
+    """What a variant costs and is worth beyond its speed, as far as it is known."""
+    return [
+        *memory(rows),
+        *byte_columns(rows, "weights", lambda row: row.weight_bytes),
+        *number_columns(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
+        *number_columns(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
+        *_setup(rows),
+        *energy(rows),
+        *number_columns(rows, "perplexity", lambda row: row.perplexity, decimal),
+        *_divergence(rows),
+        *number_columns(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
+    ]
+
+
+def _setup(rows: Sequence[GenerationRow]) -> Columns:
+    """One time, or two where setting up was measured both with an empty compiler's cache and a filled one."""
+    times = {"setup s": lambda row: row.setup_s}
+    if any(row.setup_cold_s and row.setup_warm_s for row in rows):
+        times = {
+            "cold setup s": lambda row: row.setup_cold_s if row.setup_warm_s else row.setup_s,
+            "warm setup s": lambda row: row.setup_warm_s,
+        }
+    return [
+        column
+        for heading, of in times.items()
+        for column in number_columns(rows, heading, of, lambda setup_s: decimal(setup_s, digits=3))
+    ]
+
+
+def _divergence(rows: Sequence[GenerationRow]) -> Columns:
+    if all(row.kl_divergence is None for row in rows):
+        return []
+    return [Column("KL divergence", _divergence_text)]
+
+
+def _divergence_text(row: GenerationRow) -> str:
+    """A word where it is not above the baseline's own."""
+    if row.kl_divergence is None:
+        return MISSING
+    if row.quality and not row.quality.is_baseline and not row.quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    return significant(row.kl_divergence, 3)
+
+
+def energy(rows: Sequence[GenerationRow]) -> Columns:
+    """Of the whole board; with its spread, which for energy is never small enough to leave out."""
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        Column("J/token", lambda row: with_spread(row.energy.per_token if row.energy else None)),
+        *number_columns(rows, "net J/token", lambda row: row.energy.net_per_token_j if row.energy else None, decimal),
+        *number_columns(
+            rows, "decode J/token", lambda row: row.energy.decode_per_token_j if row.energy else None, decimal
+        ),
+        *number_columns(rows, "prefill J", lambda row: row.energy.prefill_j if row.energy else None, decimal),
+    ]
+
+
+def every_cell(rows: Sequence[GenerationRow]) -> Columns:
+    """What the table of every cell has beyond speed and memory: energy, where it was counted elsewhere than at the
+    first table's cell. It is counted at the largest cell that a variant could do, which is not always that one."""
+    return energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else []

@@ -1,0 +1,175 @@
+"""How records of text generation are compared: what must be equal, the baseline, and what a budget can limit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarker.comparison.comparing import Circumstance, Comparing, Limitable
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import escaped
+from benchmarker.core.units import gib, seconds
+from benchmarker.schema.engine_names import older_name
+from benchmarker.schema.quality import Quality
+from benchmarker.workloads.generation.forms import engine_place
+from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
+from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields
+from benchmarker.workloads.generation.reading.to_row import to_row
+from benchmarker.workloads.generation.record import GenerationRecord
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.invariants import Check
+
+BASELINE = "fp16"
+PLAIN_ENGINE = "eager"
+
+
+def keys(record: GenerationRecord) -> list[CellKey]:
+    """The record's cells in their order."""
+    counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    found: list[CellKey] = []
+    for cell in record.cells:
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        # Older records do not say which text it is: they are numbered in their order.
+        pairs = (
+            ("batch_size", cell.batch_size),
+            ("prompt_tokens", cell.prompt_tokens),
+            ("new_tokens", cell.new_tokens),
+            ("text", counts[shape] if cell.text is None else cell.text),
+            ("depth", cell.depth),
+        )
+        found.append(GenerationKey(pairs, record.workload))
+        counts[shape] += 1
+    return found
+
+
+def form(record: GenerationRecord) -> dict[str, str]:
+    """Quantization, engine, options and type."""
+    both = {**record.variant.options, **record.variant.engine_options}
+    options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()))
+    return {
+        "quant": record.variant.quant,
+        "engine": record.variant.engine,
+        "options": options or "no options",
+        "dtype": record.model.dtype,
+    }
+
+
+def place(record: GenerationRecord) -> int:
+    """`generate` before the engines that take the host out, in the order of the registry."""
+    return engine_place(record.variant.engine)
+
+
+def plainness(record: GenerationRecord) -> tuple[bool, ...]:
+    """fp16 is the baseline, on the eager engine if it is there."""
+    is_plain = record.variant.quant == BASELINE
+    return is_plain, is_plain and record.variant.engine == PLAIN_ENGINE
+
+
+CIRCUMSTANCES: Mapping[str, Circumstance] = {
+    "model": lambda record: record.model.id,
+    "model revision": lambda record: record.model.revision,
+    "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+    "load_format": lambda record: record.model.load_format,
+}
+
+
+def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
+    """The rows with how far their text goes along with the baseline's, with what they could reach against it, and
+    without the quality that does not compare with its."""
+    texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
+    shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
+    beside = [replace(row, tokens_in_common=count) for row, count in zip(rows, shared, strict=True)]
+    return comparable(with_best(beside, baseline))
+
+
+def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
+    """The rows without perplexity, divergence and agreement where these do not compare with the baseline's (or with the
+    first row's, where the baseline was not judged), so that no table, chart or budget holds them against each other."""
+    judged = [row for row in rows if row.quality]
+    standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
+    return tuple(_beside(row, standard) for row in rows)
+
+
+def _beside(row: GenerationRow, standard: Quality | None) -> GenerationRow:
+    """The row with no quality that was measured otherwise than this."""
+    if row.quality is None or standard is None:
+        return row
+    if row.quality.measured_on != standard.measured_on:
+        return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
+    if row.quality.top_k != standard.top_k:
+        # Only divergences depend on how many tokens were kept: as bounds, not as values.
+        return replace(row, kl_divergence=None)
+    return row
+
+
+def _about(value: float | None, error: float | None) -> float | Estimate | None:
+    """A mean over windows of text, with two standard errors to either side."""
+    return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
+
+
+_TIMING = "`benchmarker run` measures it"
+_QUALITY = "`--quality` measures it, on real weights"
+_BYTES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_PLAIN = {"": 1.0, "%": 0.01}
+LIMITABLE: Mapping[str, Limitable] = {
+    "weights": Limitable(lambda row: row.weight_bytes, _BYTES, gib, _TIMING),
+    "bits": Limitable(lambda row: row.bits_per_weight, _PLAIN, decimal, _TIMING),
+    "load": Limitable(lambda row: row.load_s, _SECONDS, seconds, _TIMING),
+    "setup": Limitable(lambda row: row.setup_s, _SECONDS, seconds, "only runtimes that set something up have it"),
+    "energy": Limitable(
+        lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
+    ),
+    "perplexity": Limitable(
+        lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
+        _PLAIN,
+        decimal,
+        _QUALITY,
+    ),
+    "kld": Limitable(
+        lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
+        _PLAIN,
+        decimal,
+        _QUALITY,
+    ),
+    "top1": Limitable(
+        lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
+        _PLAIN,
+        lambda share: percent(share, places=1),
+        _QUALITY,
+    ),
+}
+
+
+def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
+    """Imported when it is used: scipy's statistics are heavy."""
+    from benchmarker.workloads.generation.reading.invariants import checks
+
+    return checks(record)
+
+
+COMPARING = Comparing(
+    row=GenerationRow,
+    fields=row_fields,
+    keys=keys,
+    form=form,
+    family=lambda record: record.variant.quant,
+    place=place,
+    plainness=plainness,
+    circumstances=CIRCUMSTANCES,
+    must_be_equal=("model", "model shapes (config_sha256)", "load_format"),
+    subject=("model",),
+    knows=lambda record: record.load is not None,
+    with_baseline=with_baseline,
+    to_row=to_row,
+    limitable=LIMITABLE,
+    loss=lambda row: row.kl_divergence,
+    form_words=lambda row: f"{escaped(row.variant)} on the {escaped(row.engine)} runtime",
+    checks=lazily_checked,
+    labels={"engine": lambda row: row.engine, "runtime": lambda row: older_name(row.engine)},
+)

@@ -1,0 +1,42 @@
+"""The lines above a table of text generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker.core.tables import escaped
+from benchmarker.core.units import gib, seconds
+from benchmarker.report.header import each, in_brackets, machine_lines
+from benchmarker.workloads.generation.record import GenerationRecord
+
+
+def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+    """What was measured, on what, with what, and how."""
+    models = each(records, lambda record: record.model.id)
+    revisions = each(records, lambda record: (record.model.revision or "")[:12])
+    types = each(records, lambda record: record.model.dtype)
+    dummies = [record.model.load_format == "dummy" for record in records]
+    weights = "dummy weights" if all(dummies) else "some dummy weights" if any(dummies) else ""
+    return (
+        f"model: {models}{in_brackets(types, revisions and f'revision {revisions}', weights)}",
+        *machine_lines(records),
+    )
+
+
+def variant_line(record: GenerationRecord) -> str:
+    """`variant: int8, runtime eager`."""
+    return f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.engine)}"
+
+
+def load_words(record: GenerationRecord) -> tuple[str, ...]:
+    """What loading made, in one line."""
+    load = record.load
+    if load is None:
+        return ()
+    tied = "tied to the embedding" if load.lm_head_tied else "not tied"
+    return (
+        f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
+        f"{100 * load.quantized_fraction:.0f} % of the parameters quantized, "
+        f"lm_head {escaped(load.lm_head_dtype)} {tied}",
+        f"load: {seconds(load.load_s)}",
+    )

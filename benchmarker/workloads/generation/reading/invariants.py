@@ -1,0 +1,83 @@
+"""What must hold within one record of text generation, beyond what holds in any."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.invariants import TOLERANCE, Check, equal
+from benchmarker.schema.quality import Quality
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
+from benchmarker.workloads.generation.roofline import MBU_LIMIT, mbu
+
+DRAIN_S, DRAIN_SHARE = 0.05, 0.10
+"""The last token is known before the device is drained; longer than both of these is not draining."""
+
+
+def checks(record: GenerationRecord) -> Iterator[Check]:
+    """Every statement that only a record of generation makes."""
+    for key, cell in zip(keys_of(record), record.cells, strict=True):
+        if cell.status == "ok":
+            yield from _token_checks(f"cell {key.place}", cell)
+            yield from _limit_checks(f"cell {key.place}", cell, record.limits)
+    if record.load:
+        bits = 8 * record.load.weight_bytes / record.load.parameters
+        yield equal("load", "bits_per_weight", record.load.bits_per_weight, bits)
+    if record.engine and record.engine.recompilations and any(cell.status == "ok" for cell in record.cells):
+        count = record.engine.recompilations
+        yield Check("engine", "recompilations", count, "none in a cell that is ok", holds=False)
+    if record.quality:
+        yield from _quality_checks(record.quality)
+
+
+def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
+    for number, one in enumerate(cell.samples, start=1):
+        where = f"{place}, run {number}"
+        yield equal(where, "new_tokens", one.new_tokens, cell.new_tokens)
+        if one.ttft_s is not None:
+            steps = one.new_tokens - 1
+            has_tpot = one.tpot_s is not None
+            expected = "a time" if steps else "none for a single token"
+            yield Check(where, "tpot_s", one.tpot_s, expected, holds=has_tpot == bool(steps))
+            known_s = one.ttft_s + steps * (one.tpot_s or 0.0)
+            most_s = known_s + max(DRAIN_S, DRAIN_SHARE * one.latency_s)
+            fits = known_s * (1 - TOLERANCE) <= one.latency_s and (one.latency_s <= most_s or has_tpot != bool(steps))
+            yield Check(where, "latency_s", one.latency_s, f"{known_s} for first token and steps", holds=fits)
+
+
+def _limit_checks(place: str, cell: GenerationCell, limits: Limits | None) -> Iterator[Check]:
+    """Nothing is faster than its memory, unless it stays in a cache."""
+    tpots = [one.tpot_s for one in cell.samples if one.tpot_s is not None]
+    if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
+        used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
+        yield Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
+
+
+def _quality_checks(quality: Quality) -> Iterator[Check]:
+    stated = quality.model_dump()
+    for field, recomputed in _quality_of(stated["windows"]).items():
+        group, _, name = field.rpartition(".")
+        yield equal("quality", field, (stated[group] if group else stated)[name], recomputed)
+
+
+def _quality_of(windows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """What can be told from the windows' means alone; the percentiles cannot."""
+    of = {name: np.array([window[name] for window in windows]) for name in windows[0]}
+    change = of["nats"] - of["baseline_nats"]
+    many = len(windows) > 1
+    return {
+        "perplexity": float(np.exp(np.mean(of["nats"]))),
+        "baseline_perplexity": float(np.exp(np.mean(of["baseline_nats"]))),
+        "against.ln_ratio": float(np.mean(change)),
+        "against.ln_ratio_error": float(stats.sem(change)) if many else None,
+        "against.kl_mean": float(np.mean(of["kl"])),
+        "against.kl_mean_error": float(stats.sem(of["kl"])) if many else None,
+        "against.same_top": float(np.mean(of["same_top"])),
+        "against.probability_rms": float(np.sqrt(np.mean(of["squared_change"]))),
+    }

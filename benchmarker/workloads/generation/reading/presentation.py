@@ -1,0 +1,93 @@
+"""How text generation is shown: its own columns, tables, captions, caveats and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.comparison.rows import Results, headline
+from benchmarker.core.tables import plain_line
+from benchmarker.report.presentation import Presentation, Sheet, plain_title
+from benchmarker.workloads.generation.reading import columns
+from benchmarker.workloads.generation.reading.captions import caption
+from benchmarker.workloads.generation.reading.caveats import caveats
+from benchmarker.workloads.generation.reading.header import header, load_words, variant_line
+from benchmarker.workloads.generation.reading.limits import batch_words, beside_limits
+from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
+from benchmarker.workloads.generation.reading.quality import quality_caption, quality_columns, text_line
+from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.tasks import answers, task_caption, task_columns
+from benchmarker.workloads.generation.words import profiled_words
+
+if TYPE_CHECKING:
+    from benchmarker.report.charts.style import Chart
+
+
+def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
+    """Quality and tasks, where there are any."""
+    tables = []
+    if quality := quality_columns(rows):
+        tables.append(Sheet("Quality", quality, rows))
+    asked = answers(rows)
+    if tasks := task_columns(asked):
+        tables.append(Sheet("Tasks", tasks, asked))
+    return tables
+
+
+def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
+    """Those that are shown beside their limits: the first table's, at every batch size and depth.
+
+    A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
+    """
+    cell = headline(rows)
+    if cell is None:
+        return []
+    shape = cell.without("batch_size", "depth")
+    return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
+
+
+def title(results: Results) -> str:
+    """`Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
+    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
+    return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
+
+
+def is_dummy(rows: Sequence[GenerationRow]) -> bool:
+    """Whether weights are random."""
+    return any(row.dummy_weights for row in rows)
+
+
+def charts(results: Any) -> list[Chart]:
+    """Imported when it is used: matplotlib is heavy."""
+    from benchmarker.workloads.generation.reading.charts import charts_of
+
+    return charts_of(results)
+
+
+PRESENTATION = Presentation(
+    names=columns.names,
+    cell=columns.cell_columns,
+    timing=columns.timing,
+    costs=columns.costs,
+    every_cell=columns.every_cell,
+    details=details,
+    limits=beside_limits,
+    beside_limits=limit_rows,
+    header=header,
+    variant_lines=lambda record: (variant_line(record),),
+    loaded_lines=load_words,
+    caption=caption,
+    paragraphs=lambda rows: (quality_caption(rows), task_caption(answers(rows))),
+    remarks=batch_words,
+    caveats=caveats,
+    closing=text_line,
+    charts=charts,
+    title=title,
+    badge=lambda rows: "Random weights: time and memory are real, text and quality are not" if is_dummy(rows) else "",
+    remark=lambda rows: " (random weights)" if is_dummy(rows) else "",
+    profiled=profiled_words,
+    speed="tokens per second",
+    made="made",
+    ceilings=ceilings,
+    break_evens=break_evens,
+)

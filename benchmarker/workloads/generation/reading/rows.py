@@ -1,0 +1,228 @@
+"""The rows of text generation: what they have beyond the declared metrics."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from benchmarker.comparison.aggregate import make_row
+from benchmarker.comparison.comparing import cell_of
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.stats import Estimate, geometric_mean
+from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.quality import Quality, TaskResult
+from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_use
+from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
+from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
+
+Good = Sequence[tuple[GenerationRecord, GenerationCell]]
+
+
+class GenerationKey(CellKey):
+    """A shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+
+    @property
+    def words(self) -> str:
+        """`prompt 26, 100 new tokens, batch 1`. Without what the cells of a series do not have in common."""
+        values = dict(self.pairs)
+        shape = {"prompt_tokens": "prompt {}", "new_tokens": "{} new tokens", "batch_size": "batch {}"}
+        words = [text.format(values[name]) for name, text in shape.items() if name in values]
+        words += [f"depth {values['depth']}"] if values.get("depth") else []
+        words += [f"text {values['text'] + 1}"] if values.get("text") else []
+        return ", ".join(words)
+
+    @property
+    def short_words(self) -> str:
+        """`26 + 100`, and the depth and the batch where there is one."""
+        batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
+        text = f" text {self.text + 1}" if self.text else ""
+        depth = f"{self.depth} + " if self.depth else ""
+        return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
+
+    @property
+    def place(self) -> str:
+        """`26 x 100 x 1`."""
+        depth = f", depth {self.depth}" if self.depth else ""
+        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
+
+    @property
+    def inputs_words(self) -> str:
+        return f"prompt of {self.prompt_tokens} tokens (prompt_sha256)"
+
+    @property
+    def size(self) -> float:
+        return float(self.batch_size * (self.depth + self.prompt_tokens + self.new_tokens))
+
+    @property
+    def context(self) -> tuple[int, int, int]:
+        """What a decode step works on, whatever number of tokens follow."""
+        return self.batch_size, self.prompt_tokens, self.depth
+
+
+@dataclass(frozen=True)
+class GenerationRow(Row):
+    """One variant in one cell. Perplexity, divergence and agreement are there only where they compare with the other
+    rows': see `comparing.comparable`; `quality` keeps them."""
+
+    model: str = ""
+    weight_bytes: int | None = None
+    bits_per_weight: float | None = None
+    load_s: float | None = None
+    setup_s: float | None = None
+    setup_cold_s: float | None = None
+    """Setting up with the compiler's cache empty; the next with it filled."""
+    setup_warm_s: float | None = None
+    mbu: float | None = None
+    """Share of the memory's bandwidth that decoding used for what it must read."""
+    fits_cache: bool = False
+    """Whether all that a step reads stays in the device's last cache."""
+    best_ratio: float | None = None
+    """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
+    best_ratio_reached: float | None = None
+    """Share of it that was reached against the baseline's quantization in the same engine."""
+    prefill_mfu: float | None = None
+    kernels_per_token: float | None = None
+    first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
+    same_tokens: int | None = None
+    """Leading tokens that are those of the same quantization in the eager engine; None for that itself."""
+    perplexity: float | None = None
+    kl_divergence: float | None = None
+    top1_agreement: float | None = None
+    quality: Quality | None = None
+    tasks: tuple[TaskResult, ...] = ()
+    tokens_in_common: int | None = None
+    """Leading tokens that are those of the baseline variant."""
+    energy: EnergyUse | None = None
+    dummy_weights: bool = False
+
+    @property
+    def quant(self) -> str:
+        return self.form["quant"]
+
+    @property
+    def engine(self) -> str:
+        return self.form["engine"]
+
+    @property
+    def ttft(self) -> Estimate | None:
+        """Seconds, as the next."""
+        return self.metrics.get("ttft")
+
+    @property
+    def tpot(self) -> Estimate | None:
+        return self.metrics.get("tpot")
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Of all sequences, without the time to the first token."""
+        return self.cell.batch_size / self.tpot.value if self.cell and self.tpot else None
+
+    @property
+    def step_demand(self) -> GenerationDemand | None:
+        """What a decode step cannot do without."""
+        return cast("GenerationDemand | None", self.demand)
+
+    @property
+    def tokens_compared(self) -> int:
+        """Of how many `tokens_in_common` are."""
+        return len(self.first_tokens)
+
+
+def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:
+    """The row of one variant and cell."""
+    return cast("GenerationRow", make_row(name, key, records))
+
+
+def generation_cell(record: GenerationRecord, key: CellKey | None) -> GenerationCell | None:
+    """The record's cell under that key, if it has one."""
+    return cast("GenerationCell | None", cell_of(record, key))
+
+
+def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
+    """What a row of generation has beyond those of every workload.
+
+    Args:
+        good: Those that measured the cell.
+    """
+    loads = [record.load for record in records if record.load]
+    setups = [record.engine.setup_s for record in records if record.engine and record.engine.setup_s is not None]
+    return {
+        "model": records[0].model.id,
+        "weight_bytes": max((load.weight_bytes for load in loads), default=None),
+        "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
+        "load_s": _median_load(loads),
+        "setup_s": statistics.median(setups) if setups else None,
+        "setup_cold_s": _setup(records, "cold"),
+        "setup_warm_s": _setup(records, "warm"),
+        "kernels_per_token": _kernels(good),
+        "dummy_weights": any(record.model.load_format == "dummy" for record in records),
+        **_judged(records),
+        "energy": energy_use(good),
+        "first_tokens": good[0][1].first_tokens if good else (),
+        **(_limits(good) if good else {}),
+    }
+
+
+def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
+    """Quality, from the newest record that has it: it is measured once, in no matter which round."""
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    tasks = next((record.tasks for record in newest if record.tasks), ())
+    quality = next((record.quality for record in newest if record.quality), None)
+    if quality is None:
+        return {"tasks": tasks}
+    return {
+        "tasks": tasks,
+        "perplexity": quality.perplexity,
+        "kl_divergence": quality.against.kl_mean,
+        "top1_agreement": quality.against.same_top,
+        "quality": quality,
+    }
+
+
+def _setup(records: Sequence[GenerationRecord], cache: str) -> float | None:
+    """Median of those that set up with the compiler's cache in that state."""
+    facts = [record.engine for record in records if record.engine and record.engine.setup_cache == cache]
+    times = [engine.setup_s for engine in facts if engine.setup_s is not None]
+    return statistics.median(times) if times else None
+
+
+def _kernels(good: Good) -> float | None:
+    counts = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
+    return statistics.median(counts) if counts else None
+
+
+def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
+    """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
+    records from before cells did the engine, whose facts are those of the last cell."""
+    is_last_good = record.last_good is not None and cell is record.cells[record.last_good]
+    if record.engine and is_last_good and record.engine.kernels_per_token:
+        return record.engine.kernels_per_token
+    if cell.step:
+        return cell.step.graph_kernels
+    return record.engine.graph_kernels if record.engine and cell is record.cells[-1] else None
+
+
+def _limits(good: Good) -> dict[str, Any]:
+    """What the device allows a decode step, and how near the cell came: each process against its own measured
+    limits."""
+    pairs = [(record.limits, cell.demand, cell) for record, cell in good if record.limits and cell.demand]
+    used, floors, prefills = [], [], []
+    for limits, demand, cell in pairs:
+        tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
+        ttfts = [sample.ttft_s for sample in cell.samples if sample.ttft_s is not None]
+        floors.append(floor_s(demand, limits))
+        used += [mbu(demand, limits, tpot_s=statistics.median(tpots))] if tpots else []
+        prefills += [prefill_mfu(demand, limits, ttft_s=statistics.median(ttfts))] if ttfts else []
+    return {
+        "floor_s": geometric_mean(floors) if floors else None,
+        "mbu": geometric_mean(used) if used else None,
+        "prefill_mfu": geometric_mean(prefills) if prefills else None,
+        "fits_cache": any(demand.step_bytes <= (limits.cache_bytes or 0) for limits, demand, _ in pairs),
+    }
+
+
+def _median_load(loads: Sequence[LoadFacts]) -> float | None:
+    return statistics.median(load.load_s for load in loads) if loads else None
