@@ -1,4 +1,4 @@
-"""The numbers of a table, computed a second time: from the records as plain values, with numpy and scipy.stats.
+"""The numbers of a table, computed a second time: from the files' raw JSON, with numpy and scipy.stats.
 
 It shares no code with what makes the tables but a workload's declared formulas, so that a mistake there does not
 confirm itself here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from benchmarker.report.markdown import summary
 from benchmarker.schema import record_io
@@ -25,5 +26,4 @@ def read_record(path: str | Path) -> ShownRecord:
     record = record_io.read_record(Path(path))
     # The workload's fields come before those of any record.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
-    shown: ShownRecord = kind.model_construct(**dict(record))
-    return shown
+    return cast("type[ShownRecord]", kind).model_construct(**dict(record))
