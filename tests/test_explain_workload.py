@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from benchmarker.comparison.compare import compare
 from benchmarker.explain.explain import explain
 from benchmarker.explain.reasons import Reasons, reasons_of
 from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS

@@ -34,11 +34,8 @@ ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
 ARROWS_TO_CUT = {
-    "explain -> workloads",
-    "explain -> workloads.reading",
     "logs -> workloads",
     "engines -> workloads",
-    "explain -> logs",
     "logs -> engines",
 }
 """Imports that go up still. The list only gets shorter."""
