@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,9 +15,8 @@ from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
-from benchmarker.schema.registry import WORKLOADS
+from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.schema.roofline import Demand
-from benchmarker.schema.workload import Workload
 from tests.explained import LIMITS
 from tests.records import environment
 
@@ -47,7 +47,7 @@ def naps(**fields: object) -> RunRecord:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("naps")
-    module.WORKLOAD = Workload(name="naps", record=RunRecord)  # type: ignore[attr-defined]
+    module.WORKLOAD = replace(workload_of("generation"), name="naps", record=RunRecord, reasons=None)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "naps", module)
     monkeypatch.setitem(WORKLOADS, "naps", "naps")
     return module
@@ -74,7 +74,7 @@ def test_without_a_profile_it_says_why() -> None:
 
 def test_a_workload_may_bring_its_own_unit_parts_and_advice(registered: ModuleType) -> None:
     registered.REASONS = Reasons(unit="nap", parts={"copy/cast": "tossing"}, products=("matmul",))  # type: ignore[attr-defined]
-    registered.WORKLOAD = Workload(name="naps", record=RunRecord, reasons="naps:REASONS")  # type: ignore[attr-defined]
+    registered.WORKLOAD = replace(registered.WORKLOAD, reasons="naps:REASONS")  # type: ignore[attr-defined]
     found = explain("deep", [naps()])
     assert isinstance(found, Explanation)
     assert [part.name for part in found.waterfall.parts][2] == "tossing"
@@ -88,7 +88,7 @@ def test_generation_is_asked_through_its_description() -> None:
 @pytest.mark.parametrize("folder", ["h100-runtimes", "h200-runtimes"])
 def test_the_range_that_was_predicted_for_a_graph_holds_what_was_measured(folder: str) -> None:
     results = compare(REFERENCE / folder)
-    graphs = {row.quant: row for row in results.rows if row.runtime == "graph"}
+    graphs = {row.quant: row for row in results.rows if row.engine == "cuda_graph"}
     ceilings = [one for one in results.explained if isinstance(one, Explanation) and one.ceiling]
     assert len(ceilings) == len(graphs) == 4
     for one in ceilings:

@@ -240,7 +240,9 @@ def test_every_reference_record_of_a_compiled_step_on_a_gpu_is_native_and_none_o
     engines = {
         (record.environment.device.kind, record.variant.engine)
         for path in FILES
-        if json.loads(path.read_bytes())["variant"]["runtime"] == "compile"
+        if (data := json.loads(path.read_bytes()))["variant"]["runtime"] == "compile"
+        # Records of a program that had `native` already say what they are.
+        and "engine_options" not in data["variant"]
         and isinstance(record := read_record(path), GenerationRecord)
     }
     assert engines == {("cuda", "native"), ("cpu", "compile")}
