@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.attention import prompt_attention_backend
+from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
+from benchmarker.engines.compile import CompileDecoder, prompt_layer
 from benchmarker.engines.kernels_used import native_kernels
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmarker.engines.decode_loop import Shape
+    from benchmarker.engines.static_cache import Filled, StaticKVCache
     from benchmarker.schema.kernels_used import KernelUse
 
 
-class NativeDecoder(CompileDecoder):
-    """The compiled decoder with the linears of the model replaced, from the first shape on."""
+class NativeDecoder(CapturedPrefillDecoder, CompileDecoder):
+    """The compiled decoder with the linears of the model replaced, from the first shape on, and its prefill captured."""
 
     name = "native"
     native_attention = True
@@ -32,6 +37,12 @@ class NativeDecoder(CompileDecoder):
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self._model, optimize(self._model))
         return super()._prepare(batch, length)
+
+    def _prompt_step(self, ids: Tensor, cache: StaticKVCache, visible: Filled, last: Tensor) -> tuple[Tensor, Tensor]:
+        """As without compiling, by one compiled layer."""
+        with prompt_attention_backend(self._model):
+            hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
+        return self._chosen(norm, hidden.index_select(1, last))
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()

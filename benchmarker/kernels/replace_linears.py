@@ -74,8 +74,12 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
-    if not is_one_query(hidden, linear):
+    if not torch.compiler.is_compiling():
         return through_operator(linear, hidden)
+    if not is_one_query(hidden, linear):
+        # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
+        matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
+        return _finished(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     sums = gemv_gptq.gemv_gptq(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
     return _finished(sums.sum(0).to(hidden.dtype), linear, hidden)
 

@@ -211,6 +211,11 @@ class RuntimeFacts(Plain):
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    prefill: Literal["captured", "plain"] | None = None
+    """Whether the prompt goes through a captured graph, or is launched kernel by kernel. None where the engine has one
+    way only."""
+    prefill_reason: str | None = None
+    """Why a prefill that is captured elsewhere is plain here."""
     kernels_used: tuple[KernelUse, ...] = ()
     """Whose kernels a decode step uses. Empty in records from before this was a value."""
     own_products: str | None = None
