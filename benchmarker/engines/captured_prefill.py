@@ -12,7 +12,7 @@ chunks, each at the position where the one before it ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -62,7 +62,9 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         return padded(prompt_tokens)
 
     def _prepare_prefill(self, shape: Shape, prompt_tokens: int) -> bool:
-        return any([self._recorded(shape, length)[1] for _, length in chunks(prompt_tokens, len(shape.token))])
+        lengths = {length for _, length in chunks(prompt_tokens, len(shape.token))}
+        is_new = [self._recorded(shape, length)[1] for length in sorted(lengths)]
+        return any(is_new)
 
     def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
         """See `StaticCacheDecoder._prefill`.
@@ -115,7 +117,7 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
         start = torch.zeros((), dtype=torch.int64, device=device)
         count = torch.ones((), dtype=torch.int64, device=device)
-        visible = padded_prompt(cache, batch=batch, length=length)
+        visible = padded_prompt(cache, length=length)
         logits: list[Tensor] = []
 
         def step() -> None:
@@ -179,7 +181,7 @@ def chunks(tokens: int, batch: int) -> Iterator[tuple[int, int]]:
         yield count, min(longest, padded(count))
 
 
-def padded_prompt(cache: StaticKVCache, *, batch: int, length: int) -> Filled:
+def padded_prompt(cache: StaticKVCache, *, length: int) -> Filled:
     """What a padded prompt sees of the cache; its lengths are still to be set to start + length."""
     starts = cache.filled.query_starts
     return Filled(cache.filled.lengths.clone(), query_starts=starts * length, key_starts=starts * cache.length)

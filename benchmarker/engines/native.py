@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NativeDecoder(CapturedPrefillDecoder, CompileDecoder):
-    """The compiled decoder with the linears of the model replaced, from the first shape on, and its prefill captured."""
+    """The compiled decoder with a captured prefill, and with the linears of the model replaced at the first shape."""
 
     name = "native"
     native_attention = True
