@@ -1,4 +1,4 @@
-"""A captured prefill on a CPU, where a replay runs the step again: padded, chunked, at a depth, it is the model's own."""
+"""A captured prefill on a CPU, where a replay runs the step again: padded, chunked and at a depth as without."""
 
 from __future__ import annotations
 
