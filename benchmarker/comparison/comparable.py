@@ -250,12 +250,15 @@ def _within_variants(records: Sequence[GenerationRecord]) -> list[Difference]:
     return differences
 
 
+LATER_DEFAULTS = (("prefill", "plain"),)
+"""Engine options that came later, each with the value that is as records from before it."""
+
+
 def form_of(record: GenerationRecord) -> tuple[str, str, str, str]:
     """What FORM names, of this record."""
-    options = ", ".join(
-        f"{key}={value}" for key, value in sorted({**record.variant.options, **record.variant.engine_options}.items())
-    )
-    return record.variant.quant, record.variant.engine, options or "no options", record.model.dtype
+    options = {**record.variant.options, **record.variant.engine_options}
+    texts = ", ".join(f"{key}={value}" for key, value in sorted(options.items()) if (key, value) not in LATER_DEFAULTS)
+    return record.variant.quant, record.variant.engine, texts or "no options", record.model.dtype
 
 
 def _identity(record: GenerationRecord, fields: Sequence[str]) -> Identity:
