@@ -46,6 +46,17 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
     assert counted(replace_linears(model)) == {}
 
 
+@pytest.mark.slow
+def test_unpacked_words_are_the_matrix_that_gptqmodel_makes_of_them(shape_folder) -> None:
+    model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
+    packed = [module for module in model.modules() if hasattr(module, "qweight")]
+    for linear in packed:
+        matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
+        expected = linear.dequantize_weight()
+        assert matrix.shape == (linear.in_features, linear.out_features)
+        assert torch.allclose(matrix.float(), expected.float(), rtol=1e-2, atol=1e-6)
+
+
 def unpacked(model: Any) -> Any:
     """With bitsandbytes' weights left as they lie on a GPU; on some processors it repacks them at the first call."""
     for linear in model.modules():

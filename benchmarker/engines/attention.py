@@ -28,6 +28,8 @@ LIBRARY = "benchmarker_decode"
 """Name by which transformers calls attention by torch's kernels. It makes no mask for a name that is not its own."""
 NATIVE = "benchmarker_decode_native"
 """The same, with this program's kernel for a short cache."""
+PROMPT = "benchmarker_prompt"
+"""Name by which transformers calls attention of a padded prompt to a cache whose filled part only the device knows."""
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
@@ -46,6 +48,18 @@ def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) ->
     config: Any = model.config
     before = config._attn_implementation
     config._attn_implementation = NATIVE if native else LIBRARY
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@contextmanager
+def prompt_attention_backend(model: PreTrainedModel) -> Iterator[None]:
+    """Let the model attend as a captured prefill has to."""
+    config: Any = model.config
+    before = config._attn_implementation
+    config._attn_implementation = PROMPT
     try:
         yield
     finally:
@@ -78,10 +92,7 @@ def attend(
     Raises:
         UnsupportedError: The model attends in a way of its own.
     """
-    asked = [name for name in OTHER_WAYS if others.get(name) is not None]
-    if filled is None or attention_mask is not None or asked:
-        why = ", ".join(asked) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
-        raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
+    filled = _checked(module, attention_mask, filled, others)
     way = way_of(key, native=native)
     if way == ONE_KERNEL:
         output = decode_attention(query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), filled.lengths, scaling)
@@ -94,6 +105,52 @@ def attend(
     unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
     weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
     return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
+
+
+def attend_prompt(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    filled: Filled | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one layer for a padded prompt: causal, to what the cache holds up to the prompt's end.
+
+    Args:
+        query: [batch, heads, tokens, head_dim].
+        key: [batch, key heads, positions, head_dim]; so is the value.
+        filled: Its lengths end with the padded prompt, and its query starts are as far apart as the prompt is long.
+
+    Returns:
+        [batch, tokens, heads, head_dim].
+
+    Raises:
+        UnsupportedError: The model attends in a way of its own.
+    """
+    filled = _checked(module, attention_mask, filled, others)
+    if way_of(key) == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
+    tokens, positions = query.shape[2], key.shape[2]
+    first = (filled.lengths - tokens).view(-1, 1, 1, 1)
+    last = first + torch.arange(tokens, device=key.device).view(-1, 1)
+    is_visible = torch.arange(positions, device=key.device) <= last
+    output = nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=is_visible, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return output.transpose(1, 2), None
+
+
+def _checked(module: nn.Module, mask: Tensor | None, filled: Filled | None, others: dict[str, Any]) -> Filled:
+    """What is filled, where the model asks for nothing that is not written here."""
+    asked = [name for name in OTHER_WAYS if others.get(name) is not None]
+    if filled is None or mask is not None or asked:
+        why = ", ".join(asked) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
+        raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
+    return filled
 
 
 def attend_native(
@@ -137,16 +194,19 @@ def flash(
 ) -> Tensor:
     """torch's flash attention over sequences of their own lengths.
 
-    One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys.
+    One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys. Several queries
+    are the last ones of their sequence, and see what comes before them.
 
     Args:
-        query: As for `attend`.
+        query: [batch, heads, queries, head_dim].
         key: As stored, [batch, positions, key heads, head_dim], so that nothing is copied; so is the value.
     """
-    batch, heads, _, head_dim = query.shape
-    in_a_row = query.reshape(batch, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
-    made = flash_kernel(*in_a_row, query_starts, key_starts, lengths, positions=key.shape[1], scaling=scaling)
-    return made.view(batch, 1, heads, head_dim)
+    batch, heads, queries, head_dim = query.shape
+    in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
+    made = flash_kernel(
+        *in_a_row, query_starts, key_starts, lengths, queries=queries, positions=key.shape[1], scaling=scaling
+    )
+    return made.view(batch, queries, heads, head_dim)
 
 
 def flash_kernel(
@@ -157,10 +217,11 @@ def flash_kernel(
     key_starts: Tensor,
     lengths: Tensor,
     *,
+    queries: int,
     positions: int,
     scaling: float,
 ) -> Tensor:
-    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with one query.
+    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with as many queries.
 
     The operator is the one beneath torch.nn.attention.varlen.
     """
@@ -170,10 +231,10 @@ def flash_kernel(
         value,
         query_starts,
         key_starts,
-        1,
+        queries,
         positions,
         0.0,
-        False,
+        queries > 1,
         False,
         scale=scaling,
         seqused_k=lengths,
@@ -191,9 +252,10 @@ def _shape(
     key_starts: Tensor,
     scaling: float,
 ) -> Tensor:
-    batch, heads, _, head_dim = query.shape
-    return query.new_empty((batch, 1, heads, head_dim))
+    batch, heads, queries, head_dim = query.shape
+    return query.new_empty((batch, queries, heads, head_dim))
 
 
 AttentionInterface.register(LIBRARY, attend)
 AttentionInterface.register(NATIVE, attend_native)
+AttentionInterface.register(PROMPT, attend_prompt)

@@ -29,7 +29,7 @@ from benchmarker.engines.graph_capture import Capture, capture_for
 from benchmarker.engines.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.kernels_used import linear_kernels
 from benchmarker.engines.prefill_decode import attending_step, greedy
-from benchmarker.engines.static_cache import StaticKVCache
+from benchmarker.engines.static_cache import Filled, StaticKVCache
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.custom_op import make_opaque
 from benchmarker.schema.engine_facts import EngineFacts
@@ -81,16 +81,33 @@ class CompileDecoder(StaticCacheDecoder):
             if self._capture is None:
                 step: tuple[Tensor, Tensor] = self._run(attending_step, self._model, token, cache)
                 return step
-            route = Route(self._model, self._layers, partial(self._run, _layer))
-            with route.taken():
-                hidden = self._model.base_model(
-                    input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled
-                ).last_hidden_state
+            hidden, norm = self._through_layers(_layer, token, cache, cache.filled)
             cache.advance()
-            chosen: tuple[Tensor, Tensor] = self._run(
-                _head, route.norm_left(hidden), self._model.get_output_embeddings(), hidden
-            )
-            return chosen
+            return self._chosen(norm, hidden)
+
+    def _through_layers(
+        self, layer: Function, ids: Tensor, cache: StaticKVCache, filled: Filled
+    ) -> tuple[Tensor, nn.Module | None]:
+        """Tokens through all decoder layers.
+
+        Args:
+            layer: What is compiled of a decoder layer: `_layer`, or a function of the same arguments.
+            ids: [batch, tokens].
+
+        Returns:
+            [batch, tokens, hidden], and the norm that is still to be applied to it.
+        """
+        route = Route(self._model, self._layers, partial(self._run, layer))
+        with route.taken():
+            hidden = self._model.base_model(
+                input_ids=ids, past_key_values=cache.layers, use_cache=True, filled=filled
+            ).last_hidden_state
+        return hidden, route.norm_left(hidden)
+
+    def _chosen(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The likeliest token after [batch, 1, hidden], and the logits; see `_head`."""
+        chosen: tuple[Tensor, Tensor] = self._run(_head, norm, self._model.get_output_embeddings(), hidden)
+        return chosen
 
     def _run(self, function: Function, *arguments: Any) -> Any:
         """Call the compiled form of a function, which is compiled at its first call."""
@@ -98,7 +115,9 @@ class CompileDecoder(StaticCacheDecoder):
 
         name = function.__name__
         if name not in self._functions:
-            self._functions[name] = torch.compile(function, backend=self._compile, fullgraph=True, dynamic=False)
+            # A prompt of a second length is compiled for any length.
+            dynamic = None if function is prompt_layer else False
+            self._functions[name] = torch.compile(function, backend=self._compile, fullgraph=True, dynamic=dynamic)
         return self._functions[name](*arguments)
 
     def _compile(self, graph: GraphModule, example_inputs: list[Tensor]) -> Function:
@@ -186,6 +205,12 @@ class CompileDecoder(StaticCacheDecoder):
 
 def _layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
     """What is compiled: a decoder layer as its class has it."""
+    forward: Function = type(layer).forward
+    return forward(layer, hidden, **arguments)
+
+
+def prompt_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
+    """As `_layer`, for a prompt: a function of its own, since the compiler keeps what it compiled by function."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 

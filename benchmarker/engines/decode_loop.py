@@ -22,8 +22,8 @@ from benchmarker.engines.prefill_decode import (
     cache_length,
     decode_step,
     fill,
+    greedy,
     log_probabilities,
-    prefill,
     prefill_logits,
 )
 from benchmarker.engines.static_cache import StaticKVCache
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from benchmarker.engines.captured_prefill import RecordedPrefill
 
 PIECE = 8
 """Steps that a GPU is given between two looks at the tokens: as many are in vain at most twice, at the end."""
@@ -65,6 +66,8 @@ class Shape:
     captured: Captured | None = None
     context: Tensor | None = None
     """The tokens of the depth that the cache holds; None for none."""
+    prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
+    """Captured prefills by their padded length."""
     latest: Latest = field(default_factory=lambda: Latest())
 
 
@@ -93,7 +96,10 @@ class StaticCacheDecoder:
         called_ns = time.perf_counter_ns()
         depth = 0 if context is None else context.shape[1]
         with torch.no_grad(), self._explained():
-            shape, is_new = self._prepare(len(prompt), cache_length(depth + prompt.shape[1] + new_tokens))
+            prompt_tokens = prompt.shape[1]
+            room = max(prompt_tokens + new_tokens, self.padded_length(prompt_tokens))
+            shape, is_new = self._prepare(len(prompt), cache_length(depth + room))
+            is_new = self._prepare_prefill(shape, prompt_tokens) or is_new
             prepared_ns = time.perf_counter_ns()
             self._fill(shape, context)
             generation = self._generate(shape, prompt, new_tokens, depth)
@@ -108,8 +114,7 @@ class StaticCacheDecoder:
         cache.go_to(depth)
         self._device.synchronize()
         start_ns = time.perf_counter_ns()
-        shape.token.copy_(prefill(self._model, prompt, cache))
-        shape.tokens.index_copy_(1, cache.place.position.view(1), shape.token)
+        self._prefill(shape, prompt)
         cache.begin_decoding()
         self._device.synchronize()
         first_ns = time.perf_counter_ns()
@@ -158,8 +163,7 @@ class StaticCacheDecoder:
             shape = self._with_room(prompt.shape[1] + new_tokens)
             shape.cache.go_to(0)
             for chunk in prompt.split(CHUNK, dim=1):
-                shape.token.copy_(prefill(self._model, chunk, shape.cache))
-            shape.tokens.index_copy_(1, shape.cache.place.position.view(1), shape.token)
+                self._prefill(shape, chunk, shared=True)
             shape.cache.begin_decoding()
         return shape
 
@@ -207,7 +211,7 @@ class StaticCacheDecoder:
         with torch.no_grad(), self._explained():
             shape = self._with_room(ids.shape[1])
             shape.cache.go_to(0)
-            rows = [log_probabilities(prefill_logits(self._model, ids[:, :1], shape.cache))]
+            rows = [log_probabilities(self._prefill(shape, ids[:, :1]))]
             shape.cache.begin_decoding()
             for position in range(1, ids.shape[1]):
                 shape.token.copy_(ids[:, position : position + 1])
@@ -253,6 +257,31 @@ class StaticCacheDecoder:
         replay = captured.replay if captured else step
         self._shape = Shape(cache, token, tokens, step, replay, captured, latest=latest)
         return self._shape, True
+
+    def padded_length(self, prompt_tokens: int) -> int:
+        """Positions that a prefill of so many tokens writes to."""
+        return prompt_tokens
+
+    def _prepare_prefill(self, shape: Shape, prompt_tokens: int) -> bool:
+        """Make ready what a prefill of so many tokens needs, and say whether there was anything to do."""
+        del shape, prompt_tokens
+        return False
+
+    def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
+        """Put the prompt into the cache, at its position, and the first new token where the next step takes it from.
+
+        Args:
+            prompt: [batch, prompt_tokens].
+            shared: Whether prompts of other lengths will follow.
+
+        Returns:
+            The logits after the prompt's last token, [batch, 1, vocabulary].
+        """
+        del shared
+        logits = prefill_logits(self._model, prompt, shape.cache)
+        shape.token.copy_(greedy(logits))
+        shape.tokens.index_copy_(1, shape.cache.place.position.view(1), shape.token)
+        return logits
 
     def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
         """One decode step; see `decode_step`."""

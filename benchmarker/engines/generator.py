@@ -6,13 +6,16 @@ engine up (compiling, capturing); later ones that fit into the same KV cache do 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+from pydantic import ValidationError
 
 from benchmarker.core.errors import DeviceError, ModelError, SpecError, first_line
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.registry import torch_engine
+from benchmarker.schema.base import Scalar, first_problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,6 +37,7 @@ class Generator:
         model: PreTrainedModel,
         *,
         engine: str = "eager",
+        engine_options: Mapping[str, Scalar] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         chat_template: bool = False,
     ) -> None:
@@ -41,11 +45,13 @@ class Generator:
 
         Args:
             engine: eager, cuda_graph, compile or native.
+            engine_options: The engine's own, such as {"prefill": "captured"} for native.
             tokenizer: The model's own, from the folder that it was loaded from, if not given.
             chat_template: Wrap each text in the model's own chat template.
 
         Raises:
-            BenchmarkerError: No such engine, one that needs a GPU where there is none, or a model without a tokenizer.
+            BenchmarkerError: No such engine or option, one that needs a GPU where there is none, or a model without a
+                tokenizer.
         """
         import torch
         from transformers import AutoTokenizer
@@ -56,7 +62,7 @@ class Generator:
         self.model = model
         self.device: Device = find_device(str(model.device))
         refuse_device(engine, self.device)
-        self._decoder = torch_engine(engine).decoder(model, self.device)
+        self._decoder = torch_engine(engine).decoder(model, self.device, **_checked(engine, engine_options or {}))
         folder = Path(model.name_or_path or "")
         if tokenizer is None and not has_tokenizer(folder):
             raise ModelError(f"{folder}: no tokenizer there to read a text with; give Generator one")
@@ -140,6 +146,15 @@ class Generator:
         rest = rest[len(decode(tokens[settled:shown], skip_special_tokens=True)) :]
         if rest:
             yield rest
+
+
+def _checked(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """All options of an engine, defaults filled in."""
+    kind = torch_engine(engine).options
+    try:
+        return kind.model_validate(dict(options)).model_dump()
+    except ValidationError as error:
+        raise SpecError(f"engine_options: {first_problem(error, kind)}") from None
 
 
 def refuse_device(engine: str, device: Device) -> None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.attention import prompt_attention_backend
+from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
+from benchmarker.engines.compile import CompileDecoder, prompt_layer
 from benchmarker.engines.kernels_used import native_kernels
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmarker.engines.decode_loop import Shape
+    from benchmarker.engines.static_cache import Filled, StaticKVCache
     from benchmarker.schema.kernels_used import KernelUse
 
 
@@ -35,6 +40,16 @@ class NativeDecoder(CompileDecoder):
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
+
+
+class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):
+    """The same with a captured prefill, by one compiled layer: the option `prefill=captured`."""
+
+    def _prompt_step(self, ids: Tensor, cache: StaticKVCache, visible: Filled, last: Tensor) -> tuple[Tensor, Tensor]:
+        """As without compiling."""
+        with prompt_attention_backend(self._model):
+            hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
+        return self._chosen(norm, hidden.index_select(1, last))
 
 
 def keep_kernels_beside_inductors(device: Device) -> None:

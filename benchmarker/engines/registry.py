@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
 from benchmarker.engines.external.vllm import VllmEngine
+from benchmarker.engines.native_options import NativeOptions
 from benchmarker.engines.torch_engine import Decoder, TorchEngine
 from benchmarker.hardware.device import Device
 
@@ -34,17 +35,20 @@ def _compile(model: PreTrainedModel, device: Device) -> Decoder:
     return CompileDecoder(model, device)
 
 
-def _native(model: PreTrainedModel, device: Device) -> Decoder:
-    from benchmarker.engines.native import NativeDecoder
+def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "plain") -> Decoder:
+    from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 
-    return NativeDecoder(model, device)
+    kind = CapturedNativeDecoder if prefill == "captured" else NativeDecoder
+    return kind(model, device)
 
 
 ENGINES: dict[str, Engine] = {
     "eager": TorchEngine("eager", "model.generate", _eager),
     "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
     "compile": TorchEngine("compile", "the libraries' decode step through torch.compile, captured on a GPU", _compile),
-    "native": TorchEngine("native", "the compiled step with benchmarker's own kernels, on a GPU", _native),
+    "native": TorchEngine(
+        "native", "the compiled step with benchmarker's own kernels, on a GPU", _native, NativeOptions
+    ),
     "llama-cpp": LlamaCppEngine(),
     "vllm": VllmEngine(),
     "sglang": SglangEngine(),

@@ -123,7 +123,7 @@ class StaticKVCache:
         """From here on only the device knows the position."""
         self.place.known = None
 
-    def advance(self) -> None:
-        """One token on, for the decode step that has just been done."""
-        self.place.position.add_(1)
-        self.filled.lengths.add_(1)
+    def advance(self, tokens: int | Tensor = 1) -> None:
+        """So many tokens on, for the decode step or the prefill that has just been done."""
+        self.place.position.add_(tokens)
+        self.filled.lengths.add_(tokens)

@@ -148,8 +148,8 @@ class TorchEngine:
 
     name: str
     summary: str
-    decoder: Callable[[PreTrainedModel, Device], Decoder]
-    """Makes the decoder; imports torch inside."""
+    decoder: Callable[..., Decoder]
+    """Makes the decoder of a model on a device, with each of the options by its name; imports torch inside."""
     options: type[Options] = Options
 
     def installed(self) -> str | None:
@@ -161,15 +161,27 @@ class TorchEngine:
         del form, checkpoint
         return None
 
-    def source(self, model: PreTrainedModel, device: Device, *, loaded: LoadFacts | None = None) -> TorchSource:
-        """A token source over a model that is loaded already."""
-        return TorchSource(model, self.decoder(model, device), device, loaded=loaded)
+    def source(
+        self,
+        model: PreTrainedModel,
+        device: Device,
+        *,
+        loaded: LoadFacts | None = None,
+        options: Options | None = None,
+    ) -> TorchSource:
+        """A token source over a model that is loaded already.
+
+        Args:
+            options: Of the type that `options` of the engine names; its defaults if not given.
+        """
+        decoder = self.decoder(model, device, **(options or self.options()).model_dump())
+        return TorchSource(model, decoder, device, loaded=loaded)
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TorchSource]:
         """See Engine.open."""
         model, facts = load(checkpoint, form, device, progress)
-        yield self.source(model, device, loaded=facts)
+        yield self.source(model, device, loaded=facts, options=form.engine_options)
 
 
 def load(checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> tuple[PreTrainedModel, LoadFacts]:

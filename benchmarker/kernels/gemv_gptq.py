@@ -120,6 +120,19 @@ def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> T
     return sums
 
 
+def unpacked(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
+    """The matrix itself, [in, out] in the type of the scales, for products with many rows.
+
+    In torch's own operators, of which the compiler makes one kernel. Arguments as for `gemv_gptq`.
+    """
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
+    groups, outputs = scales.shape
+    numbers = (words.unsqueeze(1) >> shifts.view(1, -1, 1)) & 15
+    zero = ((zeros.unsqueeze(2) >> shifts) & 15).view(groups, 1, outputs)
+    weights = (numbers.view(groups, -1, outputs) - zero).to(scales.dtype) * scales.unsqueeze(1)
+    return weights.view(-1, outputs)
+
+
 @gemv_gptq.register_fake
 def _shape(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:  # noqa: ARG001
     return _room(hidden, scales)

@@ -62,6 +62,11 @@ def is_one_query(hidden: Tensor, linear: Any) -> bool:
     return torch.compiler.is_compiling() and hidden.numel() == linear.in_features
 
 
+def is_compiled_prompt(hidden: Tensor) -> bool:
+    """Whether this is a prompt, [batch, tokens, in], that the compiler sees: a decode step has one token a sequence."""
+    return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] > 1
+
+
 def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
     return nn.Linear.forward(linear, apart(hidden) if torch.compiler.is_compiling() else hidden)
 
@@ -74,6 +79,10 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 def _packed(linear: Any, hidden: Tensor) -> Tensor:
+    if is_compiled_prompt(hidden):
+        # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
+        matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
+        return _finished(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
     sums = gemv_gptq.gemv_gptq(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)

@@ -46,6 +46,11 @@ class EngineFacts(Plain):
     when it is not replayed was not recorded whole, and its cells are invalid."""
     attention: str | None = None
     """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    prefill: Literal["captured", "plain"] | None = None
+    """Where a captured prefill was asked for: whether it was captured, or launched kernel by kernel. None where it was
+    not asked for: launched as the model does it."""
+    prefill_reason: str | None = None
+    """Why a prefill that was to be captured is plain."""
     kernels_used: tuple[KernelUse, ...] = ()
     """Whose kernels a decode step uses. In records of schema 1 this program's own, and those that attend."""
     engine_version: str | None = None

@@ -47,10 +47,14 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     return found
 
 
+LATER_DEFAULTS = (("prefill", "plain"),)
+"""Engine options that came later, each with the value that is as records from before it."""
+
+
 def form(record: GenerationRecord) -> dict[str, str]:
     """Quantization, engine, options and type."""
     both = {**record.variant.options, **record.variant.engine_options}
-    options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()))
+    options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS)
     return {
         "quant": record.variant.quant,
         "engine": record.variant.engine,

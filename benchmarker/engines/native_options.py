@@ -1,0 +1,14 @@
+"""Options of the engine `native`. Importing this file needs no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarker.quantization.base import Options
+
+
+class NativeOptions(Options):
+    """native's own."""
+
+    prefill: Literal["plain", "captured"] = "plain"
+    """captured: the prompt's prefill is one graph launch too; not measured by us yet."""
