@@ -28,7 +28,7 @@ def problem(kind, **values):
 
 
 def test_tokens_give_each_length_its_batch_size():
-    grid = AttentionGrid(tokens=16384, seq_len=(1024, 16384), mode=("forward",))
+    grid = AttentionGrid(tokens=(16384,), seq_len=(1024, 16384), mode=("forward",))
     assert grid.points() == [AttentionPoint(1024, 16, "forward"), AttentionPoint(16384, 1, "forward")]
 
 
@@ -40,10 +40,10 @@ def test_the_shortest_length_comes_first():
 @pytest.mark.parametrize(
     ("kind", "values", "expected"),
     [
-        (AttentionGrid, {"tokens": 16384, "seq_len": (3000,)}, "tokens: 16384 is not a multiple of seq_len 3000"),
+        (AttentionGrid, {"tokens": (16384,), "seq_len": (3000,)}, "tokens: 16384 is not a multiple of seq_len 3000"),
         (
             AttentionGrid,
-            {"tokens": 64, "seq_len": (8,), "batch_size": (2,)},
+            {"tokens": (64,), "seq_len": (8,), "batch_size": (2,)},
             "tokens: gives the batch size already; leave out batch_size or tokens",
         ),
         (

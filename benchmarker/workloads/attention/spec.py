@@ -78,7 +78,7 @@ class AttentionGrid(Plain):
 
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
     """Queries and keys of one sequence."""
-    tokens: Positive | None = None
+    tokens: tuple[Positive, ...] = ()
     """Tokens of the whole batch: the batch size of a length is tokens / seq_len. Takes the place of batch_size."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences at once."""
@@ -87,19 +87,17 @@ class AttentionGrid(Plain):
 
     @model_validator(mode="after")
     def _tokens_fit(self) -> Self:
-        if self.tokens is None:
-            return self
-        if "batch_size" in self.model_fields_set:
+        if self.tokens and "batch_size" in self.model_fields_set:
             raise ValueError("tokens: gives the batch size already; leave out batch_size or tokens")
-        for seq_len in self.seq_len:
-            if self.tokens % seq_len:
-                raise ValueError(f"tokens: {self.tokens} is not a multiple of seq_len {seq_len}")
+        for tokens, seq_len in product(self.tokens, self.seq_len):
+            if tokens % seq_len:
+                raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
         return self
 
     def points(self) -> list[AttentionPoint]:
         """Every cell, smallest first, so that running out of memory costs only the larger ones."""
-        sizes = [(seq_len, self.tokens // seq_len) for seq_len in self.seq_len] if self.tokens else None
-        pairs = sizes or [(seq_len, batch) for batch, seq_len in product(self.batch_size, self.seq_len)]
+        pairs = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
+        pairs = pairs or list(product(self.seq_len, self.batch_size))
         cells = [AttentionPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(pairs, self.mode)]
         return sorted(dict.fromkeys(cells))
 

@@ -121,7 +121,7 @@ class _Events:
         if self._device.kind == "cpu":
             return None
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device.torch_name))
         return event
 
 

@@ -52,7 +52,11 @@ VARIANTS: dict[str, Implementation] = {
     "flex": Implementation(
         "torch's flex_attention, compiled",
         open_flex,
-        {"cuda": r"triton.*flex", "rocm": r"triton.*flex", "cpu": r"flex_attention|CompiledFxGraph"},
+        {
+            "cuda": r"triton.*flex|triton_tem_",
+            "rocm": r"triton.*flex|triton_tem_",
+            "cpu": r"flex_attention|CompiledFxGraph",
+        },
     ),
     "auto": Implementation(
         "torch's scaled_dot_product_attention with its own choice of the backend, which the table names",
