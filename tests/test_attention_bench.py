@@ -66,6 +66,10 @@ def right(query, key, value, is_causal):
     return exact(query, key, value, is_causal)
 
 
+def forward_alone(query, key, value, is_causal):
+    return exact(query, key, value, is_causal).detach()
+
+
 _by_address: dict = {}
 _by_shape: dict = {}
 
@@ -125,6 +129,12 @@ def test_a_kernel_that_returns_a_kept_output_is_refused():
 def test_a_kernel_that_copies_a_kept_output_is_refused():
     with pytest.raises(WrongResultError, match="o is off by"):
         measured(PATH + "kept_and_copied", AttentionPoint(128, 2, "forward"))
+
+
+def test_a_kernel_without_a_backward_pass_is_unsupported_there():
+    assert measured(PATH + "forward_alone", AttentionPoint(128, 2, "forward")).checked.error < 1e-6
+    with pytest.raises(UnsupportedError, match="does not require grad"):
+        measured(PATH + "forward_alone")
 
 
 def test_a_function_of_the_users_own_that_is_right_passes():

@@ -29,8 +29,14 @@ from benchmarker.workloads.attention.variants.user_function import source_of
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
-NO_BACKEND = ("no available kernel", "no viable backend", "not implemented for", "does not support")
-"""What torch says, in lower case, where an operator has nothing for a shape, a type or a device."""
+NO_BACKEND = (
+    "no available kernel",
+    "no viable backend",
+    "not implemented for",
+    "does not support",
+    "does not require grad",
+)
+"""What torch says, in lower case, where an operator has nothing for a shape, a type, a device or the backward pass."""
 NOT_A_REASON = ("not used because", "runtime disabled")
 
 

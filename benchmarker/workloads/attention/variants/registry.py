@@ -18,6 +18,7 @@ from benchmarker.workloads.attention.variants.user_function import is_import_pat
 
 _SOFTMAX = r"(?i)softmax"
 _AOTRITON = r"attn_fwd"
+_TEMPLATE = r"triton.*flex|triton_tem_"
 
 VARIANTS: dict[str, Implementation] = {
     "naive": Implementation(
@@ -53,8 +54,8 @@ VARIANTS: dict[str, Implementation] = {
         "torch's flex_attention, compiled",
         open_flex,
         {
-            "cuda": r"triton.*flex|triton_tem_",
-            "rocm": r"triton.*flex|triton_tem_",
+            "cuda": _TEMPLATE,
+            "rocm": _TEMPLATE,
             "cpu": r"flex_attention|CompiledFxGraph",
         },
     ),
