@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention import timing
 from benchmarker.workloads.attention.bench import open_attention
 from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
-from benchmarker.workloads.attention.reference import WrongResultError, check, relative_error, rows_of, wrong
+from benchmarker.workloads.attention.reference import check, relative_error, rows_of, wrong
 from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.attention.timing import AttentionStep, results_of
 from benchmarker.workloads.attention.variants.base import Attention
@@ -28,7 +28,7 @@ def subject(**values):
 def measured(variant, point=POINT, **values):
     """The cell before timing."""
     with open_attention(subject(**values), AttentionVariant(variant=variant), CpuDevice(), cache_bytes=1) as bench:
-        return bench.proven(bench.ready(point), bench.cell(point))
+        return bench.cell(point).model_copy(update=bench.correct(point))
 
 
 def exact(query, key, value, is_causal=True):
@@ -248,7 +248,7 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
 
 def test_backward_is_what_forward_leaves_of_both():
     with open_attention(subject(), AttentionVariant(variant="flash"), CpuDevice(), cache_bytes=1) as bench:
-        sample = bench.step(bench.ready(POINT))()
+        sample = bench.step(POINT)()
     assert sample.parts_s["forward"] + sample.parts_s["backward"] == pytest.approx(sample.latency_s)
 
 

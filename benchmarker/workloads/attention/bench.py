@@ -6,25 +6,32 @@ tests for a kept output; the memory of both passes; then the clock.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import UnsupportedError, WrongResultError
+from benchmarker.workloads.attention.check import source_sha256
 from benchmarker.workloads.attention.demand import demand_of
 from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs_sha256, make_inputs
 from benchmarker.workloads.attention.precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.attention.proof import KEPT, kernels_of, not_its_own
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
-from benchmarker.workloads.attention.reference import Results, WrongResultError, check, wrong
-from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, Shape, shape_of
+from benchmarker.workloads.attention.reference import Results, check, wrong
+from benchmarker.workloads.attention.spec import (
+    AttentionJob,
+    AttentionPoint,
+    AttentionSubject,
+    AttentionVariant,
+    Shape,
+    shape_of,
+)
 from benchmarker.workloads.attention.timing import AttentionStep, memory_of_passes, results_of
 from benchmarker.workloads.attention.variants.base import Attention
-from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of, missing_module
-from benchmarker.workloads.attention.variants.user_function import source_of
+from benchmarker.workloads.attention.variants.registry import implementation_of, missing_module
+from benchmarker.workloads.base import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -49,7 +56,7 @@ class Ready:
     copies: list[Inputs]
 
 
-class AttentionBench:
+class AttentionBench(Nothing):
     """Measures one implementation."""
 
     def __init__(
@@ -67,21 +74,21 @@ class AttentionBench:
         self._precision = precision
         self._cache_bytes = cache_bytes
         self._implementation = implementation_of(variant.variant)
+        # The cell that is measured now: its inputs may fill the device.
+        self._ready: Ready | None = None
 
-    def facts(self) -> AttentionFacts:
+    def facts(self) -> Mapping[str, Any]:
         """What is measured."""
-        source = None if self._variant.variant in VARIANTS else source_of(self._variant.variant)
-        return AttentionFacts(
-            variant=self._variant.variant,
-            dtype=self._variant.dtype or self._subject.dtype,
-            matmul_precision=None if self._device.kind == "cpu" else self._precision,
-            source_sha256=hashlib.sha256(source.read_bytes()).hexdigest() if source else None,
-        )
+        precision = None if self._device.kind == "cpu" else self._precision
+        source = source_sha256(self._variant.variant)
+        return {"built": AttentionFacts(matmul_precision=precision, source_sha256=source)}
 
     def cell(self, point: AttentionPoint) -> AttentionCell:
         """What is known of a cell before it is measured."""
+        self._ready = None
         shape = shape_of(self._subject, self._variant, point)
         return AttentionCell(
+            status="ok",
             seq_len=point.seq_len,
             batch_size=point.batch_size,
             mode=point.mode,
@@ -107,13 +114,14 @@ class AttentionBench:
         copies = [make_inputs(shape, where, seed=seed + number) for number in range(count)]
         return Ready(shape, self._implementation.open(shape, where), copies)
 
-    def proven(self, ready: Ready, cell: AttentionCell) -> AttentionCell:
-        """The cell with the kernels of one call, its error, and its memory.
+    def correct(self, point: AttentionPoint) -> Mapping[str, Any]:
+        """The kernels of one call, its error, and its memory.
 
         Raises:
             UnsupportedError: torch has no kernel for it, or another implementation's kernel ran.
             WrongResultError: It computes something else than attention.
         """
+        ready = self._ready = self.ready(point)
         step, first = AttentionStep(ready.attention, ready.copies, self._device), ready.copies[0]
         with _no_kernel_is_unsupported():
             results_of(ready.attention, first)  # compiles, and loads what is loaded once
@@ -124,17 +132,16 @@ class AttentionBench:
             raise UnsupportedError(instead)
         checked = self._checked(ready)
         self._device.release()
-        return cell.model_copy(
-            update={
-                "kernels": kernels[:KEPT],
-                "checked": checked,
-                "passes": memory_of_passes(ready.attention, first, self._device),
-                "input_copies": len(ready.copies),
-            }
-        )
+        return {
+            "kernels": kernels[:KEPT],
+            "checked": checked,
+            "passes": memory_of_passes(ready.attention, first, self._device),
+            "input_copies": len(ready.copies),
+        }
 
-    def step(self, ready: Ready) -> AttentionStep:
+    def step(self, point: AttentionPoint) -> AttentionStep:
         """What one repeat runs."""
+        ready = self._ready or self.ready(point)
         return AttentionStep(ready.attention, ready.copies, self._device)
 
     def _checked(self, ready: Ready) -> AttentionChecked:
@@ -149,6 +156,16 @@ class AttentionBench:
         if problem:
             raise WrongResultError(problem)
         return checked
+
+
+@contextmanager
+def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
+    """A bench for a job. The device's limits are measured with float32 products computed as the job says."""
+    with matmul_precision(job.dtype) as precision:
+        session.ready()
+        limits = session.record.limits
+        cache_bytes = limits.cache_bytes if limits else None
+        yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)
 
 
 @contextmanager

@@ -6,38 +6,35 @@ from typing import Literal
 
 from pydantic import Field
 
-from benchmarker.schema.base import Plain
-from benchmarker.workloads.attention.spec import DType, Mode
+from benchmarker.schema.base import Count, Plain, Positive, Seconds, Spent, Whole
+from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.roofline import Demand
+from benchmarker.workloads.attention.spec import AttentionSubject, DType, Mode
 
 TensorName = Literal["o", "dq", "dk", "dv"]
 
 
-class AttentionDemand(Plain):
+class AttentionDemand(Demand):
     """What one call cannot do without, by formula."""
 
-    flops: int = Field(gt=0)
+    flops: Positive
     """Of the whole call, in the FlashAttention papers' convention: 4 * batch * heads * head_dim * allowed pairs
     forward, 2.5 times that backward."""
-    forward_flops: int = Field(gt=0)
+    forward_flops: Positive
     """Of its forward pass alone."""
-    bytes: int = Field(gt=0)
+    bytes: Positive
     """Inputs read and outputs written once."""
-    scores_bytes: int = Field(gt=0)
+    scores_bytes: Positive
     """Of one whole matrix of scores, which a fused kernel never writes."""
 
 
-class AttentionSample(Plain):
+class AttentionSample(SampleBase):
     """One timed repeat: several calls in a row, over copies of the inputs that together exceed the cache."""
 
-    latency_s: float = Field(gt=0)
-    """Mean of one call, by the host's clock, with the device drained before the first call and after the last."""
-    calls: int = Field(default=1, ge=1)
-    """Calls in a row."""
-    parts_s: dict[str, float] = Field(default_factory=dict)
+    parts_s: dict[str, Spent] = Field(default_factory=dict)
     """`forward` and `backward` of one call. The forward pass is timed in calls of its own, with what it keeps for the
     backward pass; `backward` is what is left of `latency_s`."""
-    peak_allocated_bytes: int | None = None
-    event_s: float | None = Field(default=None, gt=0)
+    event_s: Seconds | None = None
     """Mean of one call by the device's own clock, between two events around the same calls. None on CPU."""
 
 
@@ -45,9 +42,9 @@ class TensorError(Plain):
     """How far one result is from float64."""
 
     tensor: TensorName
-    error: float = Field(ge=0)
+    error: Spent
     """Frobenius norm of the difference over that of the float64 result."""
-    math_error: float = Field(ge=0)
+    math_error: Spent
     """The same of torch's `math` backend in the same type."""
 
     @property
@@ -56,17 +53,15 @@ class TensorError(Plain):
         return self.error / self.math_error if self.math_error else None
 
 
-class AttentionChecked(Plain):
+class AttentionChecked(Checked):
     """What one call's results were held against before anything was timed."""
 
-    against: str
-    """The reference."""
-    error: float = Field(ge=0)
+    error: Spent
     """The largest of the tensors' errors."""
-    tolerance: float = Field(ge=0)
+    tolerance: Spent
     """A larger error is wrong, unless `math` in the same type is nearly as far off."""
     tensors: tuple[TensorError, ...] = ()
-    rows: int = Field(ge=1)
+    rows: Positive
     """Query positions of each head that were compared."""
 
 
@@ -74,26 +69,26 @@ class SeenKernel(Plain):
     """All launches of one kernel in one profiled call; on CPU, calls of one operator of attention."""
 
     name: str
-    calls: int
-    total_s: float
+    calls: Positive
+    total_s: Spent
 
 
 class AttentionMemory(Plain):
     """Bytes of live tensors beside the inputs, in one untimed call. None on CPU."""
 
-    forward_peak_bytes: int | None = None
+    forward_peak_bytes: Whole | None = None
     """Most during the forward pass."""
-    kept_bytes: int | None = None
+    kept_bytes: Whole | None = None
     """What the forward pass keeps for the backward pass, its output included."""
-    backward_peak_bytes: int | None = None
+    backward_peak_bytes: Whole | None = None
     """Most during the backward pass."""
 
 
-class AttentionCell(Plain):
+class AttentionCell(CellBase):
     """One length, batch size and mode."""
 
-    seq_len: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
+    seq_len: Positive
+    batch_size: Positive
     mode: Mode
     inputs_sha256: str | None = None
     """Of the shapes, the seed and the first numbers of each input before they are rounded to the type."""
@@ -102,18 +97,36 @@ class AttentionCell(Plain):
     passes: AttentionMemory | None = None
     kernels: tuple[SeenKernel, ...] = ()
     """What ran in one profiled call, longest first."""
-    input_copies: int | None = None
+    input_copies: Count | None = None
     """Copies of the inputs that the calls take turns over."""
+    warmup: tuple[AttentionSample, ...] = ()
     samples: tuple[AttentionSample, ...] = ()
 
 
 class AttentionFacts(Plain):
     """What was built."""
 
-    variant: str
-    """As asked for."""
-    dtype: DType
     matmul_precision: Literal["ieee", "tf32"] | None = None
     """How float32 products are computed, as torch says after it was set. None for other types, and on CPU."""
     source_sha256: str | None = None
     """Of the file that holds a function of the user's own. None for the registry's."""
+
+
+class AttentionVariantFacts(VariantFacts):
+    """Which implementation."""
+
+    variant: str
+    """As asked for."""
+    dtype: DType
+    """Of this row: the variant's own, or the subject's."""
+
+
+class AttentionRecord(RunRecord):
+    """One process, one implementation."""
+
+    workload: Literal["attention"] = "attention"
+    subject: AttentionSubject
+    variant: AttentionVariantFacts
+    built: AttentionFacts | None = None
+    """None where no cell was begun."""
+    cells: tuple[AttentionCell, ...] = ()

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.record import AttentionChecked, TensorError, TensorName
 from benchmarker.workloads.attention.spec import DType, Shape
 
@@ -32,10 +33,6 @@ CHUNK_BYTES = 2**28
 """Scores of so many bytes at once."""
 
 Results = dict[TensorName, "Tensor"]
-
-
-class WrongResultError(Exception):
-    """An implementation computes something else than attention: its time means nothing."""
 
 
 class Precision(NamedTuple):

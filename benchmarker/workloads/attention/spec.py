@@ -6,13 +6,14 @@ Frozen values, checked when they are made, before torch is imported.
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
+from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.job import Job
 
-Positive = Annotated[int, Field(gt=0)]
 DType = Literal["float32", "tf32", "bfloat16", "float16"]
 """`float32` multiplies as IEEE says; `tf32` is float32 outside and TF32 (10 bits of fraction) inside the products."""
 Mode = Literal["forward", "forward_backward"]
@@ -46,23 +47,20 @@ class AttentionSubject(Plain):
         return self
 
 
-class AttentionVariant(Plain):
+class AttentionSubjectAsked(AttentionSubject):
+    """The layer, with what a command line alone can say: a config that came with someone's code cannot trust it."""
+
+    trust_code: bool = False
+    """Import and run the `module:function` that a variant names."""
+
+
+class AttentionVariant(VariantBase):
     """One implementation."""
 
-    name: Annotated[str, Field(min_length=1, max_length=80)]
-    """Shown in the tables."""
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry, or `module:function` for a function of your own (needs --trust-code)."""
     dtype: DType | None = None
     """In place of the subject's, so that float32, tf32 and bfloat16 are rows of one table."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_after_variant(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "name" not in data and isinstance(data.get("variant"), str):
-            parts = (data["variant"], data.get("dtype"))
-            return {**data, "name": " ".join(str(part) for part in parts if part)}
-        return data
 
 
 class AttentionPoint(NamedTuple):
@@ -73,7 +71,7 @@ class AttentionPoint(NamedTuple):
     mode: Mode
 
 
-class AttentionGrid(Plain):
+class AttentionGrid(GridBase):
     """Which lengths are measured, in which batch, forward or with the backward pass."""
 
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
@@ -87,7 +85,7 @@ class AttentionGrid(Plain):
 
     @model_validator(mode="after")
     def _tokens_fit(self) -> Self:
-        if self.tokens and "batch_size" in self.model_fields_set:
+        if self.tokens and self.batch_size != (1,):
             raise ValueError("tokens: gives the batch size already; leave out batch_size or tokens")
         for tokens, seq_len in product(self.tokens, self.seq_len):
             if tokens % seq_len:
@@ -100,6 +98,28 @@ class AttentionGrid(Plain):
         pairs = pairs or list(product(self.seq_len, self.batch_size))
         cells = [AttentionPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(pairs, self.mode)]
         return sorted(dict.fromkeys(cells))
+
+
+class AttentionExperiment(ExperimentBase):
+    """A whole comparison, as a config file holds it."""
+
+    workload: Literal["attention"] = "attention"
+    subject: AttentionSubject = AttentionSubject()
+    grid: AttentionGrid = AttentionGrid()
+    variants: Annotated[tuple[AttentionVariant, ...], Field(min_length=1)]
+
+
+class AttentionJob(Job):
+    """Everything that one run is told."""
+
+    subject: AttentionSubjectAsked
+    variant: AttentionVariant
+    grid: AttentionGrid
+
+    @property
+    def dtype(self) -> DType:
+        """Of queries, keys and values."""
+        return self.variant.dtype or self.subject.dtype
 
 
 class Shape(NamedTuple):

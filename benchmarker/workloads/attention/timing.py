@@ -13,18 +13,15 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarker.core.errors import WrongResultError
+from benchmarker.measure.repeat import GROWTH, LEAST_S, MOST_CALLS
 from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample
-from benchmarker.workloads.attention.reference import Results, WrongResultError
+from benchmarker.workloads.attention.reference import Results
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.workloads.attention.inputs import Inputs
     from benchmarker.workloads.attention.variants.base import Attention
-
-LEAST_S = 0.020
-MOST_CALLS = 10_000
-GROWTH = 10
-"""The next try has at most so many times the calls: the first calls are slow, and would lead astray."""
 
 Work = Callable[["Inputs"], object]
 

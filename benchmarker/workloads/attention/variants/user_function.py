@@ -11,6 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ def imported(path: str) -> Callable[..., Any]:
         SpecError: There is no such module or function, or importing it fails.
     """
     module_name, _, name = path.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _look_here_too()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -54,9 +54,18 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 def source_of(path: str) -> Path | None:
-    """The file that holds the function; None where there is none, as for a compiled module."""
-    file = inspect.getsourcefile(inspect.unwrap(imported(path)))
-    return Path(file) if file else None
+    """The file of the module, which is not imported for it (the packages that it is in are); None where there is none."""
+    _look_here_too()
+    try:
+        spec = find_spec(path.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
+
+
+def _look_here_too() -> None:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def _call(function: Callable[..., Any], shape: Shape) -> Callable[..., Any]:
