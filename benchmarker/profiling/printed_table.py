@@ -20,6 +20,7 @@ _TIME = re.compile(r"(-?[\d.]+)\s*(ns|us|μs|µs|ms|s)$")
 _SIZE = re.compile(r"(-?[\d.]+)\s*([KMGTP]?)I?B$", re.IGNORECASE)
 _TOTAL = re.compile(r"Self (\w+) time total:\s*(\S+)")
 _EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}
+_FLOPS = re.compile(r"Total ([KMGTP]?)FLOPs$")
 _PERCENT = re.compile(r"([\d.]+)\s*%$")
 # Below a table stand its two totals and nothing else of it; in markdown after a blank line.
 _LINES_WITH_TOTALS = 4
@@ -127,6 +128,7 @@ def _row(line: Line, layout: Layout) -> TableRow | None:
         device_total_s=_time(cells.get(f"{device} total")),
         device_memory_bytes=_size(cells.get(f"{device} Mem")),
         self_device_memory_bytes=_size(cells.get(f"Self {device} Mem")),
+        flops=_flops(cells),
     )
 
 
@@ -135,6 +137,15 @@ def _time(text: str | None) -> float | None:
     found = _TIME.match(text or "")
     # Read as one decimal number, 136.484ms is exactly what 0.136484 is.
     return float(f"{found[1]}e{_EXPONENTS[found[2]]}") if found else None
+
+
+def _flops(cells: dict[str, str]) -> float | None:
+    """Of the column `Total MFLOPs`, or with another prefix; torch prints two dashes where it has none."""
+    for column, text in cells.items():
+        found = _FLOPS.match(column)
+        if found and text.strip("-"):
+            return float(text) * 10.0 ** (3 * " KMGTP".index(found[1] or " "))
+    return None
 
 
 def _percent(text: str | None) -> float | None:

@@ -41,6 +41,8 @@ class TableRow:
     device_memory_bytes: int | None = None
     """Allocated less freed, with everything that it called."""
     self_device_memory_bytes: int | None = None
+    flops: float | None = None
+    """As torch's formulas have it, which know few operators; None for all others."""
 
 
 @dataclass(frozen=True)

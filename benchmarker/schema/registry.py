@@ -9,6 +9,7 @@ from benchmarker.schema.workload import Workload
 
 WORKLOADS: dict[str, str] = {
     "generation": "benchmarker.workloads.generation",
+    "attention": "benchmarker.workloads.attention",
 }
 """Packages whose `WORKLOAD` describes a workload, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"

@@ -1,0 +1,141 @@
+"""The axes and metrics of attention, and its jobs in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from benchmarker.schema.workload import Axis, Metric
+from benchmarker.workloads.attention.metrics import share_of_matmul
+from benchmarker.workloads.attention.record import AttentionCell, AttentionMemory, AttentionRecord, AttentionSample
+from benchmarker.workloads.attention.spec import AttentionJob
+
+MIB = 2.0**20
+
+AXES = (
+    Axis("seq_len", "S", lambda length: f"{length:,} positions"),
+    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
+    Axis("mode", "mode", lambda mode: mode.replace("_", " + "), is_size=False),
+)
+
+
+def rate(cell: AttentionCell, latency_s: float) -> float | None:
+    """Operations per second of one call, those of the formula."""
+    return cell.demand.flops / latency_s if cell.demand else None
+
+
+def forward_s(cell: AttentionCell, sample: AttentionSample) -> float | None:
+    """Seconds of the forward pass of one call."""
+    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
+
+
+def backward_s(cell: AttentionCell, sample: AttentionSample) -> float | None:  # noqa: ARG001
+    """Seconds of the backward pass of one call; None where it has none."""
+    return sample.parts_s.get("backward")
+
+
+def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
+    """Share of the matmul rate that was measured in the same process and type."""
+    if not record.limits or not cell.demand or not cell.samples:
+        return None
+    # As in any table, the median of a process counts.
+    latency_s = median([sample.latency_s for sample in cell.samples])
+    return share_of_matmul(cell.demand.flops, latency_s, record.limits.matmul_flops_per_s)
+
+
+def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[AttentionRecord, AttentionCell], float | None]:
+    """A size from the memory of both passes."""
+
+    def of_cell(record: AttentionRecord, cell: AttentionCell) -> float | None:  # noqa: ARG001
+        return read(cell.passes) if cell.passes else None
+
+    return of_cell
+
+
+def _peak(memory: AttentionMemory) -> int | None:
+    return max((size for size in (memory.forward_peak_bytes, memory.backward_peak_bytes) if size), default=None)
+
+
+METRICS = (
+    Metric(
+        name="tflops",
+        heading="TFLOP/s",
+        unit="FLOP/s",
+        scale=1e-12,
+        better="higher",
+        formula="4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, "
+        "divided by the seconds of one call",
+        of_latency=rate,
+    ),
+    Metric(
+        name="forward",
+        heading="forward ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds of one forward pass, the mean of calls in a row",
+        of_sample=forward_s,
+    ),
+    Metric(
+        name="backward",
+        heading="backward ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds by which forward and backward take longer than forward alone",
+        of_sample=backward_s,
+    ),
+    Metric(
+        name="matmul",
+        heading="of matmul %",
+        unit="",
+        scale=100.0,
+        better="higher",
+        formula="operations per second over those of a large matrix product in the same process and type",
+        of_cell=matmul_share,
+    ),
+    Metric(
+        name="peak",
+        heading="peak MiB",
+        unit="B",
+        scale=1 / MIB,
+        better="lower",
+        formula="most bytes of live tensors beside the inputs, in one untimed call",
+        of_cell=_passes(_peak),
+        combine="max",
+    ),
+    Metric(
+        name="kept",
+        heading="kept MiB",
+        unit="B",
+        scale=1 / MIB,
+        better="lower",
+        formula="bytes that the forward pass keeps for the backward pass, its output included",
+        of_cell=_passes(lambda memory: memory.kept_bytes),
+        combine="max",
+    ),
+    Metric(
+        name="error",
+        heading="error",
+        unit="",
+        scale=1.0,
+        better="lower",
+        formula="largest distance of a result from float64, by Frobenius norms, relative to its size",
+        of_cell=lambda record, cell: cell.checked.error if cell.checked else None,
+        combine="max",
+    ),
+)
+HEADLINE = "tflops"
+
+
+def title(job: AttentionJob) -> str:
+    """`attention of 16 heads of 128, causal`: what is measured, for the first line and the folder."""
+    subject = job.subject
+    shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+    mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
+    return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
+
+
+def matmul_dtype(job: AttentionJob) -> str:
+    """Type of the tensors as torch names it: TF32 is a setting of products in float32."""
+    return "float32" if job.dtype == "tf32" else job.dtype

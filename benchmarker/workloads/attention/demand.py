@@ -1,0 +1,69 @@
+"""What a call of attention cannot do without: its multiplications by formula, and the bytes of its inputs and outputs.
+
+FLOPs count the two products of the forward pass over the (query, key) pairs that the mask allows, and nothing else:
+
+    forward  = 4 * batch * heads * head_dim * pairs
+    backward = 2.5 * forward        five products instead of two: the scores again, dv, dp, dq and dk
+
+This is the convention of the FlashAttention papers (Dao, "FlashAttention-2", arXiv 2307.08691, section 4; Shah et al.,
+"FlashAttention-3", arXiv 2407.08608), with the pairs counted exactly where they halve the square for a causal mask.
+A kernel that computes hidden pairs too, or the softmax's exponentials, gets no credit for them.
+"""
+
+from __future__ import annotations
+
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.attention.record import AttentionDemand
+from benchmarker.workloads.attention.spec import Shape
+
+BACKWARD_FLOPS = 2.5
+LSE_BYTES = 4
+"""Of one row's log-sum-exp, a float32, which the forward pass keeps for the backward pass."""
+
+
+def allowed_pairs(shape: Shape) -> int:
+    """Pairs of a query and a key that the mask allows, of one head of one sequence."""
+    length, window = shape.seq_len, shape.window
+    if not shape.causal:
+        return length * length
+    if window is None or window >= length:
+        return length * (length + 1) // 2
+    return window * (window + 1) // 2 + (length - window) * window
+
+
+def demand_of(shape: Shape) -> AttentionDemand:
+    """FLOPs and bytes of one call: of the forward pass, and with the backward pass where the mode has one."""
+    forward = 4 * shape.batch_size * shape.heads * shape.head_dim * allowed_pairs(shape)
+    return AttentionDemand(
+        forward_flops=forward,
+        flops=forward + round(BACKWARD_FLOPS * forward) * shape.is_backward,
+        bytes=_bytes(shape),
+        scores_bytes=scores_bytes(shape),
+    )
+
+
+def _bytes(shape: Shape) -> int:
+    """Forward: q, k, v read, o written. Backward: q, k, v, o, do read, dq, dk, dv written. The log-sum-exp in both."""
+    row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
+    queries, keys = row * shape.heads, row * shape.kv_heads
+    forward = 2 * queries + 2 * keys
+    if not shape.is_backward:
+        return forward
+    lse = shape.batch_size * shape.heads * shape.seq_len * LSE_BYTES
+    return forward + 4 * queries + 4 * keys + 2 * lse
+
+
+def scores_bytes(shape: Shape) -> int:
+    """Of one whole matrix of scores, which an implementation in separate steps writes to memory."""
+    return shape.batch_size * shape.heads * shape.seq_len**2 * shape.element_bytes
+
+
+def scores_passes(shape: Shape) -> int:
+    """Times that the forward pass of `naive` moves that matrix: written by the first product, read and written by the
+    scaling, by the mask where there is one, and by the softmax, read by the second product."""
+    return 8 if shape.causal else 6
+
+
+def floor_s(demand: AttentionDemand, limits: Limits) -> float:
+    """The least time of one call: arithmetic at the measured matmul rate, or its bytes at the measured bandwidth."""
+    return max(demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s)

@@ -1,0 +1,70 @@
+"""Which kernels does a call run? A short profile, whose names prove the implementation."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from benchmarker.workloads.attention.record import SeenKernel
+from benchmarker.workloads.attention.variants.base import Implementation, Kind
+from benchmarker.workloads.attention.variants.registry import VARIANTS
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+KEPT = 12
+"""Kernels in a record."""
+_OF_ATTENTION = re.compile(r"(?i)attention|softmax|flex|CompiledFxGraph")
+
+
+def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, ...]:
+    """Run something once with the profiler on.
+
+    Returns:
+        Kernels on the device, longest first; on a CPU the operators of attention with all that they called.
+    """
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    on_cpu = device.kind == "cpu"
+    activities = [ProfilerActivity.CPU] if on_cpu else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    device.synchronize()
+    with profile(activities=activities) as profiler:
+        work()
+        device.synchronize()
+    calls: dict[str, int] = defaultdict(int)
+    total_us: dict[str, float] = defaultdict(float)
+    wanted = DeviceType.CPU if on_cpu else DeviceType.CUDA
+    for event in profiler.events() or ():
+        if event.device_type != wanted or (on_cpu and not _is_operator_of_attention(event.name)):
+            continue
+        calls[event.name] += 1
+        total_us[event.name] += event.time_range.elapsed_us()
+    names = sorted(calls, key=lambda name: -total_us[name])
+    return tuple(SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in names)
+
+
+def _is_operator_of_attention(name: str) -> bool:
+    return bool(_OF_ATTENTION.search(name)) and not name.startswith("autograd::") and not name.endswith("Backward0")
+
+
+def not_its_own(implementation: Implementation, kernels: tuple[SeenKernel, ...], kind: Kind) -> str | None:
+    """Why what ran is not the implementation; None where one of its kernels ran."""
+    if implementation.matches((kernel.name for kernel in kernels), kind):
+        return None
+    ran = implementations_of(kernels, kind)
+    what = " and ".join(ran) if ran else kernels[0].name if kernels else "no kernel"
+    return f"{what} ran instead: no kernel of it was seen in a profiled call"
+
+
+def implementations_of(kernels: tuple[SeenKernel, ...], kind: Kind) -> tuple[str, ...]:
+    """Names of the registry whose kernels these may be; what says nothing, as a plain softmax, comes last."""
+    matches = [
+        name
+        for name, implementation in VARIANTS.items()
+        if implementation.kernels.get(kind) and implementation.matches((kernel.name for kernel in kernels), kind)
+    ]
+    fused = [name for name in matches if name not in ("naive", "math")]
+    return tuple(fused or matches)

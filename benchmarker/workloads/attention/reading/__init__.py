@@ -1,0 +1,1 @@
+"""How records of attention are read."""

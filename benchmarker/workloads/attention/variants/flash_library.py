@@ -1,0 +1,35 @@
+"""FlashAttention 3 and 4, which torch runs in place of its own FlashAttention 2 where their library is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from benchmarker.workloads.attention.spec import Shape
+from benchmarker.workloads.attention.variants.base import Attention
+from benchmarker.workloads.attention.variants.sdpa import sdpa_call
+
+
+def open_flash_library(version: str) -> Callable[[Shape, str], Attention]:
+    """An opener for `FA3` or `FA4`, as torch names them."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        from torch.nn.attention import (
+            SDPBackend,
+            activate_flash_attention_impl,
+            restore_flash_attention_impl,
+            sdpa_kernel,
+        )
+
+        activate_flash_attention_impl(version)
+        try:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                yield
+        finally:
+            restore_flash_attention_impl()
+
+    def open_version(shape: Shape, where: str) -> Attention:
+        return Attention(sdpa_call(shape, where), around)
+
+    return open_version

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Which attention implementation for these shapes? Each in its own process, in rounds, then compared. Needs a GPU.
+#
+#   bash script/attention.sh                                        all of configs/attention.yaml, then its types
+#   bash script/attention.sh --head-dim 64 --heads 32 --kv-heads 8  your shapes; options go to both sweeps
+#   PYTHON=python3 bash script/attention.sh                         in an environment that has everything already
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+
+"$PYTHON" -m benchmarker sweep configs/attention.yaml "$@"
+"$PYTHON" -m benchmarker sweep configs/attention-types.yaml "$@"

@@ -1,0 +1,273 @@
+"""Attention is proven and checked before its clock starts: planted faults get no time."""
+
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.core.errors import UnsupportedError, WrongResultError
+from benchmarker.workloads.attention import timing
+from benchmarker.workloads.attention.bench import open_attention
+from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.reference import check, relative_error, rows_of, wrong
+from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, shape_of
+from benchmarker.workloads.attention.timing import AttentionStep, results_of
+from benchmarker.workloads.attention.variants.base import Attention
+from benchmarker.workloads.attention.variants.registry import VARIANTS
+
+POINT = AttentionPoint(128, 2, "forward_backward")
+
+
+def subject(**values):
+    return AttentionSubject(**{"heads": 4, "kv_heads": 2, "head_dim": 16, "dtype": "float32", **values})
+
+
+def measured(variant, point=POINT, **values):
+    """The cell before timing."""
+    with open_attention(subject(**values), AttentionVariant(variant=variant), CpuDevice(), cache_bytes=1) as bench:
+        return bench.cell(point).model_copy(update=bench.correct(point))
+
+
+def exact(query, key, value, is_causal=True):
+    """Right, and differentiable."""
+    shared = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
+def one_percent_off(query, key, value, is_causal):
+    return 1.01 * exact(query, key, value, is_causal)
+
+
+def scale_one_percent_off(query, key, value, is_causal):
+    return exact(1.01 * query, key, value, is_causal)
+
+
+def without_its_mask(query, key, value):
+    return exact(query, key, value, is_causal=False)
+
+
+def gradient_lost(query, key, value, is_causal):
+    return exact(query.detach() + 0 * query, key, value, is_causal)
+
+
+def transposed(query, key, value, is_causal):
+    return exact(query, key, value, is_causal).transpose(1, 2)
+
+
+def not_a_number(query, key, value, is_causal):
+    return exact(query, key, value, is_causal) / 0
+
+
+def right(query, key, value, is_causal):
+    return exact(query, key, value, is_causal)
+
+
+def forward_alone(query, key, value, is_causal):
+    return exact(query, key, value, is_causal).detach()
+
+
+_by_address: dict = {}
+_by_shape: dict = {}
+
+
+def kept_by_address(query, key, value, is_causal):
+    if query.data_ptr() not in _by_address:
+        _by_address[query.data_ptr()] = exact(query, key, value, is_causal)
+    return _by_address[query.data_ptr()]
+
+
+def kept_and_copied(query, key, value, is_causal):
+    if query.shape not in _by_shape:
+        _by_shape[query.shape] = exact(query, key, value, is_causal).detach()
+    return _by_shape[query.shape].clone()
+
+
+PATH = f"{__name__}:"
+
+
+@pytest.mark.parametrize("variant", ["naive", "math", "flash", "auto"])
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+def test_what_torch_has_on_a_processor_is_right_to_rounding(variant, mode):
+    cell = measured(variant, AttentionPoint(128, 2, mode))
+    assert cell.checked.error < 1e-6
+    assert [tensor.tensor for tensor in cell.checked.tensors] == (
+        ["o", "dq", "dk", "dv"] if mode != "forward" else ["o"]
+    )
+    assert cell.checked.rows == 128
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("function", ["one_percent_off", "scale_one_percent_off"])
+def test_a_kernel_that_is_one_percent_off_is_refused(function, dtype):
+    with pytest.raises(WrongResultError, match="wrong result: "):
+        measured(PATH + function, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("without_its_mask", "o is off by"),
+        ("gradient_lost", "dq is off by 1"),
+        ("transposed", r"o has the shape \[2, 128, 4, 16\], not \[2, 4, 128, 16\]"),
+        ("not_a_number", "o holds a number that is not finite"),
+    ],
+)
+def test_a_kernel_with_another_fault_is_refused_by_name(function, message):
+    with pytest.raises(WrongResultError, match=message):
+        measured(PATH + function)
+
+
+def test_a_kernel_that_returns_a_kept_output_is_refused():
+    with pytest.raises(WrongResultError, match="two calls return o in the same memory"):
+        measured(PATH + "kept_by_address", AttentionPoint(128, 2, "forward"))
+
+
+def test_a_kernel_that_copies_a_kept_output_is_refused():
+    with pytest.raises(WrongResultError, match="o is off by"):
+        measured(PATH + "kept_and_copied", AttentionPoint(128, 2, "forward"))
+
+
+def test_a_kernel_without_a_backward_pass_is_unsupported_there():
+    assert measured(PATH + "forward_alone", AttentionPoint(128, 2, "forward")).checked.error < 1e-6
+    with pytest.raises(UnsupportedError, match="does not require grad"):
+        measured(PATH + "forward_alone")
+
+
+def test_a_function_of_the_users_own_that_is_right_passes():
+    assert measured(PATH + "right").checked.error < 1e-6
+
+
+@pytest.mark.parametrize("values", [{"causal": False}, {"window": 16}, {"kv_heads": 4}, {"dtype": "bfloat16"}])
+def test_masks_windows_shared_heads_and_types_pass(values):
+    assert wrong(measured("naive", **values).checked) is None
+    assert wrong(measured("math", **values).checked) is None
+
+
+def test_sampled_rows_of_a_long_sequence_hold_the_end_and_miss_no_part():
+    rows = rows_of(4096)
+    assert len(rows) == 64
+    assert rows[-1] == 4095
+    assert max(later - earlier for earlier, later in pairwise(rows)) <= 96
+    assert rows_of(2048) == list(range(2048))
+
+
+def test_a_long_sequence_is_checked_on_its_own_rows():
+    shape = shape_of(
+        subject(heads=1, kv_heads=1), AttentionVariant(variant="flash"), AttentionPoint(2304, 1, "forward")
+    )
+    inputs = make_inputs(shape, "cpu", seed=0)
+    output = results_of(VARIANTS["flash"].open(shape, "cpu"), inputs)
+    assert wrong(check(output, inputs, shape)) is None
+    output["o"][:, :, -1] *= 1.5
+    assert "o is off by" in wrong(check(output, inputs, shape))
+
+
+def test_an_error_is_relative_to_the_size_of_what_is_expected():
+    expected = torch.tensor([3.0, 4.0])
+    assert relative_error(expected * 1.01, expected) == pytest.approx(0.01)
+    assert relative_error(torch.tensor([math.nan, 4.0]), expected) == math.inf
+
+
+def test_another_backend_that_runs_instead_is_said(monkeypatch):
+    monkeypatch.setitem(
+        VARIANTS, "flash", VARIANTS["flash"].__class__("", VARIANTS["math"].open, VARIANTS["flash"].kernels)
+    )
+    with pytest.raises(UnsupportedError, match="math ran instead"):
+        measured("flash")
+
+
+def test_a_backend_that_torch_lacks_is_unsupported_with_torchs_reason(monkeypatch):
+    efficient = VARIANTS["efficient"]
+    monkeypatch.setitem(
+        VARIANTS, "efficient", efficient.__class__("", efficient.open, {**efficient.kernels, "cpu": "efficient"})
+    )
+    with pytest.raises(UnsupportedError, match="torch: No viable backend"):
+        measured("efficient")
+
+
+def test_auto_says_what_ran():
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in [kernel.name for kernel in measured("auto").kernels]
+
+
+def test_inputs_are_the_same_for_every_type_and_differ_with_the_seed():
+    def digest(seed=0, **values):
+        return inputs_sha256(shape_of(subject(**values), AttentionVariant(variant="naive"), POINT), "cpu", seed=seed)
+
+    assert digest() == digest(dtype="bfloat16")
+    assert digest() != digest(seed=1)
+    assert digest() != digest(head_dim=32)
+
+
+def test_copies_of_the_inputs_fill_the_cache():
+    shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
+    each = input_bytes(shape)
+    assert each == sum(part.nbytes for part in (*make_inputs(shape, "cpu", seed=0).tensors, torch.empty(2, 4, 128, 16)))
+    assert copies_needed(shape, 10 * each, kind="cpu") == 11
+    assert copies_needed(shape, 2**40, kind="cpu") == 2**28 // each
+
+
+class TickingDevice(CpuDevice):
+    """Counts its drains."""
+
+    def __init__(self):
+        super().__init__()
+        self.drains = 0
+
+    def synchronize(self):
+        self.drains += 1
+
+
+def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count(monkeypatch):
+    now = SimpleNamespace(ns=0)
+    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: now.ns)
+    shape = shape_of(subject(), AttentionVariant(variant="naive"), AttentionPoint(128, 1, "forward"))
+    copies = [make_inputs(shape, "cpu", seed=seed) for seed in range(3)]
+    calls: list[int] = []
+
+    def attend(query, key, value):
+        calls.append(query.data_ptr())
+        now.ns += 1_000_000
+        return query
+
+    device = TickingDevice()
+    step = AttentionStep(Attention(attend), copies, device)
+    step()
+    calls.clear()
+    device.drains = 0
+    sample = step()
+    assert sample.calls == len(calls) == 22
+    assert sample.latency_s == pytest.approx(0.001)
+    assert device.drains == 2
+    assert set(calls) == {copy.query.data_ptr() for copy in copies}
+    assert all(earlier != later for earlier, later in pairwise(calls))
+
+
+def test_backward_is_what_forward_leaves_of_both():
+    with open_attention(subject(), AttentionVariant(variant="flash"), CpuDevice(), cache_bytes=1) as bench:
+        sample = bench.step(POINT)()
+    assert sample.parts_s["forward"] + sample.parts_s["backward"] == pytest.approx(sample.latency_s)
+
+
+def test_float32_is_computed_as_ieee_says_and_the_setting_comes_back():
+    before = torch.get_float32_matmul_precision()
+    with open_attention(subject(dtype="tf32"), AttentionVariant(variant="naive"), CpuDevice()):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    with open_attention(subject(), AttentionVariant(variant="naive"), CpuDevice()):
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.slow
+def test_flex_runs_forward_on_a_processor():
+    cell = measured("flex", AttentionPoint(256, 1, "forward"), kv_heads=4, head_dim=64)
+    assert wrong(cell.checked) is None
+
+
+@pytest.mark.slow
+def test_flex_has_no_backward_pass_on_a_processor():
+    with pytest.raises(UnsupportedError, match="does not support backward on CPU"):
+        measured("flex", AttentionPoint(256, 1, "forward_backward"), kv_heads=4, head_dim=64)

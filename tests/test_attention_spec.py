@@ -1,0 +1,127 @@
+"""What may be asked of attention, and what is refused in one line before torch."""
+
+import pytest
+from pydantic import ValidationError
+
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.base import first_problem
+from benchmarker.workloads.attention.demand import allowed_pairs, demand_of, scores_passes
+from benchmarker.workloads.attention.spec import (
+    AttentionGrid,
+    AttentionPoint,
+    AttentionSubject,
+    AttentionVariant,
+    shape_of,
+)
+from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of, missing_module
+
+
+def shape(*, seq_len=8, batch_size=1, mode="forward", variant="naive", dtype=None, **subject):
+    spec = AttentionSubject(**{"heads": 2, "head_dim": 4, **subject})
+    return shape_of(spec, AttentionVariant(variant=variant, dtype=dtype), AttentionPoint(seq_len, batch_size, mode))
+
+
+def problem(kind, **values):
+    with pytest.raises(ValidationError) as caught:
+        kind(**values)
+    return first_problem(caught.value, kind)
+
+
+def test_tokens_give_each_length_its_batch_size():
+    grid = AttentionGrid(tokens=(16384,), seq_len=(1024, 16384), mode=("forward",))
+    assert grid.points() == [AttentionPoint(1024, 16, "forward"), AttentionPoint(16384, 1, "forward")]
+
+
+def test_the_shortest_length_comes_first():
+    points = AttentionGrid(seq_len=(512, 128), batch_size=(2, 1), mode=("forward",)).points()
+    assert [(point.seq_len, point.batch_size) for point in points] == [(128, 1), (128, 2), (512, 1), (512, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (AttentionGrid, {"tokens": (16384,), "seq_len": (3000,)}, "tokens: 16384 is not a multiple of seq_len 3000"),
+        (
+            AttentionGrid,
+            {"tokens": (64,), "seq_len": (8,), "batch_size": (2,)},
+            "tokens: gives the batch size already; leave out batch_size or tokens",
+        ),
+        (
+            AttentionSubject,
+            {"heads": 16, "kv_heads": 5},
+            "kv_heads: 16 heads cannot share 5 evenly; give a divisor",
+        ),
+        (
+            AttentionSubject,
+            {"window": 64, "causal": False},
+            "window: needs causal: true; a window to both sides is not measured",
+        ),
+        (AttentionSubject, {"head_dims": 64}, "no key 'head_dims'; did you mean 'head_dim'?"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(kind, values, expected):
+    assert problem(kind, **values) == expected
+
+
+def test_an_unknown_variant_gets_the_near_miss():
+    with pytest.raises(SpecError, match="no attention variant 'flsh'; did you mean 'flash'"):
+        implementation_of("flsh")
+
+
+def test_a_variant_says_what_it_refuses_before_torch():
+    assert VARIANTS["flash"].wrong_shape(shape(head_dim=512)) == "takes a head_dim of 256 at most, not 512"
+    assert VARIANTS["cudnn"].wrong_shape(shape(dtype="float32")) == "takes bfloat16 and float16, not float32"
+    assert VARIANTS["flash"].wrong_shape(shape(window=4)) == "takes no window"
+    assert VARIANTS["naive"].wrong_shape(shape(head_dim=512, window=4)) is None
+
+
+def test_cudnn_is_unsupported_on_amd_and_on_a_processor():
+    assert VARIANTS["cudnn"].unsupported(shape(), "rocm") == "not on AMD GPUs; it runs on NVIDIA GPUs"
+    assert VARIANTS["cudnn"].unsupported(shape(), "cpu") == "not on CPUs; it runs on NVIDIA GPUs"
+
+
+def test_tf32_is_unsupported_on_a_processor():
+    assert "a CPU has none" in VARIANTS["naive"].unsupported(shape(dtype="tf32"), "cpu")
+
+
+def test_a_library_that_is_missing_is_named():
+    assert missing_module(VARIANTS["fa4"]) == "flash_attn.cute.interface"
+    assert missing_module(VARIANTS["flash"]) is None
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "causal", "window", "pairs"),
+    [(5, False, None, 25), (5, True, None, 15), (5, True, 2, 9), (5, True, 5, 15), (1, True, None, 1)],
+)
+def test_pairs_are_those_of_the_mask_counted_one_by_one(seq_len, causal, window, pairs):
+    counted = sum(
+        not causal or 0 <= query - key < (window or seq_len) for query in range(seq_len) for key in range(seq_len)
+    )
+    assert counted == pairs
+    assert allowed_pairs(shape(seq_len=seq_len, causal=causal, window=window)) == pairs
+
+
+def test_flops_of_the_shape_in_the_flash_attention_papers():
+    whole = demand_of(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False))
+    assert whole.flops == 34_359_738_368
+    both = demand_of(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False, mode="forward_backward"))
+    assert both.flops == 3.5 * whole.flops
+    assert both.forward_flops == whole.flops
+
+
+def test_bytes_count_shared_heads_once():
+    # q and o of 2 heads, k and v of 1, 8 positions of 4 numbers of 2 bytes.
+    assert demand_of(shape(kv_heads=1)).bytes == (2 * 2 + 2 * 1) * 8 * 4 * 2
+    # Backward: q, o, do, dq of 2 heads and k, v, dk, dv of 1 more; a float32 a row, written and read.
+    assert demand_of(shape(kv_heads=1, mode="forward_backward")).bytes == (6 * 2 + 6 * 1) * 8 * 4 * 2 + 2 * 2 * 8 * 4
+
+
+def test_scores_move_six_times_without_a_mask_and_eight_with_one():
+    assert scores_passes(shape(causal=False)) == 6
+    assert scores_passes(shape()) == 8
+
+
+def test_a_variant_of_its_own_type_is_named_after_it():
+    assert AttentionVariant(variant="naive", dtype="tf32").name == "naive tf32"
+    assert shape(dtype="float32").dtype == "float32"
+    assert shape().dtype == "bfloat16"
