@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.hardware.device import CpuDevice
 from benchmarker.core.errors import UnsupportedError, WrongResultError
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.attention import timing
 from benchmarker.workloads.attention.bench import open_attention
 from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs

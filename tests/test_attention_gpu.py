@@ -5,9 +5,9 @@ from itertools import cycle, islice
 import pytest
 import torch
 
+from benchmarker.core.errors import UnsupportedError
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.core.errors import UnsupportedError
 from benchmarker.workloads.attention.bench import open_attention
 from benchmarker.workloads.attention.proof import implementations_of
 from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant

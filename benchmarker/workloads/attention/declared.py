@@ -96,7 +96,7 @@ METRICS = (
     ),
     Metric(
         name="peak",
-        heading="peak MiB",
+        heading="call's peak MiB",
         unit="B",
         scale=1 / MIB,
         better="lower",
@@ -116,9 +116,9 @@ METRICS = (
     ),
     Metric(
         name="error",
-        heading="error",
+        heading="error ppm",
         unit="",
-        scale=1.0,
+        scale=1e6,
         better="lower",
         formula="largest distance of a result from float64, by Frobenius norms, relative to its size",
         of_cell=lambda record, cell: cell.checked.error if cell.checked else None,

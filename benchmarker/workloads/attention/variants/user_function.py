@@ -54,7 +54,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 def source_of(path: str) -> Path | None:
-    """The file of the module, which is not imported for it (the packages that it is in are); None where there is none."""
+    """The file of the module; None where there is none. The packages that it is in are imported for it, it is not."""
     _look_here_too()
     try:
         spec = find_spec(path.partition(":")[0])
