@@ -13,6 +13,8 @@ import typer
 
 from benchmarker.cli.app import app
 from benchmarker.comparison.verify import verify
+from benchmarker.schema.options import option_names
+from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import record
 
@@ -58,6 +60,8 @@ def test_every_command_and_option_exists(page):
             assert len(words) == 1 or words[1] in command.commands, text
             continue
         known = {name for one in command.params for name in one.opts}
+        if words[0] == "run" and words[1:] and words[1] in WORKLOADS:
+            known = set(option_names(workload_of(words[1])))
         if words[0] == "sweep":
             known |= run_options
         assert {word for word in words if word.startswith("-")} <= known, text

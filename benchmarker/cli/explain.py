@@ -61,8 +61,8 @@ def explain(
         from benchmarker.report.explained import explained_to_markdown
 
         terminal = Terminal()
-        for reading in readings:
-            for part in _tables(reading, is_side_by_side=compare_tables):
+        for path, reading in zip(texts, readings, strict=True):
+            for part in (*_tables(reading, is_side_by_side=compare_tables), *_together(path, reading)):
                 terminal.table(part)
         for comparison in explained:
             terminal.table(explained_to_markdown(comparison))
@@ -89,3 +89,15 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
     if reading.why_no_records:
         parts.append(f"Its latencies are not used: {reading.why_no_records}.")
     return parts
+
+
+def _together(path: Path, reading: LogReading) -> list[str]:
+    """What a workload reads in all tables of a log together."""
+    from benchmarker.core.log_text import read_log
+    from benchmarker.schema.registry import WORKLOADS, workload_of
+    from benchmarker.schema.workload import imported
+
+    tables, text = [report.table for report in reading.reports], read_log(path)
+    named = [(name, where) for name in WORKLOADS if (where := workload_of(name).of_log)]
+    told = [(name, sentences) for name, where in named if (sentences := imported(where)(tables, text))]
+    return [f"\n**{name.capitalize()}**\n\n" + "".join(f"- {line}\n" for line in lines) for name, lines in told]

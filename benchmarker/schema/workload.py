@@ -276,6 +276,9 @@ class Workload:
     """`module:name` of the Judging: what is measured apart from time. None where there is nothing."""
     reasons: str | None = None
     """Where it says what its time is made of, as `module:NAME`; None for the defaults of `explain.reasons`."""
+    of_log: str | None = None
+    """`module:function` that says in sentences what a log's profiler tables tell together: (tables, the whole text).
+    None where it has nothing to say."""
     doctor: str | None = None
     """`module:name` of what says which variants run here: see `doctor/variants.py`. None where nobody asks."""
     comparing: str | None = None
