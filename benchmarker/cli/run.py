@@ -87,6 +87,9 @@ def _saved_job(context: typer.Context, path: Path, *, part: str | None, device: 
     job = read_job_file(path)
     if part is not None:
         return job.in_part(Part.model_validate_json(part))
+    if getattr(job.subject, "trust_code", False):
+        # A file may come from anyone: only a person's own command line says that code may be run.
+        raise SpecError(f"--job {path}: runs code of somebody; repeat it with its options and --trust-code")
     changes = {"part": None, "output": output, "reproduce": _reproduce(_arguments())}
     return job.model_copy(update=changes | ({"device": device} if "--device" in typed else {}))
 
