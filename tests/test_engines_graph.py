@@ -349,7 +349,9 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
         *,
         positions: int,
         scaling: float,
+        queries: int,
     ) -> torch.Tensor:
+        assert queries == 1
         addresses.update((key.data_ptr(), value.data_ptr()))
         made = torch.empty_like(query)
         for at, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):
