@@ -1,15 +1,11 @@
 """Imports only go down: two towers on one ground, and what reads records or checks a config needs no torch."""
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "benchmarker"
+from script.house import ROOT, WORKLOAD_READING, House, inside_package, room_of
 
 MEASURING = (
     "core",
@@ -28,8 +24,6 @@ GROUND = ("core", "schema", "profiling")
 """What both towers stand on."""
 READING = ("comparison", "explain", "report", "logs")
 """From the ground up; nothing of the measuring tower, which imports nothing of these either."""
-WORKLOAD_READING = "workloads.reading"
-"""`workloads/<name>/reading/`: named by the workload's description, and imported when its records are read."""
 ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
@@ -47,60 +41,8 @@ WITHOUT_TORCH = (
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
 
-def modules() -> dict[str, Path]:
-    """Every module by its name inside the package: `core.errors`, and a package by its own: `core`."""
-    paths = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return paths
-
-
-MODULES = modules()
-
-
-def statements(body: list[ast.stmt], *, everywhere: bool) -> Iterator[ast.stmt]:
-    """Statements that run on import; with `everywhere`, those inside functions too. Never what only types need."""
-    for node in body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from statements(node.orelse, everywhere=everywhere)
-            continue
-        yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not everywhere:
-            continue
-        for part in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(node, part, []), everywhere=everywhere)
-        for handler in getattr(node, "handlers", []):
-            yield from statements(handler.body, everywhere=everywhere)
-
-
-def imported(name: str, *, everywhere: bool = False) -> set[str]:
-    """Full names of what a module imports."""
-    names = set()
-    for node in statements(ast.parse(MODULES[name].read_text()).body, everywhere=everywhere):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name}: imports are written in full"
-            assert node.module
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                names.add(whole if whole.removeprefix("benchmarker.") in MODULES else node.module)
-    return names
-
-
-def ours(names: set[str]) -> set[str]:
-    """Those of them that are in this package, by their names inside it."""
-    inside = {
-        name.removeprefix("benchmarker").removeprefix(".") for name in names if name.split(".")[0] == "benchmarker"
-    }
-    return inside - {""}
-
-
-def room(name: str) -> str:
-    """The room that a module is in. How a workload's records are read is a room of its own, above those that read."""
-    parts = name.split(".")
-    return WORKLOAD_READING if parts[0] == "workloads" and "reading" in parts else parts[0]
+HOUSE = House(ROOT)
+MODULES = HOUSE.paths
 
 
 def goes_down(room_from: str, room_to: str) -> bool:
@@ -121,11 +63,11 @@ def goes_down(room_from: str, room_to: str) -> bool:
 
 def test_imports_only_go_down():
     upward = {
-        f"{room(name)} -> {room(other)}": f"{name} imports {other}"
+        f"{room_of(name)} -> {room_of(target)}": f"{name} imports {target}"
         for name in MODULES
         if name
-        for other in ours(imported(name, everywhere=True))
-        if not goes_down(room(name), room(other))
+        for target in HOUSE.arrows(name, everywhere=True)
+        if not goes_down(room_of(name), room_of(target))
     }
     new = [sentence for arrow, sentence in upward.items() if arrow not in ARROWS_TO_CUT]
     assert not new, f"not below it: {new}"
@@ -133,7 +75,7 @@ def test_imports_only_go_down():
 
 
 def test_every_room_has_its_floor():
-    rooms = {room(name) for name in MODULES if name}
+    rooms = {room_of(name) for name in MODULES if name}
     assert rooms <= {*" ".join(MEASURING).split(), *READING, WORKLOAD_READING, *ABOVE}
 
 
@@ -142,8 +84,8 @@ def test_no_module_imports_itself_round_a_circle():
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name in visited:
             return
-        for other in ours(imported(name)):
-            visit(other, [*path, name])
+        for target in HOUSE.arrows(name):
+            visit(target, [*path, name])
         visited.add(name)
 
     visited: set[str] = set()
@@ -159,10 +101,10 @@ def reached(name: str) -> set[str]:
         if module in visited:
             continue
         visited.add(module)
-        names = imported(module)
+        names = HOUSE.imports(module)
         outside |= {whole.split(".")[0] for whole in names} - {"benchmarker"}
         parts = module.split(".")
-        waiting += [*ours(names), *(".".join(parts[:end]) for end in range(len(parts)))]
+        waiting += [*inside_package(names), *(".".join(parts[:end]) for end in range(len(parts)))]
     return outside
 
 
@@ -174,7 +116,9 @@ def test_what_needs_no_torch_does_not_import_it(entry):
 
 
 def test_reading_records_works_where_torch_cannot_be_imported():
-    wanted = [f"benchmarker.{name}" for name in MODULES if room(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")]
+    wanted = [
+        f"benchmarker.{name}" for name in MODULES if room_of(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")
+    ]
     finder = (
         "import sys\n"
         "class Refusing:\n"

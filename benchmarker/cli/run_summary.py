@@ -11,7 +11,7 @@ from benchmarker.core.tables import Column, escaped, table
 from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Metric, Workload, imported
+from benchmarker.schema.workload import Axis, Metric, Workload, imported
 
 
 def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
@@ -26,19 +26,25 @@ def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Work
 def cell_table(record: RunRecord, workload: Workload) -> str:
     """A row a cell: its axes, and each metric that is measured in every repeat, by its median."""
     columns = [
-        Column[CellBase](axis.heading, lambda cell, name=axis.name: escaped(str(getattr(cell, name))))  # type: ignore[misc]
-        for axis in workload.axes
+        *(axis_column(axis) for axis in workload.axes),
+        *(metric_column(metric) for metric in workload.metrics if not metric.of_cell),
+        Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
-    columns += [
-        Column[CellBase](metric.heading, lambda cell, metric=metric: _shown(metric, cell))  # type: ignore[misc]
-        for metric in workload.metrics
-        if not metric.of_cell
-    ]
-    columns.append(Column[CellBase]("status", lambda cell: status_words(cell.status), "left"))
     return table(columns, record.cells)
 
 
-def _shown(metric: Metric, cell: CellBase) -> str:
+def axis_column(axis: Axis) -> Column[CellBase]:
+    """Where a cell lies on an axis."""
+    return Column(axis.heading, lambda cell: escaped(str(getattr(cell, axis.name))))
+
+
+def metric_column(metric: Metric) -> Column[CellBase]:
+    """A cell's median of a metric."""
+    return Column(metric.heading, lambda cell: median_text(metric, cell))
+
+
+def median_text(metric: Metric, cell: CellBase) -> str:
+    """The median over a cell's repeats as shown, or a dash."""
     values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
     return significant(metric.scale * statistics.median(values)) if values else MISSING
 

@@ -80,7 +80,8 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     weights = ()
     for each in tl.static_range(held):
         is_inside = inside[:, None] & (each * chunk + within < inputs)[None, :]
-        weights = weights + (tl.load(start + each * chunk, mask=is_inside, other=0.0, eviction_policy="evict_first"),)  # type: ignore[assignment]  # noqa: RUF005
+        part = tl.load(start + each * chunk, mask=is_inside, other=0.0, eviction_policy="evict_first")
+        weights = weights + (part,)  # type: ignore[assignment]  # noqa: RUF005
     if early:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([rows_each * matrices, chunk], tl.float32)

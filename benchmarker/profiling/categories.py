@@ -36,9 +36,10 @@ UNKNOWN_LIMIT = 0.10
 _RULES: tuple[tuple[str, Category], ...] = (
     # Operators that make a view, allocate or ask a question: on a CPU up to a fifth of the time of a small model.
     (
-        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice|unsqueeze_?|squeeze_?"
-        r"|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?|lift_fresh|resize_\w*"
-        r"|empty\w*|new_empty\w*|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
+        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice"
+        r"|(un)?squeeze_?|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?"
+        r"|lift_fresh|resize_\w*|empty\w*|new_empty\w*"
+        r"|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
         r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|^MatMul[48]bit|Pregraph bytecode|AOTDispatcher",
         "bookkeeping",
     ),
@@ -59,7 +60,8 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "quantized matmul",
     ),
     (
-        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear|::quantized_linear",
+        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear"
+        r"|::quantized_linear",
         "quantized matmul",
     ),
     # Our own: see kernels/.
@@ -76,12 +78,14 @@ _RULES: tuple[tuple[str, Category], ...] = (
     (r"reshape_and_cache|kv_?cache|index_copy|index_put|slice_scatter|scatter_", "KV update"),
     (r"argmax|topk|multinomial|radix_?sort|bitonic|sort_?kernel|aten::(sort|multinomial)\b", "sampling"),
     (
-        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select|index_kernel|embedding|transpose_|nchwToNhwc|nhwcToNchw",
+        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select"
+        r"|index_kernel|embedding|transpose_|nchwToNhwc|nhwcToNchw",
         "copy/cast",
     ),
     (r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$", "copy/cast"),
     (
-        r"FillFunctor|clear_kernel|dynamic_quant|int8_vectorwise_quant|permute_cols|kQuantize|kInt8VectorQuant|convert_kernel|cast_kernel",
+        r"FillFunctor|clear_kernel|dynamic_quant|int8_vectorwise_quant|permute_cols|kQuantize|kInt8VectorQuant"
+        r"|convert_kernel|cast_kernel",
         "copy/cast",
     ),
     (
@@ -103,7 +107,8 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "elementwise",
     ),
     (
-        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid|tanh|relu|reciprocal)_?\b",
+        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*"
+        r"|sigmoid|tanh|relu|reciprocal)_?\b",
         "elementwise",
     ),
 )

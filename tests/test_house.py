@@ -1,0 +1,56 @@
+"""The counts that `script/house.py` prints stay within their limits."""
+
+import pytest
+
+from script.house import ROOT, House, circles
+
+MAXIMAL_ROOMS = 24
+MAXIMAL_TOP_MODULES = 4
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(ROOT)
+
+
+def test_the_top_level_fits_on_a_screen(house):
+    assert len(house.rooms()) <= MAXIMAL_ROOMS
+    assert len(house.top_modules()) <= MAXIMAL_TOP_MODULES
+
+
+def test_no_line_is_too_long(house):
+    assert not house.long_lines()
+
+
+@pytest.fixture
+def small_house(tmp_path) -> House:
+    """Two rooms: a chain of three modules, a pair of modules that import each other, and a name used twice."""
+    for path, text in {
+        "benchmarker/__init__.py": "",
+        "benchmarker/a/__init__.py": "",
+        "benchmarker/a/top.py": "def call():\n    from benchmarker.a import middle\n",
+        "benchmarker/a/middle.py": "import benchmarker.b.ground\nfor one in ():\n    found = one\n",
+        "benchmarker/a/registry.py": "import benchmarker.a.top\n",
+        "benchmarker/b/ground.py": "",
+        "benchmarker/b/middle.py": f"from benchmarker.a import top\n#{'-' * 120}\n" + "\n" * 300,
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return House(tmp_path)
+
+
+def test_what_is_counted(small_house):
+    assert small_house.rooms() == ["a", "b"]
+    assert small_house.top_modules() == ["__init__"]
+    assert small_house.longest_chain() == ["b.middle", "a.top", "a.middle", "b.ground"]
+    assert small_house.mutual_rooms() == ["a <-> b"]
+    assert small_house.repeated_names() == {"middle": ["a.middle", "b.middle"]}
+    assert small_house.pronouns() == {"": (0, 0), "a": (2, 2), "b": (0, 0)}
+    assert small_house.long_files() == {"b.middle": 302}
+    assert small_house.long_lines() == ["benchmarker/b/middle.py:2"]
+
+
+def test_modules_that_import_each_other_are_one_group():
+    groups = circles({"a": ["b"], "b": ["a", "c"], "c": []})
+    assert groups["a"] == groups["b"] == {"a", "b"}
+    assert groups["c"] == {"c"}
