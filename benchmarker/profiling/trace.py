@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError
+from benchmarker.profiling.sections import launches_ns, section_at, spans_of
 from benchmarker.profiling.table import shortened
 from benchmarker.schema.profile import Kernel, KernelTime, Section
 
@@ -61,7 +62,7 @@ class Work(NamedTuple):
     busy_s: float
     span_s: float
     sections: dict[str, Section]
-    """Empty where no cut was given, or all work is in one section."""
+    """Empty where neither cuts nor annotations tell sections apart, or all work is in one."""
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
@@ -96,6 +97,7 @@ def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None
         BenchmarkerError: Nothing ran on the device, as far as the profiler saw.
         ResultsError: The trace is damaged.
     """
+    events = list(events)
     intervals = [_on_device(event) for event in _complete(events, DEVICE_CATEGORIES)]
     devices = {interval.lane[0] for interval in intervals}
     if not devices:
@@ -110,7 +112,12 @@ def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {device_index}")
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
-    return _work(intervals, lengths, cuts, may_overlap=True)
+    launched_ns = launches_ns(events)
+    moments = [
+        interval.start_ns if interval.launch is None else launched_ns.get(interval.launch, interval.start_ns)
+        for interval in intervals
+    ]
+    return _work(intervals, lengths, _sections_of(events, moments) or _cut(intervals, cuts), may_overlap=True)
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
@@ -120,12 +127,14 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
         BenchmarkerError: The trace has no operator.
         ResultsError: The trace is damaged.
     """
+    events = list(events)
     intervals = [_on_thread(event) for event in _complete(events, {CPU_CATEGORY})]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    work = _work(intervals, self_times(intervals), cuts, may_overlap=False)
+    sections = _sections_of(events, [interval.start_ns for interval in intervals]) or _cut(intervals, cuts)
+    work = _work(intervals, self_times(intervals), sections, may_overlap=False)
     return work._replace(busy_s=work.kernel_s)
 
 
@@ -182,8 +191,7 @@ def _contains(outer: Interval, inner: Interval) -> bool:
     return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
-def _work(intervals: list[Interval], own_ns: list[int], cuts: Sequence[Cut], *, may_overlap: bool) -> Work:
-    sections = _sections_of(intervals, cuts)
+def _work(intervals: list[Interval], own_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
     totals: dict[str, Counter[str]] = {}
     times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for interval, own, section in zip(intervals, own_ns, sections, strict=True):
@@ -197,7 +205,8 @@ def _work(intervals: list[Interval], own_ns: list[int], cuts: Sequence[Cut], *, 
             for interval, alone_ns in zip(members, _alone_ns(members), strict=True):
                 times[name][interval.name].update(alone_ns=alone_ns)
     longest_first = sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
-    in_order = [cut.section for cut in cuts if cut.section in times]
+    begun = sorted((interval.start_ns, section) for interval, section in zip(intervals, sections, strict=True))
+    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section and section in times]
     return Work(
         kernels=tuple(
             Kernel(
@@ -222,8 +231,14 @@ def _work(intervals: list[Interval], own_ns: list[int], cuts: Sequence[Cut], *, 
     )
 
 
-def _sections_of(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
-    """The section of each; all in one without a name where there are no cuts."""
+def _sections_of(events: Iterable[TraceEvent], moments_ns: Iterable[int]) -> list[str]:
+    """The annotated section of each moment; none where the trace has no such annotation."""
+    spans = spans_of(events)
+    return [section_at(spans, moment_ns) for moment_ns in moments_ns] if spans else []
+
+
+def _cut(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
+    """The section of each by cuts; all in one without a name where there are none."""
     names = []
     for interval in intervals:
         begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]

@@ -1,0 +1,146 @@
+"""One training step: what is timed, its parts, and the sections of its profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.measure.profile import profile_step
+from benchmarker.measure.training_step import TrainingStep
+from benchmarker.profiling.sections import section_mark
+from benchmarker.profiling.trace import device_work
+from tests.fakes import FakeDevice
+
+
+def trained(*, accumulate=1, device=None, checkpointed=False, **options):
+    """A step of two layers, and its layers."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(2))
+    batch = torch.randn(4, 8)
+
+    def loss():
+        hidden = batch
+        for layer in layers:
+            hidden = checkpoint(layer, hidden, use_reentrant=False) if checkpointed else layer(hidden)
+        return hidden.square().mean()
+
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    return TrainingStep(loss, optimizer, device or CpuDevice(), accumulate=accumulate, **options), layers
+
+
+def weights(layers):
+    return [parameter.detach().clone() for parameter in layers.parameters()]
+
+
+def test_a_step_is_that_of_a_loop_by_hand():
+    import torch
+
+    step, layers = trained()
+    by_hand, others = trained()
+    step.profiled()
+    loss = by_hand.loss()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in others.parameters():
+            parameter -= 0.1 * parameter.grad
+    assert all(torch.equal(*pair) for pair in zip(weights(layers), weights(others), strict=True))
+    assert step.losses[0].item() == loss.item()
+
+
+def test_micro_batches_are_averaged_into_one_step():
+    import torch
+
+    once, layers = trained()
+    twice, others = trained(accumulate=2)
+    once.profiled()
+    twice.profiled()
+    assert all(torch.allclose(*pair) for pair in zip(weights(layers), weights(others), strict=True))
+    assert [loss.item() for loss in twice.losses] == pytest.approx([once.losses[0].item()] * 2)
+
+
+def test_gradients_are_gone_after_a_step():
+    step, layers = trained()
+    step.profiled()
+    assert all(parameter.grad is None for parameter in layers.parameters())
+
+
+def test_the_timed_step_waits_for_the_device_at_its_ends_alone():
+    device = FakeDevice()
+    step, _ = trained(device=device, parts=False)
+    sample = step()
+    assert device.calls == ["synchronize", "synchronize"]
+    assert sample.drained_parts_s == {}
+
+
+def test_parts_are_of_another_step_with_a_wait_after_each():
+    device = FakeDevice()
+    step, _ = trained(device=device)
+    sample = step()
+    assert device.calls == ["synchronize"] * 6
+    assert list(sample.drained_parts_s) == ["forward", "backward", "optimizer"]
+    assert all(seconds > 0 for seconds in sample.drained_parts_s.values())
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_profile_has_the_parts_as_sections_and_recomputing_apart(checkpointed):
+    step, layers = trained(checkpointed=checkpointed)
+    step.profiled()
+    with step.recompute_annotated(layers):
+        profile = profile_step(step.profiled, device=CpuDevice(), trace_path=None)
+    expected = (
+        ["forward", "backward", "recompute", "optimizer"] if checkpointed else ["forward", "backward", "optimizer"]
+    )
+    assert list(profile.sections) == expected
+    products = {"forward": 2, "recompute": 2} if checkpointed else {"forward": 2}
+    linear = next(kernel for kernel in profile.kernels if kernel.name == "aten::addmm")
+    assert {name: time.calls for name, time in linear.sections.items()} == products
+
+
+def test_memory_is_not_measured_on_a_cpu():
+    step, _ = trained()
+    assert step.memory().kept_bytes is None
+
+
+def kernel(name, start_us, *, launch):
+    place = {"device": 0, "stream": 7, "correlation": launch}
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start_us, "dur": 5, "args": place}
+
+
+def launched(start_us, *, launch, thread):
+    arguments = {"correlation": launch}
+    return {
+        "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": thread, "ts": start_us,
+        "dur": 1, "args": arguments,
+    }  # fmt: skip
+
+
+def annotation(section, start_us, duration_us, *, thread=1):
+    return {
+        "ph": "X", "cat": "user_annotation", "name": section_mark(section), "pid": 1, "tid": thread, "ts": start_us,
+        "dur": duration_us,
+    }  # fmt: skip
+
+
+def test_a_kernel_is_in_the_section_in_which_it_was_launched_and_not_in_which_it_ran():
+    events = [
+        annotation("forward", 0, 10),
+        annotation("backward", 10, 20),
+        annotation("recompute", 12, 4, thread=2),
+        launched(1, launch=11, thread=1),
+        launched(13, launch=12, thread=2),
+        launched(18, launch=13, thread=2),
+        kernel("gemm", 15, launch=11),
+        kernel("gemm", 20, launch=12),
+        kernel("gemm", 25, launch=13),
+    ]
+    (gemm,) = device_work(events).kernels
+    assert {name: time.calls for name, time in gemm.sections.items()} == {"forward": 1, "recompute": 1, "backward": 1}
+
+
+def test_an_annotation_on_the_device_is_no_section():
+    shadow = {**annotation("forward", 0, 100), "cat": "gpu_user_annotation"}
+    work = device_work([shadow, kernel("gemm", 15, launch=11)])
+    assert work.sections == {}
