@@ -79,6 +79,7 @@ class GraphCapture:
                 with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                     step()
             except RuntimeError as error:
+                _end_capture_of_random_numbers()
                 if self._device.is_out_of_memory(error):
                     raise
                 why = self._unrecorded(step) if LATE in str(error) else None
@@ -104,7 +105,7 @@ class GraphCapture:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
                 step()
         except RuntimeError:
-            pass
+            _end_capture_of_random_numbers()
         finally:
             hook.remove()
         return f"{found[0]} launches a kernel that no graph can hold, as one on the default stream" if found else None
@@ -131,6 +132,18 @@ def _blocking_stream() -> Any:
     handle = ctypes.c_void_p()
     torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
     return torch.cuda.ExternalStream(handle.value)
+
+
+def _end_capture_of_random_numbers() -> None:
+    """Let the current device draw random numbers again.
+
+    torch leaves the state of its generator "being captured" where a capture fails, and every later `torch.randn` then
+    ends in an error. A copy of the state has the same seed and offset, and is not being captured.
+    """
+    import torch
+
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def operation(error: BaseException) -> str:
