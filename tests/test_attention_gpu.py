@@ -1,11 +1,12 @@
 """Attention on a GPU: each kernel is the one that was asked for, the clocks agree, and orders hold."""
 
+import math
 from itertools import cycle, islice
 
 import pytest
 import torch
 
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.workloads.attention.bench import open_attention
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 POINT = AttentionPoint(1024, 2, "forward_backward")
 LONG = AttentionPoint(4096, 4, "forward")
+PLANTED = "tests.planted_attention:"
 
 
 def measured(variant, point=POINT, dtype="bfloat16", **subject):
@@ -33,6 +35,10 @@ def test_every_kernel_is_the_one_that_was_asked_for_and_right(variant):
     assert cell.checked.error < 1e-2
 
 
+def test_the_choice_of_torch_is_named():
+    assert implementations_of(measured("auto").kernels, find_device("cuda").kind)
+
+
 @pytest.mark.parametrize("variant", ["flash", "cudnn", "math"])
 def test_shared_heads_are_right(variant):
     assert measured(variant, kv_heads=4).checked.error < 1e-2
@@ -43,7 +49,34 @@ def test_windows_are_right(variant):
     assert measured(variant, window=256).checked.error < 1e-2
 
 
-def test_a_fused_kernel_keeps_less_than_one_matrix_of_scores():
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("one_percent_off", "wrong result: "),
+        ("scale_one_percent_off", "wrong result: "),
+        ("without_its_mask", "o is off by"),
+        ("gradient_lost", "dq is off by 1"),
+    ],
+)
+def test_a_planted_fault_is_refused(function, message):
+    with pytest.raises(WrongResultError, match=message):
+        measured(PLANTED + function)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("kept_by_address", "two calls return o in the same memory"), ("kept_and_copied", "o is off by")],
+)
+def test_a_kept_output_is_refused(function, message):
+    with pytest.raises(WrongResultError, match=message):
+        measured(PLANTED + function, AttentionPoint(1024, 2, "forward"))
+
+
+def test_what_is_right_of_the_users_own_passes():
+    assert measured(PLANTED + "right").checked.error < 1e-2
+
+
+def test_a_fused_kernel_keeps_less_than_a_matrix_of_scores():
     naive, flash = measured("naive"), measured("flash")
     assert flash.passes.kept_bytes < naive.demand.scores_bytes <= naive.passes.kept_bytes
 
@@ -58,14 +91,19 @@ def test_tf32_is_less_exact_than_ieee():
     assert 10 * ieee.checked.error < tf32.checked.error < 2e-3
 
 
-def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree():
-    device = find_device("cuda")
-    with open_attention(AttentionSubject(), AttentionVariant(variant="flash"), device) as bench:
-        ready = bench.ready(LONG)
-        step = bench.step(LONG)
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+@pytest.mark.parametrize("variant", ["naive", "flash", "cudnn"])
+def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
+    device, point = find_device("cuda"), LONG._replace(mode=mode)
+    with open_attention(AttentionSubject(), AttentionVariant(variant=variant), device) as bench:
+        cell, ready, step = bench.cell(point), bench.ready(point), bench.step(point)
         step()
-        sample = min((step() for _ in range(5)), key=lambda one: one.latency_s)
+        sample = min((step() for _ in range(5)), key=lambda repeat: repeat.latency_s)
         by_hand_s = min(_by_hand(ready.attention, ready.copies, sample.calls) for _ in range(5))
+    rates = {
+        name: cell.demand.flops / time_s / 1e12 for name, time_s in (("tool", sample.latency_s), ("hand", by_hand_s))
+    }
+    print(f"TFLOP/s of {variant} {mode}: {rates['tool']:.1f} by the tool, {rates['hand']:.1f} by hand")
     assert sample.event_s == pytest.approx(sample.latency_s, rel=0.02)
     assert by_hand_s == pytest.approx(sample.latency_s, rel=0.02)
 
@@ -76,10 +114,26 @@ def _by_hand(attention, copies, calls):
         torch.cuda.synchronize()
         first.record()
         for inputs in islice(cycle(copies), calls):
-            attention.call(inputs.query, inputs.key, inputs.value)
+            output = attention.call(inputs.query, inputs.key, inputs.value)
+            if inputs.gradient is not None:
+                torch.autograd.grad(output, inputs.tensors, inputs.gradient)
         last.record()
         torch.cuda.synchronize()
     return first.elapsed_time(last) / 1e3 / calls
+
+
+@pytest.mark.parametrize("variant", ["flash", "cudnn"])
+def test_time_grows_with_the_square_of_a_long_sequence(variant):
+    times = {}
+    for length in (4096, 16384):
+        point = AttentionPoint(length, 1, "forward")
+        with open_attention(AttentionSubject(), AttentionVariant(variant=variant), find_device("cuda")) as bench:
+            step = bench.step(point)
+            step()
+            times[length] = min(step().latency_s for _ in range(5))
+    exponent = math.log(times[16384] / times[4096], 4)
+    print(f"{variant}: S^{exponent:.3f} from 4,096 to 16,384")
+    assert 1.8 < exponent < 2.1
 
 
 def test_no_kernel_is_faster_than_the_measured_products():

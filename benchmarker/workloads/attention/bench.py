@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 NO_BACKEND = (
     "no available kernel",
     "no viable backend",
+    "no valid engine configs",
+    "no valid execution plans",
+    "no valid triton configs",
     "not implemented for",
     "does not support",
     "does not require grad",

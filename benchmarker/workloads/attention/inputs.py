@@ -8,6 +8,7 @@ as in the benchmarks of the FlashAttention papers; each copy has its own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,10 @@ def inputs_sha256(shape: Shape, where: str, *, seed: int) -> str:
     return digest.hexdigest()
 
 
-def _float32_parts(shape: Shape, where: str, seed: int) -> list[Tensor]:
-    """Query, key, value, and the gradient of the output where there is a backward pass."""
+def _float32_parts(shape: Shape, where: str, seed: int) -> Iterator[Tensor]:
+    """Query, key, value, and the gradient of the output where there is a backward pass, each made when it is due."""
     import torch
 
     generator = torch.Generator(device=where).manual_seed(seed)
-    heads = (shape.heads, shape.kv_heads, shape.kv_heads, *[shape.heads] * shape.is_backward)
-    return [
-        torch.randn(shape.batch_size, count, shape.seq_len, shape.head_dim, generator=generator, device=where)
-        for count in heads
-    ]
+    for heads in (shape.heads, shape.kv_heads, shape.kv_heads, *[shape.heads] * shape.is_backward):
+        yield torch.randn(shape.batch_size, heads, shape.seq_len, shape.head_dim, generator=generator, device=where)

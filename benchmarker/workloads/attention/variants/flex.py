@@ -20,6 +20,8 @@ def open_flex(shape: Shape, where: str) -> Attention:
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
+    # Dynamo counts shapes against a limit of eight compilations, after which it runs what is not compiled.
+    torch.compiler.reset()
     blocks = _blocks(shape, where)
     compiled = torch.compile(flex_attention, dynamic=False)
     is_grouped = shape.heads != shape.kv_heads
