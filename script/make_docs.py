@@ -19,12 +19,14 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
+from benchmarker.cli.run_help import as_json
 from benchmarker.core.tables import Column, table
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import sheets
 from benchmarker.schema.base import Plain
+from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import Experiment
 
@@ -43,6 +45,7 @@ def pages() -> dict[str, str]:
         "docs/config.md": config_page(),
         "docs/record.md": record_page(),
         "docs/record.schema.json": f"{schema}\n",
+        **{f"benchmarker/cli/run_help/{name}.json": as_json(workload_of(name)) for name in WORKLOADS},
         **{
             str((folder / "README.md").relative_to(ROOT)): with_tables(folder) for folder in sorted(REFERENCE.iterdir())
         },

@@ -1,5 +1,9 @@
 """The counts that `script/house.py` prints stay within their limits."""
 
+import ast
+import subprocess
+import sys
+
 import pytest
 
 from script.house import ROOT, House, circles
@@ -20,6 +24,21 @@ def test_the_top_level_fits_on_a_screen(house):
 
 def test_no_line_is_too_long(house):
     assert not house.long_lines()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "attention", "-h"]])
+def test_help_makes_no_class_of_a_record_or_a_config(arguments):
+    code = (
+        "import sys\n"
+        "from benchmarker.cli.app import main\n"
+        f"sys.argv = ['benchmarker', *{arguments}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name.startswith(('benchmarker.schema', 'benchmarker.workloads'))])"
+    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Usage: benchmarker" in process.stdout
+    imported = ast.literal_eval(process.stdout.splitlines()[-1])
+    assert set(imported) <= {"benchmarker.schema", "benchmarker.schema.option", "benchmarker.schema.registry"}
 
 
 @pytest.fixture

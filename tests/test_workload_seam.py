@@ -25,7 +25,8 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
 from benchmarker.sweep.sweep import Seams
-from tests.test_imports import MODULES, READING, room
+from script.house import room_of
+from tests.test_imports import MODULES, READING
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
 
 KERNEL_WORDS = {"attention"}
@@ -152,7 +153,9 @@ def test_no_measuring_room_names_a_workload_of_the_registry() -> None:
     named = [
         f"{name}: {node.value}"
         for name, path in MODULES.items()
-        if room(name) not in READING and home.as_posix() not in path.as_posix() and "workloads/" not in path.as_posix()
+        if room_of(name) not in READING
+        and home.as_posix() not in path.as_posix()
+        and "workloads/" not in path.as_posix()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in set(WORKLOADS) - KERNEL_WORDS
     ]
@@ -160,7 +163,9 @@ def test_no_measuring_room_names_a_workload_of_the_registry() -> None:
     named += [
         f"{name}: {ast.unparse(node)}"
         for name, path in MODULES.items()
-        if room(name) not in READING and home.as_posix() not in path.as_posix() and "workloads/" not in path.as_posix()
+        if room_of(name) not in READING
+        and home.as_posix() not in path.as_posix()
+        and "workloads/" not in path.as_posix()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Compare | ast.keyword | ast.Subscript)
         for words in [ast.unparse(node)]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from benchmarker.cli.run_help import RunHelp, run_help, saved_help
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
-from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import SpecError
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.execution.parent_death import end_with_parent
@@ -103,6 +103,8 @@ def run_workload(workload: Workload, *, quiet: bool, verbose: bool, **asked: Any
         with quiet_libraries(verbose=verbose) as streams:
             # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
             # again and again takes a sixth of the time to import them.
+            from benchmarker.core.dependency_conflict import fitting_libraries
+
             with no_garbage_collection(), fitting_libraries():
                 from benchmarker.cli.run_summary import say_result
                 from benchmarker.execution.run import Run
@@ -129,6 +131,9 @@ class RunCommand(TyperCommand):
     """`benchmarker run`, whose options are those of the workload that its first word names."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if shown_help := saved_help(args):
+            words = f"{info_name} {args[0]}" if len(args) > 1 else info_name
+            return command_with(shown_help, nothing_to_run).make_context(words, args[-1:], parent, **extra)
         workload, rest = _workload_and_rest(args)
         words = f"{info_name} {args[0]}" if len(rest) < len(args) else info_name
         return command_of(run_workload, workload).make_context(words, rest, parent, **extra)
@@ -141,6 +146,10 @@ class RunCommand(TyperCommand):
     @params.setter
     def params(self, ignored: Any) -> None:
         """The function that typer reads has none."""
+
+
+def nothing_to_run(**values: object) -> None:
+    """Takes the place of a run where help is all that is wanted."""
 
 
 def run_command() -> None:
@@ -214,10 +223,15 @@ def command_of(function: Callable[..., object], workload: Workload) -> Any:
     Args:
         function: Takes the workload, and what was typed by name.
     """
+    return command_with(run_help(workload), lambda **values: function(workload, **values))
+
+
+def command_with(shown_help: RunHelp, function: Callable[..., object]) -> Any:
+    """A click command with the options of a workload's run."""
     from benchmarker.cli.run_options import with_options
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(with_options(lambda **values: function(workload, **values), workload))
+    app.command()(with_options(function, shown_help))
     return typer.main.get_command(app)
 
 

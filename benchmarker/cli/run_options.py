@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarker.cli.run_help import RunHelp
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option, options_of
-from benchmarker.schema.workload import Workload
+from benchmarker.schema.option import Option
+
+if TYPE_CHECKING:
+    from benchmarker.schema.workload import Workload
 
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")],
@@ -37,7 +40,7 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
 }
 
 
-def with_options(function: Callable[..., Any], workload: Workload) -> Callable[..., Any]:
+def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..., Any]:
     """A function that typer gives the options of a workload's run; the values come by name, as typer has them."""
 
     def call(**values: Any) -> Any:
@@ -47,14 +50,13 @@ def with_options(function: Callable[..., Any], workload: Workload) -> Callable[.
     parameters += [_parameter(name, annotation, None) for name, annotation in COMMON_FIRST.items()]
     parameters += [
         _parameter(_name_of(option), _annotation(option), False if option.kind == "flag" else None)
-        for option in options_of(workload)
+        for option in run_help.options
     ]
     parameters += [_parameter(name, annotation, default) for name, (annotation, default) in COMMON_LAST.items()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__doc__ = (
-        f"Measure one variant, and print and save what came out.\n\nExample: {_command(workload)} "
-        f"{workload.options.example}"
+        f"Measure one variant, and print and save what came out.\n\nExample: {run_help.command} {run_help.example}"
     ).strip()
     return call
 
@@ -65,6 +67,8 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
     Raises:
         SpecError: A list has something else than numbers, or two options say two things of one place.
     """
+    from benchmarker.schema.options import options_of
+
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
     todays = workload.options.todays
@@ -93,12 +97,6 @@ def whole_numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise SpecError(f"{option} {text}: write whole numbers separated by commas, such as 3,26") from None
-
-
-def _command(workload: Workload) -> str:
-    from benchmarker.schema.registry import DEFAULT_WORKLOAD
-
-    return "benchmarker run" + ("" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}")
 
 
 def _name_of(option: Option) -> str:

@@ -12,20 +12,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.control import Control
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import ControlType
-from rich.table import Column
 from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.core.silence import Streams, quiet_libraries
 from benchmarker.core.table_wrapping import folded
 from benchmarker.core.terminal_text import clean
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed", "quiet_libraries"]
 
@@ -134,7 +135,7 @@ class Bar:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID
         self._what = ""
         self._drawn_at: float | None = None
 
@@ -157,6 +158,9 @@ class Bar:
             self._drawn_at = None
 
     def _begin(self, what: str, total: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
         self._what = what
         columns = (
             TextColumn(

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from benchmarker.schema.base import Plain
+from benchmarker.schema.option import Kind, Option
 from benchmarker.schema.workload import Workload
 
-Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "pairs"]
-"""`wholes` and `words` are lists with commas, `texts` and `pairs` (key=value) are options that may be repeated."""
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
 """Headings where a workload has no others."""
 HIDDEN = ("procedure.rounds", "variant.variant")
@@ -32,28 +30,6 @@ COMMON = {
     "--verbose": False,
 }
 """Options that fill no field of a workload, and whether each takes a value."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a run."""
-
-    flag: str
-    place: str
-    """Field of the job that it fills."""
-    kind: Kind
-    help: str
-    panel: str
-    default: str | None = None
-    """In words, for --help. None where there is nothing to say."""
-    value: Any = None
-    """What it fills in, where it takes no value."""
-    key: str | None = None
-    """Where its value is one of a mapping."""
-
-    @property
-    def takes_value(self) -> bool:
-        return self.kind != "flag"
 
 
 def options_of(workload: Workload) -> list[Option]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.schema.workload import Workload
 
 WORKLOADS: dict[str, str] = {
     "generation": "benchmarker.workloads.generation",
