@@ -96,7 +96,7 @@ def test_several_cells_show_the_largest_first_and_then_every_one(tmp_path):
     assert "**At prompt 26, 100 new tokens, batch 1**" in text
     assert _tables(text)[1] == (
         """\
-| prompt | new | variant | runtime | latency s | TTFT ms | TPOT ms | tok/s | speed-up | peak GiB |
+| prompt | new | variant | engine  | latency s | TTFT ms | TPOT ms | tok/s | speed-up | peak GiB |
 | -----: | --: | :------ | :------ | --------: | ------: | ------: | ----: | -------: | -------: |
 |      3 |  50 | fp16    | eager   |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
 |      3 |  50 | gptq    | compile |     1.562 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
@@ -120,7 +120,7 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
     )
     assert summary(one) == (
         """\
-- variant: gptq, runtime compile
+- variant: gptq, engine compile
 - model: Qwen/Qwen3-4B (float16)
 - device: NVIDIA H100 80GB HBM3 (CUDA 13.0, driver 580.159.04)
 - versions: benchmarker 0.1.0; torch 2.11.0+cu130, transformers 5.17.0
@@ -144,7 +144,7 @@ Values are medians over the timed runs of one process, ± their sample standard 
 
 def test_a_run_that_failed_before_measuring_still_ends_in_words():
     text = summary(failed_record("bnb4", "bitsandbytes is not installed"))
-    assert text.startswith("- variant: bnb4, runtime eager\n")
+    assert text.startswith("- variant: bnb4, engine eager\n")
     assert "bitsandbytes is not installed" in text
     assert "|" not in text
 

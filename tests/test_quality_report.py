@@ -110,7 +110,7 @@ def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> N
 def test_a_budget_does_not_hold_different_texts_against_each_other(budget: str) -> None:
     found = recommend(judged_apart(text_sha256="ef" * 32, perplexity=3.1), budget)
     assert [one.checks[0].fit for one in found.candidates if one.row.variant != "fp16"] == ["fits", "unknown"]
-    assert "gptq on the eager runtime is not known to fit" in recommendation_to_markdown(found)
+    assert "gptq on the eager engine is not known to fit" in recommendation_to_markdown(found)
 
 
 def test_divergences_over_fewer_tokens_do_not_compare_and_perplexities_do() -> None:

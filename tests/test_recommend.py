@@ -46,23 +46,23 @@ def test_the_fastest_that_fits_is_named_with_its_margins() -> None:
     assert found.chosen is not None
     assert found.chosen.row.variant == "gptq"
     assert printed.startswith(
-        "**For the budget `memory<6GiB`, at prompt 26, 50 new tokens, batch 1**: gptq on the eager runtime, memory "
+        "**For the budget `memory<6GiB`, at prompt 26, 50 new tokens, batch 1**: gptq on the eager engine, memory "
         "2.60 GiB (57 % below the limit); 2.01x ["
     )
     assert "] as fast as int8, the next that fits." in printed
-    assert "- fp16 on the eager runtime does not fit: memory 7.60 GiB (27 % above the limit)" in printed
+    assert "- fp16 on the eager engine does not fit: memory 7.60 GiB (27 % above the limit)" in printed
 
 
 def test_the_only_one_that_fits_needs_no_test() -> None:
     found, printed = answer("memory<3GiB", FP16[:1], GPTQ[:1])
     assert found.chosen is not None
-    assert "gptq on the eager runtime, memory 2.60 GiB (13 % below the limit); no other variant fits." in printed
+    assert "gptq on the eager engine, memory 2.60 GiB (13 % below the limit); no other variant fits." in printed
 
 
 def test_where_none_fits_the_nearest_is_named() -> None:
     found, printed = answer("memory<2GiB", FP16, INT8, GPTQ)
     assert found.chosen is None
-    assert "none fits; the nearest is gptq on the eager runtime: memory 2.60 GiB (30 % above the limit)." in printed
+    assert "none fits; the nearest is gptq on the eager engine: memory 2.60 GiB (30 % above the limit)." in printed
 
 
 def test_a_difference_that_was_not_tested_decides_nothing() -> None:

@@ -19,9 +19,11 @@ from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.charts.waterfall import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
-from benchmarker.report.html.page import _sort_value, inline, to_html
+from benchmarker.report.html.page import to_html
+from benchmarker.report.html.sentences import sentence
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.report.markdown import to_markdown
+from benchmarker.report.sheets import sheets
 from benchmarker.schema.environment import Conditions
 from benchmarker.schema.profile import Kernel
 from tests.explained import FP16, explained, run, split_profile
@@ -139,7 +141,7 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
 def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, module, package):
     comparison = compared(tmp_path, record("fp16"))
     for name in [
-        one for one in sys.modules if one.startswith(("benchmarker.report.html.page", "benchmarker.report.charts"))
+        one for one in sys.modules if one.startswith(("benchmarker.report.html", "benchmarker.report.charts"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
@@ -153,7 +155,7 @@ def test_the_page_names_no_place_in_the_network(tmp_path):
 
 
 def test_markdown_in_a_sentence_makes_no_link_and_no_picture():
-    assert inline("![x](http://a.example) [y](http://b.example) <http://c.example>").count("<") == 0
+    assert sentence("![x](http://a.example) [y](http://b.example) <http://c.example>").count("<") == 0
 
 
 def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
@@ -210,20 +212,16 @@ def test_the_bar_of_kernels_at_once_ends_where_the_token_does():
     assert "<svg" in to_svg(waterfall_chart([one]))
 
 
-@pytest.mark.parametrize(
-    ("text", "heading", "value"),
-    [
-        ("+1.41 ± 0.25 %", "change", 1.41),
-        ("-0.02 ± 0.03 %", "change", -0.02),
-        ("baseline", "change", 0.0),
-        ("baseline", "speed-up", 1.0),
-        ("3.10e-06", "KL divergence", 3.1e-6),
-        ("266.1 ± 21.7", "tok/s", 266.1),
-        ("–", "tok/s", None),
-    ],
-)
-def test_a_column_sorts_by_the_number_that_its_text_begins_with(text, heading, value):
-    assert _sort_value(text, heading) == value
+def test_a_number_sorts_by_its_value_and_not_by_its_text(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [8.0 * one for one in STEADY]))
+    by_heading = {column.heading: column for column in sheets(comparison)[0].columns}
+    base, other = comparison.rows
+    assert by_heading["speed-up"].text(base) == "baseline"
+    assert by_heading["speed-up"].sort(base) == 1.0
+    assert by_heading["TTFT ms"].sort(other) == pytest.approx(1e3 * other.ttft.value)
+    assert by_heading["tok/s"].is_more_better
+    assert not by_heading["TTFT ms"].is_more_better
+    assert f'data-sort="{base.rate.value}"' in page(comparison)
 
 
 def test_what_was_not_measured_has_no_chart(tmp_path):

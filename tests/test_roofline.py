@@ -162,7 +162,7 @@ def limited(
 
 
 AGAINST_THE_LIMITS = """\
-| variant    | runtime    | TPOT ms | decode tok/s | floor ms |  MBU |  best | reached | kernels/token | as eager |
+| variant    | engine     | TPOT ms | decode tok/s | floor ms |  MBU |  best | reached | kernels/token | as eager |
 | :--------- | :--------- | ------: | -----------: | -------: | ---: | ----: | ------: | ------------: | -------: |
 | fp16       | eager      |   26.00 |        38.46 |    2.598 | 10 % |     – |       – |          2083 |        – |
 | fp16 graph | cuda_graph |   5.200 |        192.3 |    2.598 | 50 % | 1.00x |       – |             – |   3 of 3 |

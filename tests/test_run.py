@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path,
     assert sum(kernel.total_s for kernel in record.profile.kernels) == pytest.approx(record.profile.kernel_s)
     assert verify([path]).mismatches == ()
     assert f"record: {path}" in printed.replace("\n", "")
-    assert "|      3 |   4 |     1 |" in printed
+    assert re.search(r"^ +3 +4 +1 ", printed, re.MULTILINE)
 
 
 def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:

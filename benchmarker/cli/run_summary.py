@@ -54,9 +54,9 @@ def say_explained(record: Any, terminal: Terminal) -> None:
     from benchmarker.explain.explain import explain
     from benchmarker.explain.values import bounds_of
     from benchmarker.report.explanations import reasons
-    from benchmarker.report.markdown import summary
+    from benchmarker.report.markdown import summary_blocks
 
     explained = explain(record.variant.name, [record])
-    terminal.table(summary(record, bounds=bounds_of([explained])))
+    terminal.show(summary_blocks(record, bounds=bounds_of([explained])))
     for reason in reasons([explained]):
         terminal.table(f"{reason}\n", detail=True)

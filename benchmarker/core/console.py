@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -21,8 +21,10 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.sheet_terminal import show_blocks
 from benchmarker.core.silence import Streams, quiet_libraries
 from benchmarker.core.table_wrapping import folded
+from benchmarker.core.tables import Block
 from benchmarker.core.terminal_text import clean
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed", "quiet_libraries"]
 
 REDRAW_S = 0.1
+FILE_WIDTH = 100
+"""Columns of a table where no terminal says how wide it is."""
 _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
 
@@ -87,11 +91,27 @@ class Terminal:
             return
         self._print(f"\n{folded(markdown, self._out.width) if self._out.is_terminal else markdown}")
 
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Print paragraphs and tables, with an empty line before them; also when quiet.
+
+        No line is wider than the terminal; to a file, than 100 columns. A terminal has bold headings.
+        """
+        width = self._out.width if self._out.is_terminal else FILE_WIDTH
+        with self._beside_pins():
+            if not self._quiet:
+                self._out.print()
+            show_blocks(self._out, blocks, width)
+
     def _print(self, text: str) -> None:
+        with self._beside_pins():
+            # A terminal wraps a long line by itself; rich would cut it into lines that nobody can copy.
+            self._out.print(Text(clean(text)), soft_wrap=True, highlight=False)
+
+    @contextmanager
+    def _beside_pins(self) -> Iterator[None]:
         self._steps.clear()
         self._pinned.clear()
-        # A terminal wraps a long line by itself; rich would cut it into lines that nobody can copy.
-        self._out.print(Text(clean(text)), soft_wrap=True, highlight=False)
+        yield
         self._pinned.draw()
         self._out.file.flush()
 

@@ -22,12 +22,12 @@ def folded(markdown: str, width: int) -> str:
     lines: list[str] = []
     for is_table, group in groupby(markdown.split("\n"), key=lambda line: line.startswith("|")):
         block = list(group)
-        lines += _table(block, width) if is_table else [part for line in block for part in _prose(line, width)]
+        lines += _table(block, width) if is_table else [part for line in block for part in prose(line, width)]
     return "\n".join(lines)
 
 
-def _prose(line: str, width: int) -> list[str]:
-    """Broken between words; under a bullet, indented."""
+def prose(line: str, width: int) -> list[str]:
+    """A line broken between words; under a bullet, indented."""
     if cell_len(line) <= width:
         return [line]
     bullet = _BULLET.match(line)

@@ -1,4 +1,4 @@
-"""Markdown tables that line up in a terminal and render on a forge, whatever the names in them.
+"""A table as a value, and its markdown: it lines up in a terminal and renders on a forge, whatever the names in it.
 
 Names come from files that someone else may have written. A pipe would shift every later column, a newline end the
 table, an escape code move the reader's cursor, a bidirectional control turn the line around.
@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len
 
@@ -30,13 +30,56 @@ class Column(Generic[RowT]):
     heading: str
     text: Callable[[RowT], str]
     align: str = "right"
+    sort: Callable[[RowT], float | None] | None = None
+    """What rows are sorted by; None where a row has no number. Without it a column is sorted by its text."""
+    is_more_better: bool = False
+    """Whether the best row is the one with the largest number."""
+    help: str = ""
+    """What the column holds, in a sentence."""
+    is_foreign: bool = False
+    """Whether the text is plain and may come from a file that somebody else wrote: every renderer makes it inert."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: what markdown, a terminal and the page are rendered from."""
+
+    title: str
+    """Empty where it is the only one, of no cell."""
+    columns: Sequence[Column[Any]]
+    rows: Sequence[Any]
+    notes: tuple[str, ...] = ()
+    """How to read it, in markdown sentences."""
+    is_bold: Callable[[Any], bool] = lambda row: False
+    """Whether a row stands out."""
+
+
+Block = str | Sheet
+"""A part of what is printed: paragraphs in markdown, or a table."""
 
 
 def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
-    """A GitHub table. The columns' texts are already escaped where they need it."""
-    texts = [[column.heading, *(column.text(row) for row in rows)] for column in columns]
+    """A GitHub table. A text that is not foreign is markdown already."""
+    texts = [[column.heading, *(_text(column, row) for row in rows)] for column in columns]
     aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(texts, columns, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
+
+
+def _text(column: Column[RowT], row: RowT) -> str:
+    text = column.text(row)
+    return escaped(text) if column.is_foreign else text
+
+
+def sheet_to_markdown(sheet: Sheet) -> str:
+    """Its title, the table and its notes."""
+    title = f"**{sheet.title}**" if sheet.title else ""
+    return "\n\n".join(filter(None, (title, table(sheet.columns, sheet.rows), " ".join(sheet.notes))))
+
+
+def to_markdown(blocks: Iterable[Block]) -> str:
+    """Paragraphs and tables as one text."""
+    texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else block.strip("\n") for block in blocks)
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def bullets(lines: Iterable[str]) -> str:

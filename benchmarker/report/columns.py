@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.core.numbers import decimal, times, with_spread
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column
 from benchmarker.core.units import GIB, MISSING
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
@@ -27,7 +28,7 @@ class InCell(Protocol):
 
 def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
     """The variant."""
-    return [Column[Row]("variant", lambda row: escaped(row.variant), "left")]
+    return [Column[Row]("variant", lambda row: row.variant, "left", is_foreign=True)]
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
@@ -35,7 +36,7 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
     return [
-        Column(axis.heading, axis_text(axis.name))
+        Column(axis.heading, axis_text(axis.name), sort=axis_value(axis.name), is_foreign=True)
         for axis in axes
         if always or len({key[axis.name] for key in keys}) > 1
     ]
@@ -43,7 +44,17 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
 
 def axis_text(name: str) -> Callable[[InCell], str]:
     """The value of an axis in a table."""
-    return lambda row: escaped(str(row.cell[name])) if row.cell else MISSING
+    return lambda row: str(row.cell[name]) if row.cell else MISSING
+
+
+def axis_value(name: str) -> Callable[[InCell], float | None]:
+    """The same where it is a number, to sort by."""
+
+    def number(row: InCell) -> float | None:
+        value = row.cell[name] if row.cell else None
+        return float(value) if isinstance(value, int | float) else None
+
+    return number
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
@@ -52,12 +63,19 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
     shown = [metric for metric in metrics if any(metric.name in row.metrics for row in rows)] or metrics[:1]
-    first, *others = (_metric_column(metric) for metric in shown)
-    return [Column(first.heading, lambda row: first.text(row) if row.rate else status_words(row.status)), *others]
+    first, *others = (metric_column(metric) for metric in shown)
+    return [replace(first, text=lambda row: first.text(row) if row.rate else status_words(row.status)), *others]
 
 
-def _metric_column(metric: Metric) -> Column[Row]:
-    return Column(metric.heading, lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale))
+def metric_column(metric: Metric) -> Column[Row]:
+    """A declared metric of a repeat, with its spread."""
+    return Column(
+        metric.heading,
+        lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
+        sort=lambda row: metric.scale * row.metrics[metric.name].value if metric.name in row.metrics else None,
+        is_more_better=metric.better == "higher",
+        help=metric.formula,
+    )
 
 
 def speed_up(results: Results) -> Columns:
@@ -73,7 +91,7 @@ def speed_up(results: Results) -> Columns:
             return MISSING
         return f"{times(row.ratio)} {row.verdict}" if is_tested else times(row.ratio)
 
-    return [Column("speed-up", text)]
+    return [Column("speed-up", text, sort=lambda row: row.ratio.value if row.ratio else None, is_more_better=True)]
 
 
 def memory(rows: Sequence[Row]) -> Columns:
@@ -99,7 +117,7 @@ def number_columns(
     """A column, if any row knows its number."""
     if all(of(row) is None for row in rows):
         return []
-    return [Column(heading, lambda row: MISSING if (number := of(row)) is None else form(number))]
+    return [Column(heading, lambda row: MISSING if (number := of(row)) is None else form(number), sort=of)]
 
 
 def byte_columns(rows: Sequence[AnyRow], name: str, of: Callable[[AnyRow], int | None]) -> list[Column[AnyRow]]:
@@ -114,4 +132,4 @@ def bound(rows: Sequence[Row]) -> Columns:
     """What each row waits for, where it was explained."""
     if not any(row.bound_by for row in rows):
         return []
-    return [Column("bound by", lambda row: escaped(row.bound_by) if row.bound_by else MISSING, "left")]
+    return [Column("bound by", lambda row: row.bound_by or MISSING, "left", is_foreign=True)]

@@ -55,7 +55,7 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     metric = changes[0].before.headline
     return [
         *presentation_of(changes[0].before.workload).cell(changes),
-        Column("variant", lambda change: escaped(change.variant), "left"),
+        Column("variant", lambda change: change.variant, "left", is_foreign=True),
         Column(f"before {metric.shown_unit}", lambda change: _rate(change.before)),
         Column(f"after {metric.shown_unit}", _after),
         Column("after / before", _ratio),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import Results, Row, headline_rows
 from benchmarker.core.numbers import percent, with_spread
-from benchmarker.core.tables import Column, escaped, plain_line
+from benchmarker.core.tables import Column, Sheet, escaped, plain_line
 from benchmarker.core.units import MISSING, seconds
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import plain_caveats
@@ -29,24 +29,10 @@ if TYPE_CHECKING:
 Shown = Callable[[Any], Sequence[Column[Any]]]
 
 
-class Sheet(NamedTuple):
-    """One table."""
-
-    title: str
-    """Empty where it is the only one, of no cell."""
-    columns: Sequence[Column[Any]]
-    rows: Sequence[Any]
+LIMITS_TITLE = "Against the limits of the device"
 
 
-class Beside(NamedTuple):
-    """Rows beside the limits of the device."""
-
-    columns: Sequence[Column[Any]]
-    rows: Sequence[Any]
-    caption: str
-
-
-def floors(rows: Sequence[Row]) -> Beside | None:
+def floors(rows: Sequence[Row]) -> Sheet | None:
     """Latencies beside the least that the device allows; None where no floor is known."""
     known = [row for row in rows if row.floor_s is not None and row.latency]
     if not known:
@@ -54,16 +40,24 @@ def floors(rows: Sequence[Row]) -> Beside | None:
     columns: list[Column[Row]] = [
         *(axis_columns(known) if len({row.cell for row in known}) > 1 else []),
         *names(known),
-        Column("latency ms", lambda row: with_spread(row.latency, scale=1e3)),
-        Column("floor", lambda row: seconds(row.floor_s)),
-        Column("floor / latency", _of_floor),
+        Column(
+            "latency ms",
+            lambda row: with_spread(row.latency, scale=1e3),
+            sort=lambda row: row.latency.value if row.latency else None,
+        ),
+        Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
+        Column(
+            "floor / latency",
+            _of_floor,
+            sort=lambda row: row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None,
+            is_more_better=True,
+        ),
     ]
-    return Beside(
-        columns,
-        known,
+    note = (
         "Floor: the least time that a call can take, from the bytes that it must move and the memory bandwidth that "
-        "was measured in the same process, or from its arithmetic, where that takes longer.",
+        "was measured in the same process, or from its arithmetic, where that takes longer."
     )
+    return Sheet(LIMITS_TITLE, columns, known, (note,))
 
 
 def _of_floor(row: Row) -> str:
@@ -105,7 +99,7 @@ class Presentation:
     """Further columns of the table of every cell."""
     details: Callable[[Any], Sequence[Sheet]] = nothing
     """Further tables, of the first table's rows."""
-    limits: Callable[[Any], Beside | None] = floors
+    limits: Callable[[Any], Sheet | None] = floors
     beside_limits: Callable[[Any], Sequence[Any]] = headline_rows
     """Which of all rows stand beside their limits."""
     header: Callable[[Any], Sequence[str]] = plain_header
@@ -115,8 +109,6 @@ class Presentation:
     loaded_lines: Callable[[Any], Sequence[str]] = nothing
     """Last lines above it."""
     caption: Callable[[Results], str] = caption
-    paragraphs: Callable[[Any], Sequence[str]] = nothing
-    """How to read the further tables, of the first table's rows."""
     remarks: Callable[[Any, str | None], Sequence[str]] = nothing
     """What the rows say together, of all rows and the baseline."""
     caveats: Callable[[Any, Any], Sequence[str]] = plain_caveats

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from benchmarker.comparison.rows import Results, headline_rows
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import Sheet, escaped
 from benchmarker.report.columns import bound, memory, speed_up
-from benchmarker.report.presentation import Sheet, presentation_of
+from benchmarker.report.presentation import presentation_of
 
 
 def sheets(results: Results) -> list[Sheet]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.rows import Row, headline_rows
-from benchmarker.core.tables import Column, RowT, plain_line, table
+from benchmarker.core.tables import plain_line
 from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
@@ -28,30 +26,10 @@ from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.compare import Comparison
 from benchmarker.report.html.environment import surroundings
-from benchmarker.report.presentation import Sheet, presentation_of
+from benchmarker.report.html.sentences import paragraphs, sentence
+from benchmarker.report.html.sheet import sortable
+from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import forced, left_out, sheets
-
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
-
-
-@dataclass(frozen=True)
-class Field:
-    """One cell of a table."""
-
-    html: Markup
-    sort: float | None
-    """What its column is sorted by; None where there is no number."""
-    align: str
-
-
-@dataclass(frozen=True)
-class Sortable:
-    """One table that can be sorted."""
-
-    title: str
-    headings: tuple[tuple[str, str], ...]
-    """Text and alignment."""
-    rows: tuple[tuple[Field, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -86,15 +64,13 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
         badge=shown.badge(results.rows),
-        answer=[inline(sentence) for sentence in answer(chosen)],
-        facts=[inline(line) for line in (*forced(results), *shown.header(results.records))],
-        sheets=[_sortable(sheet) for sheet in sheets(results)],
-        caption=inline(" ".join([shown.caption(results), *shown.paragraphs(chosen)]).strip()),
-        limits=_block(table(limits.columns, limits.rows) if limits else ""),
-        limits_caption=inline(limits.caption if limits else ""),
-        batches=[inline(line) for line in shown.remarks(results.rows, results.baseline)],
-        reasons=[inline(reason) for reason in results.reasons],
-        caveats=[inline(line) for line in _caveats(results, chosen)],
+        answer=[sentence(line) for line in answer(chosen)],
+        facts=[sentence(line) for line in (*forced(results), *shown.header(results.records))],
+        sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
+        caption=sentence(shown.caption(results)),
+        batches=[sentence(line) for line in shown.remarks(results.rows, results.baseline)],
+        reasons=[sentence(reason) for reason in results.reasons],
+        caveats=[sentence(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
         environment=surroundings(results.records),
@@ -102,20 +78,6 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
         "The values are those of benchmarker compare.",
     )
-
-
-def inline(markdown: str) -> Markup:
-    """A sentence of ours as HTML; what is escaped in it stays text, and HTML in it is shown, not obeyed."""
-    return Markup(_markdown().renderInline(markdown))
-
-
-def _block(markdown: str) -> Markup:
-    """Paragraphs and tables of ours as HTML."""
-    return Markup(_markdown().render(markdown))
-
-
-def _markdown() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
 
 
 def _part(name: str) -> str:
@@ -143,32 +105,13 @@ def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
     return [*shown.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
-def _sortable(sheet: Sheet) -> Sortable:
-    return Sortable(
-        title=sheet.title or "Variants",
-        headings=tuple((column.heading, column.align) for column in sheet.columns),
-        rows=tuple(tuple(_field(column, column.text(row)) for column in sheet.columns) for row in sheet.rows),
-    )
-
-
-def _field(column: Column[RowT], text: str) -> Field:
-    sort = _sort_value(text, column.heading) if column.align == "right" else None
-    return Field(inline(text), sort, column.align)
-
-
-def _sort_value(text: str, heading: str) -> float | None:
-    """The number that a text begins with; the baseline's own speed-up is 1, its change 0."""
-    if text == "baseline":
-        return 0.0 if heading == "change" else 1.0
-    found = _NUMBER.match(text)
-    return float(found.group()) if found else None
-
-
 def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
     words = presentation_of(results.workload).profiled
     profiles = ((name, profile_of(records)) for name, records in results.members.items())
     return [
-        (plain_line(name), _block(profile_table(profile, what=words(profile)))) for name, profile in profiles if profile
+        (plain_line(name), paragraphs(profile_table(profile, what=words(profile))))
+        for name, profile in profiles
+        if profile
     ]
 
 

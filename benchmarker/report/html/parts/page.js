@@ -1,8 +1,9 @@
-// A click on a heading sorts its table by that column; a second click turns it around. What has no number stays last.
+// A click on a heading sorts its table by that column, the best row first; a second click turns it around. What has no number stays last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
-    const order = heading.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+    const turned = { ascending: "descending", descending: "ascending" };
+    const order = turned[heading.getAttribute("aria-sort")] ?? heading.dataset.first;
     headings.forEach((other) => other.removeAttribute("aria-sort"));
     heading.setAttribute("aria-sort", order);
     const turn = order === "ascending" ? 1 : -1;

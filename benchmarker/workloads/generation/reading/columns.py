@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.numbers import decimal, percent, with_spread
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column
 from benchmarker.core.units import MISSING, significant
-from benchmarker.report.columns import InCell, byte_columns, memory, number_columns
+from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.quality_words import INDISTINGUISHABLE
 from benchmarker.schema.status_words import status_words
 from benchmarker.workloads.generation.reading.rows import GenerationRow
@@ -17,10 +17,10 @@ Columns = list[Column[GenerationRow]]
 
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
-    """The variant; the runtime where it varies."""
-    columns = [Column[GenerationRow]("variant", lambda row: escaped(row.variant), "left")]
+    """The variant; the engine where it varies."""
+    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True)]
     if len({row.engine for row in rows}) > 1:
-        columns.append(Column("runtime", lambda row: escaped(row.engine), "left"))
+        columns.append(Column("engine", lambda row: row.engine, "left", is_foreign=True))
     return columns
 
 
@@ -37,23 +37,25 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
         shown["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         shown["text"] = lambda key: key.text + 1
-    return [Column(name, _of_cell(of)) for name, of in shown.items()]
+    return [Column(name, _of_cell(of), sort=_number_of_cell(of)) for name, of in shown.items()]
 
 
 def _of_cell(of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
     return lambda row: str(of(row.cell)) if row.cell else MISSING
 
 
+def _number_of_cell(of: Callable[[CellKey], int]) -> Callable[[InCell], float | None]:
+    return lambda row: of(row.cell) if row.cell else None
+
+
 def timing(rows: Sequence[GenerationRow]) -> Columns:
     """Latency and its parts. Where there is none, the first says why."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
-    latency = Column[GenerationRow]("latency s", lambda row: _latency(row))
-    spreads: list[tuple[str, Callable[[GenerationRow], object], Callable[[GenerationRow], str]]] = [
-        ("TTFT ms", lambda row: row.ttft, lambda row: with_spread(row.ttft, scale=1e3)),
-        ("TPOT ms", lambda row: row.tpot, lambda row: with_spread(row.tpot, scale=1e3)),
-        ("tok/s", lambda row: row.rate, lambda row: with_spread(row.rate)),
-    ]
-    return [latency, *(Column(heading, text) for heading, of, text in spreads if any(of(row) for row in rows))]
+    latency = Column[GenerationRow](
+        "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
+    )
+    metrics = (rows[0].described.metric(name) for name in ("ttft", "tpot", "tok/s")) if rows else ()
+    return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
 
 
 def _latency(row: GenerationRow) -> str:
@@ -93,7 +95,7 @@ def _setup(rows: Sequence[GenerationRow]) -> Columns:
 def _divergence(rows: Sequence[GenerationRow]) -> Columns:
     if all(row.kl_divergence is None for row in rows):
         return []
-    return [Column("KL divergence", _divergence_text)]
+    return [Column("KL divergence", _divergence_text, sort=lambda row: row.kl_divergence)]
 
 
 def _divergence_text(row: GenerationRow) -> str:
@@ -110,7 +112,11 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
     if not any(row.energy for row in rows):
         return []
     return [
-        Column("J/token", lambda row: with_spread(row.energy.per_token if row.energy else None)),
+        Column(
+            "J/token",
+            lambda row: with_spread(row.energy.per_token if row.energy else None),
+            sort=lambda row: row.energy.per_token.value if row.energy else None,
+        ),
         *number_columns(rows, "net J/token", lambda row: row.energy.net_per_token_j if row.energy else None, decimal),
         *number_columns(
             rows, "decode J/token", lambda row: row.energy.decode_per_token_j if row.energy else None, decimal

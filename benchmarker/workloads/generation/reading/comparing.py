@@ -173,7 +173,7 @@ COMPARING = Comparing(
     to_row=to_row,
     limitable=LIMITABLE,
     loss=lambda row: row.kl_divergence,
-    form_words=lambda row: f"{escaped(row.variant)} on the {escaped(row.engine)} runtime",
+    form_words=lambda row: f"{escaped(row.variant)} on the {escaped(row.engine)} engine",
     checks=lazily_checked,
     labels={"engine": lambda row: row.engine, "runtime": lambda row: older_name(row.engine)},
 )

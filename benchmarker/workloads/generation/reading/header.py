@@ -24,8 +24,8 @@ def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
 
 
 def variant_line(record: GenerationRecord) -> str:
-    """`variant: int8, runtime eager`."""
-    return f"variant: {escaped(record.variant.name)}, runtime {escaped(record.variant.engine)}"
+    """`variant: int8, engine eager`."""
+    return f"variant: {escaped(record.variant.name)}, engine {escaped(record.variant.engine)}"
 
 
 def load_words(record: GenerationRecord) -> tuple[str, ...]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.stats import SAME_WITHIN
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column, Sheet, escaped
 from benchmarker.core.units import MISSING
-from benchmarker.report.presentation import Beside
+from benchmarker.report.presentation import LIMITS_TITLE
 from benchmarker.workloads.generation.reading.best import peer_of
 from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.roofline import MBU_LIMIT
 
 
-def beside_limits(rows: Sequence[GenerationRow]) -> Beside | None:
+def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
     """The rows beside their limits. None where no limit is known."""
     known = limited(rows)
-    return Beside(limit_columns(known), known, limit_caption(rows)) if known else None
+    return Sheet(LIMITS_TITLE, limit_columns(known), known, (limit_caption(rows),)) if known else None
 
 
 def limited(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
@@ -33,21 +33,28 @@ def limit_columns(known: Sequence[GenerationRow]) -> Columns:
     columns: Columns = [
         *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
         *names(known),
-        Column("TPOT ms", lambda row: _number(row.tpot.value * 1e3 if row.tpot else None)),
-        Column("decode tok/s", lambda row: _number(row.decode_tokens_per_s)),
-        Column("floor ms", lambda row: _number(row.floor_s * 1e3 if row.floor_s else None)),
-        Column("MBU", lambda row: _share(row.mbu)),
-        Column("best", lambda row: _times(row.best_ratio)),
-        Column(
-            "reached",
-            lambda row: _share(row.best_ratio_reached),
-        ),
+        _column("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, _number),
+        _column("decode tok/s", lambda row: row.decode_tokens_per_s, _number, is_more_better=True),
+        _column("floor ms", lambda row: row.floor_s * 1e3 if row.floor_s else None, _number),
+        _column("MBU", lambda row: row.mbu, _share, is_more_better=True),
+        _column("best", lambda row: row.best_ratio, _times, is_more_better=True),
+        _column("reached", lambda row: row.best_ratio_reached, _share, is_more_better=True),
     ]
     if any(row.kernels_per_token is not None for row in known):
-        columns.append(Column("kernels/token", lambda row: _whole(row.kernels_per_token)))
+        columns.append(_column("kernels/token", lambda row: row.kernels_per_token, _whole))
     if any(row.same_tokens is not None for row in known):
-        columns.append(Column("as eager", _agreement))
+        columns.append(Column("as eager", _agreement, sort=lambda row: row.same_tokens, is_more_better=True))
     return columns
+
+
+def _column(
+    heading: str,
+    of: Callable[[GenerationRow], float | None],
+    form: Callable[[float | None], str],
+    *,
+    is_more_better: bool = False,
+) -> Column[GenerationRow]:
+    return Column(heading, lambda row: form(of(row)), sort=of, is_more_better=is_more_better)
 
 
 def limit_caption(rows: Sequence[GenerationRow]) -> str:
@@ -60,7 +67,7 @@ def limit_caption(rows: Sequence[GenerationRow]) -> str:
     if any(row.best_ratio is not None for row in rows):
         said.append(
             "Best is the ratio of the floors at one bandwidth, and so the largest speed-up that the variant can have; "
-            "reached is the share of it that it has against the baseline's quantization in the same runtime."
+            "reached is the share of it that it has against the baseline's quantization in the same engine."
         )
     if any(row.same_tokens is not None for row in rows):
         said.append("As eager: how many of the first greedy tokens are those of `generate`.")

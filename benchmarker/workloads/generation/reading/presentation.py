@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import Results, headline
-from benchmarker.core.tables import plain_line
-from benchmarker.report.presentation import Presentation, Sheet, plain_title
+from benchmarker.core.tables import Sheet, plain_line
+from benchmarker.report.presentation import Presentation, plain_title
 from benchmarker.workloads.generation.reading import columns
 from benchmarker.workloads.generation.reading.captions import caption
 from benchmarker.workloads.generation.reading.caveats import caveats
@@ -27,10 +27,10 @@ def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
     """Quality and tasks, where there are any."""
     tables = []
     if quality := quality_columns(rows):
-        tables.append(Sheet("Quality", quality, rows))
+        tables.append(Sheet("Quality", quality, rows, (quality_caption(rows),)))
     asked = answers(rows)
     if tasks := task_columns(asked):
-        tables.append(Sheet("Tasks", tasks, asked))
+        tables.append(Sheet("Tasks", tasks, asked, (task_caption(asked),)))
     return tables
 
 
@@ -77,7 +77,6 @@ PRESENTATION = Presentation(
     variant_lines=lambda record: (variant_line(record),),
     loaded_lines=load_words,
     caption=caption,
-    paragraphs=lambda rows: (quality_caption(rows), task_caption(answers(rows))),
     remarks=batch_words,
     caveats=caveats,
     closing=text_line,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import decimal, percent
@@ -12,23 +13,62 @@ from benchmarker.schema.quality import Quality
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
+DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "max": "kl_max"}
+"""Fields of a divergence by the headings of their columns."""
+
 
 def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
     """The detail; none where no quality is known."""
     if not any(row.quality for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: escaped(row.variant), "left"),
-        Column[GenerationRow]("perplexity", _of(lambda one: decimal(one.perplexity))),
-        Column[GenerationRow]("change", _of(lambda one: "baseline" if one.is_baseline else change_text(one))),
-        Column[GenerationRow]("KL divergence", _against(kl_text)),
-        Column[GenerationRow]("median", _against(lambda one: significant(one.against.kl_median, 3))),
-        Column[GenerationRow]("90 %", _against(lambda one: significant(one.against.kl_90, 3))),
-        Column[GenerationRow]("99 %", _against(lambda one: significant(one.against.kl_99, 3))),
-        Column[GenerationRow]("max", _against(lambda one: significant(one.against.kl_max, 3))),
-        Column[GenerationRow]("same top", _against(lambda one: percent(one.against.same_top, places=1))),
-        Column[GenerationRow]("RMS Δp", _against(lambda one: percent(one.against.probability_rms, places=1))),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
+        _column("perplexity", lambda quality: quality.perplexity, lambda quality: decimal(quality.perplexity)),
+        _column("change", _change, lambda quality: "baseline" if quality.is_baseline else change_text(quality)),
+        _beside("KL divergence", lambda quality: quality.against.kl_mean, kl_text),
+        *(_divergence(heading, field) for heading, field in DIVERGENCES.items()),
+        _share("same top", lambda quality: quality.against.same_top, is_more_better=True),
+        _share("RMS Δp", lambda quality: quality.against.probability_rms),
     ]
+
+
+def _column(
+    heading: str, of: Callable[[Quality], float], text: Callable[[Quality], str], *, is_more_better: bool = False
+) -> Column[GenerationRow]:
+    """A column of every row that was judged."""
+    return Column(
+        heading,
+        lambda row: text(row.quality) if row.quality else MISSING,
+        sort=lambda row: of(row.quality) if row.quality else None,
+        is_more_better=is_more_better,
+    )
+
+
+def _beside(
+    heading: str, of: Callable[[Quality], float], text: Callable[[Quality], str], *, is_more_better: bool = False
+) -> Column[GenerationRow]:
+    """A column that the baseline has a dash in."""
+    column = _column(
+        heading, of, lambda quality: MISSING if quality.is_baseline else text(quality), is_more_better=is_more_better
+    )
+    return replace(column, sort=lambda row: of(row.quality) if row.quality and not row.quality.is_baseline else None)
+
+
+def _divergence(heading: str, field: str) -> Column[GenerationRow]:
+    return _beside(
+        heading,
+        lambda quality: getattr(quality.against, field),
+        lambda quality: significant(getattr(quality.against, field), 3),
+    )
+
+
+def _share(heading: str, of: Callable[[Quality], float], *, is_more_better: bool = False) -> Column[GenerationRow]:
+    return _beside(heading, of, lambda quality: percent(of(quality), places=1), is_more_better=is_more_better)
+
+
+def _change(quality: Quality) -> float:
+    """Logarithm of the perplexity over the baseline's; the baseline's own is 0."""
+    return 0.0 if quality.is_baseline else quality.against.ln_ratio
 
 
 def quality_caption(rows: Sequence[GenerationRow]) -> str:
@@ -120,11 +160,3 @@ def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
         f"Divergences of {listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
         for count, variants in sorted(bounds.items())
     ]
-
-
-def _of(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
-    return lambda row: text(row.quality) if row.quality else MISSING
-
-
-def _against(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
-    return lambda row: text(row.quality) if row.quality and not row.quality.is_baseline else MISSING

@@ -83,13 +83,26 @@ def task_columns(found: Sequence[Answers]) -> list[Column[Answers]]:
     if not found:
         return []
     return [
-        Column[Answers]("task", lambda one: escaped(one.result.task), "left"),
-        Column[Answers]("variant", lambda one: escaped(one.variant), "left"),
-        Column[Answers]("questions", lambda one: str(len(one.result.right))),
-        Column[Answers]("accuracy", lambda one: percent(one.result.accuracy, places=1)),
-        Column[Answers]("change", _change),
-        Column[Answers]("flips", lambda one: percent(_pair(one).flips, places=1) if one.baseline else MISSING),
-        Column[Answers]("p", lambda one: f"{_pair(one).p:.3f}" if one.baseline else MISSING),
+        Column[Answers]("task", lambda one: one.result.task, "left", is_foreign=True),
+        Column[Answers]("variant", lambda one: one.variant, "left", is_foreign=True),
+        Column[Answers]("questions", lambda one: str(len(one.result.right)), sort=lambda one: len(one.result.right)),
+        Column[Answers](
+            "accuracy",
+            lambda one: percent(one.result.accuracy, places=1),
+            sort=lambda one: one.result.accuracy,
+            is_more_better=True,
+        ),
+        Column[Answers]("change", _change, sort=lambda one: _pair(one).change if one.baseline else None),
+        Column[Answers](
+            "flips",
+            lambda one: percent(_pair(one).flips, places=1) if one.baseline else MISSING,
+            sort=lambda one: _pair(one).flips if one.baseline else None,
+        ),
+        Column[Answers](
+            "p",
+            lambda one: f"{_pair(one).p:.3f}" if one.baseline else MISSING,
+            sort=lambda one: _pair(one).p if one.baseline else None,
+        ),
     ]
 
 
