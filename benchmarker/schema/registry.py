@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 WORKLOADS: dict[str, str] = {
     "generation": "benchmarker.workloads.generation",
     "attention": "benchmarker.workloads.attention",
+    "mixers": "benchmarker.workloads.mixers",
 }
 """Packages whose `WORKLOAD` describes a workload, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"

@@ -19,7 +19,7 @@ from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs
 from benchmarker.workloads.attention.precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.attention.proof import KEPT, kernels_of, not_its_own
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
-from benchmarker.workloads.attention.reference import Results, check, wrong
+from benchmarker.workloads.attention.reference import check, wrong
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
     AttentionPoint,
@@ -28,12 +28,14 @@ from benchmarker.workloads.attention.spec import (
     Shape,
     shape_of,
 )
-from benchmarker.workloads.attention.timing import AttentionStep, memory_of_passes, results_of
+from benchmarker.workloads.attention.timing import AttentionStep, OneCall, memory_of_passes, results_of
 from benchmarker.workloads.attention.variants.base import Attention
 from benchmarker.workloads.attention.variants.registry import implementation_of, missing_module
 from benchmarker.workloads.base import Nothing, Session
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmarker.hardware.device import Device
 
 NO_BACKEND = (
@@ -126,7 +128,7 @@ class AttentionBench(Nothing):
         """
         ready = self._ready = self.ready(point)
         step, first = AttentionStep(ready.attention, ready.copies, self._device), ready.copies[0]
-        with _no_kernel_is_unsupported():
+        with no_kernel_is_unsupported():
             results_of(ready.attention, first)  # compiles, and loads what is loaded once
         with ready.attention.around():
             kernels = kernels_of(lambda: step.work()(first), self._device)
@@ -150,10 +152,10 @@ class AttentionBench(Nothing):
     def _checked(self, ready: Ready) -> AttentionChecked:
         """Errors of a call whose inputs were changed in place after an earlier call on the same memory."""
         first, results = ready.copies[0], results_of(ready.attention, ready.copies[0])
-        _refuse_kept_output(results, results_of(ready.attention, first))
+        refuse_kept_output(results, results_of(ready.attention, first))
         del results
         other = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + len(ready.copies))
-        _exchange(first, other)
+        exchange(first, other)
         checked = check(results_of(ready.attention, first), first, ready.shape)
         problem = wrong(checked)
         if problem:
@@ -180,7 +182,7 @@ def open_attention(
         yield AttentionBench(subject, variant, device, precision=precision, cache_bytes=cache_bytes)
 
 
-def _refuse_kept_output(results: Results, again: Results) -> None:
+def refuse_kept_output(results: Mapping[Any, Tensor], again: Mapping[Any, Tensor]) -> None:
     """Two calls whose results are all alive have them in different memory, or one is the other's.
 
     Raises:
@@ -194,7 +196,7 @@ def _refuse_kept_output(results: Results, again: Results) -> None:
             )
 
 
-def _exchange(first: Inputs, other: Inputs) -> None:
+def exchange(first: OneCall, other: OneCall) -> None:
     """Put the numbers of one copy into the memory of another."""
     import torch
 
@@ -206,7 +208,7 @@ def _exchange(first: Inputs, other: Inputs) -> None:
 
 
 @contextmanager
-def _no_kernel_is_unsupported() -> Iterator[None]:
+def no_kernel_is_unsupported() -> Iterator[None]:
     """Turn torch's refusal into one line, with the reason that it only warns of.
 
     Raises:

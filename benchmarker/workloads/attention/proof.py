@@ -19,11 +19,16 @@ KEPT = 12
 _OF_ATTENTION = re.compile(r"(?i)attention|softmax|flex|CompiledFxGraph")
 
 
-def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, ...]:
+def kernels_of(
+    work: Callable[[], object], device: Device, *, operators: re.Pattern[str] = _OF_ATTENTION
+) -> tuple[SeenKernel, ...]:
     """Run something once with the profiler on.
 
+    Args:
+        operators: What on a CPU are the names of those that count.
+
     Returns:
-        Kernels on the device, longest first; on a CPU the operators of attention with all that they called.
+        Kernels on the device, longest first; on a CPU those operators with all that they called.
     """
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -38,7 +43,7 @@ def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, 
     total_us: dict[str, float] = defaultdict(float)
     wanted = DeviceType.CPU if on_cpu else DeviceType.CUDA
     for event in profiler.events() or ():
-        if event.device_type != wanted or (on_cpu and not _is_operator_of_attention(event.name)):
+        if event.device_type != wanted or (on_cpu and not _is_forward_operator(event.name, operators)):
             continue
         calls[event.name] += 1
         total_us[event.name] += event.time_range.elapsed_us()
@@ -46,8 +51,8 @@ def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, 
     return tuple(SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in names)
 
 
-def _is_operator_of_attention(name: str) -> bool:
-    return bool(_OF_ATTENTION.search(name)) and not name.startswith("autograd::") and not name.endswith("Backward0")
+def _is_forward_operator(name: str, operators: re.Pattern[str]) -> bool:
+    return bool(operators.search(name)) and not name.startswith("autograd::") and not name.endswith("Backward0")
 
 
 def not_its_own(implementation: Implementation, kernels: tuple[SeenKernel, ...], kind: Kind) -> str | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import cycle
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import GROWTH, LEAST_S, MOST_CALLS
@@ -19,11 +20,37 @@ from benchmarker.workloads.attention.record import AttentionMemory, AttentionSam
 from benchmarker.workloads.attention.reference import Results
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmarker.hardware.device import Device
     from benchmarker.workloads.attention.inputs import Inputs
     from benchmarker.workloads.attention.variants.base import Attention
 
-Work = Callable[["Inputs"], object]
+
+class Operation(Protocol):
+    """What is timed: one function of tensors, ready for one shape on one device."""
+
+    @property
+    def call(self) -> Callable[..., Tensor]: ...
+
+    @property
+    def around(self) -> Callable[[], AbstractContextManager[object]]:
+        """Surrounds calls in a row."""
+
+
+class OneCall(Protocol):
+    """What goes into one call."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Arguments. All of them ask for a gradient where there is one of the output."""
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """Of the loss with respect to the output; None for the forward pass alone."""
+
+
+Work = Callable[["OneCall"], object]
 
 
 class Times(NamedTuple):
@@ -37,7 +64,7 @@ class Times(NamedTuple):
 class AttentionStep:
     """One cell's repeat."""
 
-    def __init__(self, attention: Attention, copies: list[Inputs], device: Device) -> None:
+    def __init__(self, attention: Operation, copies: Sequence[OneCall], device: Device) -> None:
         self._attention = attention
         self._device = device
         self._copies = cycle(copies)
@@ -55,11 +82,11 @@ class AttentionStep:
         calls = self._calls[self.forward_backward]
         return AttentionSample(latency_s=times.host_s, calls=calls, parts_s=parts_s, event_s=times.event_s)
 
-    def forward(self, inputs: Inputs) -> object:
+    def forward(self, inputs: OneCall) -> object:
         """One forward pass; it keeps what the backward pass needs where the inputs ask for a gradient."""
         return self._attention.call(*inputs.tensors)
 
-    def forward_backward(self, inputs: Inputs) -> object:
+    def forward_backward(self, inputs: OneCall) -> object:
         """One forward and backward pass."""
         import torch
 
@@ -143,7 +170,7 @@ def results_of(attention: Attention, inputs: Inputs) -> Results:
     return {"o": output.detach(), "dq": gradients[0], "dk": gradients[1], "dv": gradients[2]}
 
 
-def memory_of_passes(attention: Attention, inputs: Inputs, device: Device) -> AttentionMemory:
+def memory_of_passes(attention: Operation, inputs: OneCall, device: Device) -> AttentionMemory:
     """Run one call in two parts, and read the allocator's marks after each."""
     import torch
 

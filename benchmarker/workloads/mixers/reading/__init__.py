@@ -1,0 +1,1 @@
+"""How records of token mixers are read."""

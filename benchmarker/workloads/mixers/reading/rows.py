@@ -1,0 +1,49 @@
+"""Rows of token mixers, with what tells a softmax from the others, and what did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarker.comparison.rows import Row
+from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
+from benchmarker.workloads.mixers.spec import MixersPoint
+
+OUT_OF_MEMORY = ("oom_gpu", "oom_host")
+
+
+@dataclass(frozen=True)
+class MixersRow(Row):
+    """One variant in one cell."""
+
+    misfits: dict[MixersPoint, MixersCell] = field(default_factory=dict)
+    """Cells of the variant that ran out of memory."""
+
+    @property
+    def is_softmax(self) -> bool:
+        return self.form["mixer"] == "softmax"
+
+    @property
+    def misfit(self) -> MixersCell | None:
+        """This row's cell where it ran out of memory, with what it needed and what was free."""
+        if self.cell is None or self.status not in OUT_OF_MEMORY:
+            return None
+        return self.misfits.get(MixersPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole batch."""
+        return self.cell.seq_len * self.cell.batch_size if self.cell else 0
+
+
+def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]) -> dict[str, Any]:  # noqa: ARG001
+    """What a row of mixers has beyond those of every workload."""
+    return {
+        "misfits": {
+            MixersPoint(cell.seq_len, cell.batch_size, cell.mode): cell
+            for record in records
+            for cell in record.cells
+            if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None
+        }
+    }

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# At which length does a linear mixer pay, against the best softmax? Each in its own process, in rounds. Needs a GPU.
+#
+#   bash script/mixers.sh                                all of configs/mixers.yaml
+#   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes
+#   PYTHON=python3 bash script/mixers.sh                 in an environment that has everything already
+set -euo pipefail
+own_environment=${PYTHON:-}
+source "$(dirname "$0")/environment.sh"
+if [ -z "$own_environment" ]; then
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt -e '.[mixers]'
+fi
+
+"$PYTHON" -m benchmarker sweep configs/mixers.yaml "$@"
