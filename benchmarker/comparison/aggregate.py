@@ -30,10 +30,11 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         records: All of the variant's, one per process.
     """
     cells = [(record, cell_of(record, key)) for record in records]
-    good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples]
     first = records[0]
     comparing = comparing_of(first.workload)
-    status, reason = ("ok", None) if good else _why_not(cells)
+    void = comparing.void(records)
+    good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples and not void]
+    status, reason = ("ok", None) if good else ("invalid", void) if void else _why_not(cells)
     measured = _measured(good) if good else {}
     return comparing.row(
         **{

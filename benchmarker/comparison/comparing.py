@@ -85,6 +85,11 @@ def no_fields(records: Sequence[Any], good: Good) -> dict[str, Any]:  # noqa: AR
     return {}
 
 
+def not_void(records: Sequence[Any]) -> str | None:  # noqa: ARG001
+    """Nothing that speaks against all of them."""
+    return None
+
+
 def nothing_to_check(record: Any) -> tuple[Any, ...]:  # noqa: ARG001
     """States nothing further."""
     return ()
@@ -107,6 +112,8 @@ class Comparing:
     row: type[Row] = Row
     fields: Callable[[Sequence[Any], Good], dict[str, Any]] = no_fields
     """Further fields of a row, from all records of the variant and from those with their cells that measured it."""
+    void: Callable[[Sequence[Any]], str | None] = not_void
+    """Why none of a variant's records has a speed, such as a proof in one of them that it computes something else."""
     keys: Callable[[Any], list[CellKey]] = plain_keys
     """Of a record's cells, in their order."""
     form: Callable[[Any], dict[str, str]] = plain_form

@@ -71,7 +71,7 @@ class Scores:
 
     log_probabilities: NDArray[numpy.float32]
     """Natural logarithms, float32, [positions, vocabulary], on the host. Row i is the distribution of the token that
-    follows ids[: i + 1], so that there are as many rows as ids."""
+    follows the prompt and i further ids, so that after a prompt of one id there are as many rows as ids."""
 
 
 class TokenSource(Protocol):
@@ -97,12 +97,31 @@ class TokenSource(Protocol):
             UnsupportedError: This variant cannot run this way.
         """
 
-    def score(self, ids: TokenIds) -> Scores | None:
-        """Score a text by the very path that is timed: a prefill of the first id, then the decode step for each
-        further one, whatever token the step itself likes best.
+    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        """Score a text by the very path that is timed: a prefill of the first `prompt_tokens` ids, then the decode step
+        for each further one, whatever token the step itself likes best.
 
         Returns:
             None where the engine cannot be asked.
+        """
+        del ids, prompt_tokens
+        return None
+
+    def forward(self, ids: TokenIds) -> Scores | None:
+        """Score a text by the same form's own forward: all ids at once, without a cache. A row an id.
+
+        Returns:
+            None where the engine cannot be asked.
+        """
+        del ids
+        return None
+
+    def score_plainly(self, ids: TokenIds) -> Scores | None:
+        """As `score`, by the libraries' own step with nothing captured or compiled: its rounding is the ordinary one of
+        this form.
+
+        Returns:
+            None where `score` is that already, and where the libraries' kernels are not there any more.
         """
         del ids
         return None

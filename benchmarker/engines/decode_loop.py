@@ -203,18 +203,21 @@ class StaticCacheDecoder:
 
         return read
 
-    def score(self, ids: Tensor) -> Tensor:
-        """See Decoder.score."""
+    def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """See Decoder.score. The shape that ran last is used where it has room: all of its sequences are the text."""
         import torch
 
         self._check_device()
         with torch.no_grad(), self._explained():
-            shape = self._with_room(ids.shape[1])
+            shape = self._shape if self._shape and self._shape.tokens.shape[1] >= ids.shape[1] else None
+            shape = shape or self._with_room(ids.shape[1])
+            shape.context = None
             shape.cache.go_to(0)
-            rows = [log_probabilities(self._prefill(shape, ids[:, :1]))]
+            prompt = ids[:, :prompt_tokens].expand(len(shape.tokens), -1)
+            rows = [log_probabilities(self._prefill(shape, prompt))]
             shape.cache.begin_decoding()
-            for position in range(1, ids.shape[1]):
-                shape.token.copy_(ids[:, position : position + 1])
+            for position in range(prompt_tokens, ids.shape[1]):
+                shape.token.copy_(ids[:, position : position + 1].expand_as(shape.token))
                 shape.step()
                 assert shape.latest.logits is not None
                 rows.append(log_probabilities(shape.latest.logits))

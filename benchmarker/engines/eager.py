@@ -153,16 +153,16 @@ class EagerDecoder:
             streamer.abandoned = True
             thread.join()
 
-    def score(self, ids: Tensor) -> Tensor:
+    def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
         """See Decoder.score: `generate` itself, made to take the given tokens."""
         import torch
 
         forced = ForcedTokens(ids[0])
         self._model.generate(  # type: ignore[operator]
-            ids[:, :1],
-            attention_mask=torch.ones_like(ids[:, :1]),
+            ids[:, :prompt_tokens],
+            attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
             logits_processor=[forced],
-            **greedy(ids.shape[1]),
+            **greedy(ids.shape[1] - prompt_tokens + 1),
         )
         return torch.stack(forced.log_probabilities)
 

@@ -5,7 +5,7 @@ The engine starts a driver program and sends it one JSON object a line; the driv
     do        beside it                           answer
     open      folder, dtype, options, device      {}
     generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns
-    score     ids                                 log_probabilities: rows of numbers, or null
+    score     ids, prompt_tokens                  log_probabilities: rows of numbers, or null
     facts                                         kv_cache, tokens_read; where it knows, version and peak_bytes
     close                                         {}
 
@@ -177,16 +177,18 @@ class SubprocessSource(TokenSource):
             )
         return Generation(tokens, *times)
 
-    def score(self, ids: TokenIds) -> Scores | None:
+    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score."""
         import numpy
 
-        rows = self._driver.ask("score", limit_s=self._limit_s, ids=list(ids)).get("log_probabilities")
+        due = len(ids) - prompt_tokens + 1
+        answer = self._driver.ask("score", limit_s=self._limit_s, ids=list(ids), prompt_tokens=prompt_tokens)
+        rows = answer.get("log_probabilities")
         if rows is None:
             return None
         scores = numpy.asarray(rows, dtype=numpy.float32)
-        if scores.ndim != 2 or len(scores) != len(ids):
-            raise DriverError(f"{self._name}: its driver scored {len(rows)} of {len(ids)} positions")
+        if scores.ndim != 2 or len(scores) != due:
+            raise DriverError(f"{self._name}: its driver scored {len(rows)} of {due} positions")
         return Scores(scores)
 
     def facts(self) -> EngineFacts:

@@ -57,8 +57,8 @@ class Decoder(Protocol):
             prompt: [1, prompt_tokens].
         """
 
-    def score(self, ids: Tensor) -> Tensor:
-        """As TokenSource.score: [1, positions] to float32 log-probabilities [positions, vocabulary], on the CPU."""
+    def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """As TokenSource.score: [1, positions] to float32 log-probabilities [rows, vocabulary], on the CPU."""
 
     def timed(self) -> AbstractContextManager[None]: ...
 
@@ -84,6 +84,7 @@ class TorchSource(TokenSource):
         self.decoder = decoder
         self.loaded = loaded
         self._device = torch_device(device)
+        self._device_kind = device
         self._context: tuple[Sequence[TokenIds], Tensor] | None = None
 
     def generate(
@@ -99,9 +100,31 @@ class TorchSource(TokenSource):
             end_ns=decoded.end_ns,
         )
 
-    def score(self, ids: TokenIds) -> Scores | None:
+    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score."""
-        return Scores(self.decoder.score(self._tensor([ids])).numpy())
+        return Scores(self.decoder.score(self._tensor([ids]), prompt_tokens=prompt_tokens).numpy())
+
+    def forward(self, ids: TokenIds) -> Scores | None:
+        """See TokenSource.forward."""
+        import torch
+
+        assert self.model is not None
+        with torch.no_grad():
+            logits = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
+        return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
+
+    def score_plainly(self, ids: TokenIds) -> Scores | None:
+        """See TokenSource.score_plainly: `generate` takes the place of the decoder."""
+        from benchmarker.engines.eager import EagerDecoder
+
+        if self.model is None or isinstance(self.decoder, EagerDecoder) or self._has_own_kernels:
+            return None
+        return Scores(EagerDecoder(self.model, self._device_kind).score(self._tensor([ids])).numpy())
+
+    @property
+    def _has_own_kernels(self) -> bool:
+        """Whether this program's kernels have taken the place of the libraries' in the model itself."""
+        return any(use.origin == "benchmarker" for use in self.decoder.facts().kernels_used)
 
     def _tensor(self, ids: Sequence[TokenIds]) -> Tensor:
         import torch

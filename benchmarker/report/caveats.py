@@ -21,6 +21,7 @@ FLAGS: dict[Flag, str] = {
     "power_limited": "the power limit held the clocks down",
     "throttling_unknown": "the driver did not say whether the clocks were held down",
     "shared_device": "other processes computed on the device meanwhile",
+    "step_differs": "the timed step's predictions are further from the form's own forward than rounding takes them",
     "imported": "read from a log, which holds less than a record",
 }
 

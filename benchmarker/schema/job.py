@@ -30,7 +30,7 @@ class Part(Plain):
     only: Literal["timing", "quality"]
     """A sweep has a process for each."""
     profile: bool = False
-    """Whether this process makes the profile that the job asks for: one of a variant is enough."""
+    """Whether this process makes the profile that the job asks for, and checks the step: one of a variant is enough."""
 
 
 class Origin(Plain):

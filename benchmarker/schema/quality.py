@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from benchmarker.schema.base import Number, Plain, Whole
+from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 
 class Divergence(Plain):
@@ -34,6 +34,47 @@ class Divergence(Plain):
     same_top_error: Number | None
     probability_rms: Number
     """Root mean square of the change of the probability that the text's own token was given."""
+
+
+class StepDivergence(Plain):
+    """How far the decode step that was timed is from the same form's own forward, which takes the whole text at once.
+
+    The step is given the text's tokens, whatever it likes best itself. Random weights do as well as others.
+    """
+
+    steps: Positive
+    """Decode steps that were compared."""
+    text_tokens: Positive
+    """Length of each text, prompt of one token included: no longer than what was timed, so that the step is that of the
+    timed shape."""
+    kl_mean: Number
+    """Kullback-Leibler divergence of the step from the forward, mean over the steps, in nats."""
+    kl_max: Number
+    same_top: Number
+    """Share of the steps at which both think the same token likeliest."""
+    plain_kl_mean: Number | None = None
+    """The same of the libraries' own step, with nothing captured or compiled: the ordinary rounding of this form. None
+    where that is what was timed, and where its kernels are not the libraries' any more."""
+
+    @property
+    def expected(self) -> float:
+        """Up to here a divergence is rounding."""
+        return max(STEP_ROUNDING, STEP_FACTOR * (self.plain_kl_mean or 0.0))
+
+    @property
+    def verdict(self) -> Literal["equal", "differs", "wrong"]:
+        """`wrong`: what was timed is another computation."""
+        if self.kl_mean > STEP_WRONG:
+            return "wrong"
+        return "differs" if self.kl_mean > self.expected else "equal"
+
+
+STEP_ROUNDING = 0.001
+"""Nats. Rounding gave 0.0002 for four forms of the small model on a CPU."""
+STEP_FACTOR = 5
+"""A step may differ by so many times as much as the libraries' own."""
+STEP_WRONG = 0.01
+"""Nats: about what 4 bit costs in all."""
 
 
 class TaskResult(Plain):

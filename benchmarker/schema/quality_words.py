@@ -6,7 +6,7 @@ import math
 
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.units import significant
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import Quality, StepDivergence
 
 INDISTINGUISHABLE = "indistinguishable"
 
@@ -23,6 +23,29 @@ def quality_line(quality: Quality) -> str:
             f"same top token {percent(against.same_top, places=1)}",
         ]
     return ", ".join([*said, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+
+
+def step_line(checked: StepDivergence) -> str:
+    """How far the timed step is from the form's own forward, in one line."""
+    verdicts = {
+        "equal": "rounding",
+        "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
+        "wrong": "another computation",
+    }
+    return (
+        f"KL step/eager: {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps "
+        f"({verdicts[checked.verdict]})"
+    )
+
+
+def wrong_step_words(checked: StepDivergence) -> str:
+    """Why a cell whose step is wrong has no speed."""
+    expected = significant(checked.expected, 2)
+    return (
+        "the timed step predicts something else than the form's own forward: "
+        f"KL {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps, where rounding gives up to "
+        f"{expected}; report it as a bug of the engine"
+    )
 
 
 def change_text(quality: Quality) -> str:

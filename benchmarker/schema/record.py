@@ -32,6 +32,7 @@ Flag = Literal[
     "throttling_unknown",
     "shared_device",
     "imported",
+    "step_differs",
 ]
 """What a reader should know before believing a cell; the report has the words."""
 

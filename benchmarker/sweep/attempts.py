@@ -19,7 +19,7 @@ from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
-from benchmarker.sweep.retries import RERUNS, Decision, Fault, decide, fault_of
+from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
 from benchmarker.sweep.state import Failure, Ledger, Site
 
 BROKEN = ".broken"
@@ -208,7 +208,7 @@ def measure(
             ledger.standing.take(variant, position, cell)
         for position, why in outcome.lost.items():
             ledger.standing.fail(variant, position, why.status)
-            if why.status != "invalid":
+            if why.status != "invalid" or why.kind in LASTING:
                 ledger.given_up[variant, position] = why
         ledger.failures += _failures(attempt, outcome)
         pending = outcome.pending
@@ -270,7 +270,11 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
 
 def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
     """Cells that came out invalid and may be measured again."""
-    again = [position for position, cell in cells.items() if cell.status == "invalid" and reruns[position] < RERUNS]
+    again = [
+        position
+        for position, cell in cells.items()
+        if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
+    ]
     reruns.update(again)
     return tuple(again)
 

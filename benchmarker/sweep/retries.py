@@ -21,6 +21,8 @@ RETRIED = ("crash", "timeout")
 TRIES = 2
 RERUNS = 2
 """How often a cell is measured again that something outside the variant made invalid."""
+LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
+"""What makes a cell invalid by the variant's own doing: it will be no other the next time."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 

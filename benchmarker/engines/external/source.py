@@ -96,22 +96,34 @@ class ExternalSource(SubprocessSource):
         if difference is not None:
             self._disagreements.append(difference)
 
-    def score(self, ids: TokenIds) -> Scores | None:
+    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score; None where the engine's scores are of its prefill."""
-        scores = self._scores(ids)
+        scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
+        return scores if isinstance(scores, Scores) else None
+
+    def forward(self, ids: TokenIds) -> Scores | None:
+        """See TokenSource.forward: the engine's own prefill, where it tells the whole distribution of each position."""
+        scores = self._scores(ids, together=len(ids), rows_from=0)
         return scores if isinstance(scores, Scores) else None
 
     def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
         """Scores that are of the engine's prefill; None where they are of its decode step."""
-        scores = self._scores(ids)
+        scores = self._scores(ids, together=1, rows_from=0)
         return scores if isinstance(scores, PrefillScores) else None
 
-    def _scores(self, ids: TokenIds) -> Scores | PrefillScores:
+    def _scores(self, ids: TokenIds, *, together: int, rows_from: int) -> Scores | PrefillScores:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "log_probabilities.f32")
-            answer = self._driver.ask("score", limit_s=self._limit_s, ids=list(ids), output=str(output))
+            answer = self._driver.ask(
+                "score",
+                limit_s=self._limit_s,
+                ids=list(ids),
+                output=str(output),
+                together=together,
+                rows_from=rows_from,
+            )
             if answer["path"] == "decode":
-                return _decode_scores(self._name, output, len(ids), answer["vocabulary"])
+                return _decode_scores(self._name, output, len(ids) - rows_from, answer["vocabulary"])
         return _prefill_scores(answer["rows"])
 
     def facts(self) -> EngineFacts:

@@ -1,4 +1,5 @@
-"""What a run does once everything is timed, on the largest cell that ran: count kernels, profile, count energy.
+"""What a run does once everything is timed, on the largest cell that ran: count kernels, profile, count energy, check
+the step.
 
 Each returns the fields of the record that it changes. The cells are measured and saved by then: what cannot be had here
 becomes a reason in the record and undoes nothing.
@@ -18,7 +19,10 @@ from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
 from benchmarker.profiling.trace import Cut
+from benchmarker.quality.step import step_divergence, texts_for
 from benchmarker.schema.energy import Energy
+from benchmarker.schema.quality import StepDivergence
+from benchmarker.schema.quality_words import step_line, wrong_step_words
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.benchmark import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
@@ -130,6 +134,48 @@ def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
         find_gpu(benchmarker.device),
         generation=benchmarker.step(point),
         prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+    )
+
+
+def step_checked(
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """The timed step held against the form's own forward, at the shape of the last good cell.
+
+    Cells of a step that computes something else have no speed: they are invalid.
+    """
+    last = record.last_good
+    if last is None:
+        return {}
+    checked = _tried(lambda: _step_divergence(job.points()[last], record.cells[last], benchmarker), benchmarker.device)
+    if isinstance(checked, Missing):
+        terminal.line(f"step not checked: {checked.reason}")
+        return {"no_step_divergence": checked}
+    if checked is None:
+        return {}
+    terminal.line(step_line(checked))
+    cells = tuple(_with_verdict(cell, checked) for cell in record.cells)
+    return {"step_divergence": checked, "cells": cells}
+
+
+def _step_divergence(point: Point, cell: GenerationCell, benchmarker: SourceBenchmarker) -> StepDivergence | None:
+    # Back to the shape that is to be checked: profile and energy may have left another.
+    sample = benchmarker.step(point)()
+    texts = texts_for(
+        benchmarker.text,
+        longest=cell.depth + cell.prompt_tokens + cell.new_tokens,
+        step_s=sample.tpot_s or sample.latency_s,
+    )
+    return step_divergence(benchmarker.source, texts)
+
+
+def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCell:
+    if cell.status != "ok" or checked.verdict == "equal":
+        return cell
+    if checked.verdict == "differs":
+        return cell.model_copy(update={"flags": (*cell.flags, "step_differs")})
+    return cell.model_copy(
+        update={"status": "invalid", "error_kind": "wrong_result", "reason": wrong_step_words(checked)}
     )
 
 

@@ -19,7 +19,7 @@ from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.base import Session
-from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
+from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
@@ -89,13 +89,15 @@ class GenerationBench(SourceBenchmarker):
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
-        """Kernels counted, a profile, energy and quality: what is asked of them, each kept as soon as it is there."""
+        """Kernels counted, a profile, energy, the step checked and quality: each kept as soon as it is there."""
         job, session = self._job, self._session
         if job.procedure.profile:
             session.keep(**kernels_counted(job, record, self, session.terminal))
             session.keep(**profiled(job, session.record, self, path, session.terminal))
         if job.procedure.energy:
             session.keep(**with_energy(job, session.record, self, session.terminal))
+        if job.part is None or job.part.profile:
+            session.keep(**step_checked(job, session.record, self, session.terminal))
         return self._judge() if job.is_judged else {}
 
     def _judge(self) -> dict[str, Any]:

@@ -127,6 +127,13 @@ class SourceBenchmarker(Nothing):
         check_fits(point, len(prompt.ids), positions=positions, model=config.get("model_type", "the model"))
         return prompt
 
+    def text(self, tokens: int) -> tuple[int, ...]:
+        """So many tokens of the text that prompts of a length are cut from."""
+        point = Point(tokens, None, new_tokens=1, batch_size=1)
+        return make_prompt(
+            point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
+        ).ids
+
     def step(self, point: Point) -> GenerationStep:
         """What one repeat of this cell runs."""
         prompt = self.prompt(point)

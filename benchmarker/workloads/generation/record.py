@@ -10,7 +10,7 @@ from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Wh
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.quality import Quality, TaskResult
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.record import CellBase, Missing, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.roofline import Demand
 
@@ -107,6 +107,11 @@ class GenerationRecord(RunRecord):
     """Lengths of the texts that were asked for, known before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
+    step_divergence: StepDivergence | None = None
+    """Whether the step that was timed computes what the form's own forward does. None where that was checked in
+    another process of the sweep, where the engine cannot be asked, and in records from before it was checked."""
+    no_step_divergence: Missing | None = None
+    """Why it could not be checked although the engine can be asked."""
     quality: Quality | None = None
     no_quality: Missing | None = None
     """Why there is none although it was asked for."""

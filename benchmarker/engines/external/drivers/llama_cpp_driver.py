@@ -116,16 +116,26 @@ class Driver:
             "choosing_ns": choosing_ns,
         }
 
-    def score(self, *, ids: list[int], output: str) -> dict[str, Any]:
-        """Feed a text one id at a time, and write [positions, vocabulary] float32 log-probabilities to a file."""
-        self._make_room(1, len(ids), 1)
+    def score(self, *, ids: list[int], output: str, together: int, rows_from: int) -> dict[str, Any]:
+        """Feed a text, and write [positions, vocabulary] float32 log-probabilities to a file.
+
+        Args:
+            together: How many ids are fed at once at the beginning, as a prompt is; the others come one at a time.
+            rows_from: The first position whose row is written; `together - 1` at most.
+        """
+        self._make_room(1, len(ids), together)
         self._fill([])
+        prompt = self._batch([(token, i, 0, i >= rows_from) for i, token in enumerate(ids[:together])])
         step = self._batch([(0, 0, 0, True)])
         with Path(output).open("wb") as file:
-            for position, token in enumerate(ids):
+            self._decode(prompt)
+            for position in range(rows_from, together):
+                file.write(self._log_probabilities(position).tobytes())
+            for position, token in enumerate(ids[together:], start=together):
                 step.token[0], step.pos[0] = token, position
                 self._decode(step)
                 file.write(self._log_probabilities(0).tobytes())
+        self._api.llama_batch_free(prompt)
         self._api.llama_batch_free(step)
         return {"path": "decode", "positions": len(ids), "vocabulary": self._vocabulary}
 

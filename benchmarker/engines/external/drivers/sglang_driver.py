@@ -59,9 +59,9 @@ class Driver:
             "end_ns": end_ns,
         }
 
-    def score(self, *, ids: list[int], output: str) -> dict[str, Any]:
-        """Log-probabilities of the likeliest tokens after each position, as SGLang's *prefill* gives them."""
-        del output
+    def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
+        """Log-probabilities of the likeliest tokens after each position, as SGLang's *prefill* gives them. Where and
+        how a decode step would be fed is nothing that it can be told."""
         answer = self._engine.generate(
             input_ids=ids,
             sampling_params={"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},

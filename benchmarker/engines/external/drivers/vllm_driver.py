@@ -100,9 +100,9 @@ class Driver:
             "engine_times": [_engine_times(latest[name].metrics) for name in names],
         }
 
-    def score(self, *, ids: list[int], output: str) -> dict[str, Any]:
-        """Log-probabilities of the likeliest tokens after each position, as vLLM's *prefill* gives them."""
-        del output
+    def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
+        """Log-probabilities of the likeliest tokens after each position, as vLLM's *prefill* gives them. Where and how
+        a decode step would be fed is nothing that it can be told."""
         from vllm import SamplingParams, TokensPrompt
 
         parameters = SamplingParams(temperature=0, max_tokens=1, logprobs=TOP, prompt_logprobs=TOP, detokenize=False)

@@ -99,10 +99,15 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     found = {("quality", record.variant.name) for record in records if record.quality}
     found |= {("tasks", record.variant.name) for record in records if record.tasks}
+    found |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
     missing = [
         (what, record.variant.name, why.reason)
         for record in records
-        for what, why in (("quality", record.no_quality), ("tasks", record.no_tasks))
+        for what, why in (
+            ("quality", record.no_quality),
+            ("tasks", record.no_tasks),
+            ("check of the timed step", record.no_step_divergence),
+        )
         if why
     ]
     return [

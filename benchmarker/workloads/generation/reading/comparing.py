@@ -17,7 +17,7 @@ from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality
 from benchmarker.workloads.generation.forms import engine_place
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
-from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields
+from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
 from benchmarker.workloads.generation.reading.to_row import to_row
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -160,6 +160,7 @@ def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
 COMPARING = Comparing(
     row=GenerationRow,
     fields=row_fields,
+    void=void,
     keys=keys,
     form=form,
     family=lambda record: record.variant.quant,

@@ -16,6 +16,7 @@ from benchmarker.workloads.generation.reading.limits import batch_words, beside_
 from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
 from benchmarker.workloads.generation.reading.quality import quality_caption, quality_columns, text_line
 from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.step import step_caption, step_columns
 from benchmarker.workloads.generation.reading.tasks import answers, task_caption, task_columns
 from benchmarker.workloads.generation.words import profiled_words
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 
 def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """Quality and tasks, where there are any."""
+    """The timed step, quality and tasks, where there are any."""
     tables = []
+    if step := step_columns(rows):
+        tables.append(Sheet("Timed step", step, rows, (step_caption(rows),)))
     if quality := quality_columns(rows):
         tables.append(Sheet("Quality", quality, rows, (quality_caption(rows),)))
     asked = answers(rows)

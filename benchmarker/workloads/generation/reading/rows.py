@@ -12,7 +12,8 @@ from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate, geometric_mean
 from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.schema.quality import Quality, TaskResult
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
+from benchmarker.schema.quality_words import wrong_step_words
 from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_use
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
@@ -92,6 +93,8 @@ class GenerationRow(Row):
     kl_divergence: float | None = None
     top1_agreement: float | None = None
     quality: Quality | None = None
+    step_divergence: StepDivergence | None = None
+    """Of the step that was timed, from the same form's own forward."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None
     """Leading tokens that are those of the baseline variant."""
@@ -160,10 +163,23 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "kernels_per_token": _kernels(good),
         "dummy_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
+        "step_divergence": newest_check(records),
         "energy": energy_use(good),
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
+
+
+def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
+    """The step is checked once a sweep, in one of its processes."""
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    return next((record.step_divergence for record in newest if record.step_divergence), None)
+
+
+def void(records: Sequence[GenerationRecord]) -> str | None:
+    """A step that computes something else is the same step in all processes of the variant."""
+    checked = newest_check(records)
+    return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
 
 
 def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.engine_names import older_name
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 
@@ -53,6 +53,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "verdict": row.verdict,
         "bound_by": row.bound_by,
         **(_details(row.quality) if row.quality else dict.fromkeys(("perplexity", "kl_divergence", "top1_agreement"))),
+        **_step(row.step_divergence),
         "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": energy.per_token.value if energy else None,
         "energy_net_per_token_j": energy.net_per_token_j if energy else None,
@@ -62,6 +63,19 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,
         "flags": list(row.flags),
+    }
+
+
+def _step(checked: StepDivergence | None) -> dict[str, Any]:
+    """Only where it was checked."""
+    if checked is None:
+        return {}
+    return {
+        "step_kl_divergence": checked.kl_mean,
+        "step_kl_divergence_max": checked.kl_max,
+        "step_kl_divergence_uncaptured": checked.plain_kl_mean,
+        "step_top1_agreement": checked.same_top,
+        "step_verdict": checked.verdict,
     }
 
 

@@ -1,0 +1,86 @@
+"""Whether the decode step that was timed computes what the model computes.
+
+A step that is captured, compiled or given other kernels may be fast because it is wrong, and greedy tokens hardly tell:
+with logits that are 1.5 times too large they are all the same. So the step is given a text token by token, and its
+distributions are held against those of the same form's own forward, which takes the whole text at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarker.core.errors import QualityError
+from benchmarker.engines.base import Scores, TokenIds, TokenSource
+from benchmarker.schema.quality import StepDivergence
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+STEPS = 256
+LEAST_STEPS = 32
+LIMIT_S = 30.0
+"""For the steps: where one takes a second, as a large model's on a CPU, fewer are compared."""
+
+
+def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
+    """Texts of equal length with about 256 steps in all.
+
+    Args:
+        ids: So many tokens of a text.
+        longest: Tokens of a text that the timed shape has room for.
+        step_s: Seconds a step took.
+    """
+    steps = max(LEAST_STEPS, min(STEPS, int(LIMIT_S / step_s)))
+    length = max(2, min(longest, steps + 1))
+    count = -(-steps // (length - 1))
+    tokens = ids(count * length)
+    return [tokens[begin : begin + length] for begin in range(0, count * length, length)]
+
+
+def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
+    """Hold the step against the forward.
+
+    Args:
+        texts: All of one length, at least 2.
+
+    Returns:
+        None where the engine cannot be asked.
+
+    Raises:
+        QualityError: A prediction is not a finite number.
+    """
+    import numpy
+
+    steps, plain = [], []
+    for text in texts:
+        forward, step = source.forward(text), source.score(text)
+        if forward is None or step is None:
+            return None
+        steps.append(_compared(forward, step))
+        if plainly := source.score_plainly(text):
+            plain.append(_compared(forward, plainly)[0])
+    kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
+    if not numpy.isfinite(kl).all():
+        raise QualityError("the step or the forward gives predictions that are not finite")
+    return StepDivergence(
+        steps=len(kl),
+        text_tokens=len(texts[0]),
+        kl_mean=float(kl.mean()),
+        kl_max=float(kl.max()),
+        same_top=float(same_top.mean()),
+        plain_kl_mean=float(numpy.concatenate(plain).mean()) if plain else None,
+    )
+
+
+def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
+    """KL of the step from the forward, and whether both agree on the likeliest token; [steps] each. The first row is of
+    the prompt, and no step's."""
+    import numpy
+
+    expected = forward.log_probabilities[1:].astype(numpy.float64)
+    actual = step.log_probabilities[1:].astype(numpy.float64)
+    kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
+    # Rounding takes the sum below 0 where both are the same.
+    return numpy.maximum(kl, 0.0), expected.argmax(axis=1) == actual.argmax(axis=1)
