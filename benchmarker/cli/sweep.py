@@ -37,6 +37,17 @@ def sweep(
     allow_shared: Annotated[
         bool, typer.Option("--allow-shared", help="Keep, and flag, what was measured beside others on the device.")
     ] = False,
+    places: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local:0,1|ray",
+            help="Measure whole rounds side by side: on GPUs of this host by number, or on Ray.",
+        ),
+    ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: what is installed at each host]"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop there.")] = False,
 ) -> None:
     """Run the variants of a config in rounds, each time in a fresh process, then compare them.
@@ -59,6 +70,8 @@ def sweep(
             seed=seed,
             dry_run=dry_run,
             allow_shared=allow_shared,
+            places=places,
+            runtime_env=runtime_env,
         )
         failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
     if failed:

@@ -190,6 +190,7 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         status="running",
         round=job.part.round if job.part else 0,
         sweep=job.part.sweep if job.part else None,
+        place=job.part.place if job.part else None,
         environment=environment,
         # How often a sweep repeats the run is not how the run measures.
         procedure=job.procedure.model_dump(exclude={"rounds"}),

@@ -18,6 +18,8 @@ from benchmarker.schema.registry import workload_of
 
 PROTOCOL_VERSION = 2
 """Goes up when cells are measured in another way, so that numbers from before and after are not mixed."""
+WHICH_CARD = "_VISIBLE_DEVICES"
+"""Ending of the variables that choose among equal cards."""
 
 
 def result_key(job: Job, point: Any, environment: Environment) -> str:
@@ -39,7 +41,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},
         "python": environment.python,
         "packages": environment.packages,
-        "variables": environment.variables,
+        "variables": {name: value for name, value in environment.variables.items() if not name.endswith(WHICH_CARD)},
     }
     text = json.dumps(determining, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -31,6 +31,8 @@ class Part(Plain):
     """A sweep has a process for each."""
     profile: bool = False
     """Whether this process makes the profile that the job asks for, and checks the step: one of a variant is enough."""
+    place: str | None = None
+    """Which of a sweep's places it is, as `local:1`. None for a sweep that has one."""
 
 
 class Origin(Plain):

@@ -31,6 +31,7 @@ Flag = Literal[
     "power_limited",
     "throttling_unknown",
     "shared_device",
+    "shared_host",
     "imported",
     "step_differs",
 ]
@@ -161,6 +162,8 @@ class RunRecord(Plain):
     """Which round of a sweep; 0 for a single run."""
     sweep: str | None = None
     """When that sweep began: rounds of another one are other rounds. None for a single run."""
+    place: str | None = None
+    """Where its round was measured, as `local:1` or `node3/0`. None outside a sweep over several places."""
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)

@@ -174,6 +174,10 @@ def no_inputs(job: Job, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
     return {}
 
 
+def nothing_to_prepare(job: Any, device: Any, progress: Any) -> None:
+    """Needs nothing on disk."""
+
+
 def nothing_to_look_for(job: Job) -> str | None:  # noqa: ARG001
     """Needs nothing that could be missing."""
     return None
@@ -249,6 +253,8 @@ class Workload:
     """Whether two jobs read the same files of the same model, or whatever `look_for` says the commit of."""
     look_for: Callable[[Any], str | None] = nothing_to_look_for
     """Sees before a sweep begins that what the job needs is there, and says its hub commit. Raises BenchmarkerError."""
+    prepare: Callable[[Any, Any, Any], None] = nothing_to_prepare
+    """Makes what a job loads ready on disk: (job, device, progress). Raises BenchmarkerError."""
     cell: Callable[[Any, Any, Sequence[Any]], dict[str, Any] | None] | None = None
     """Fields of a cell that is not measured, from job, point and the records so far; None as long as they are not
     known. The axes by default."""

@@ -104,7 +104,8 @@ class Attempt:
     def _blank(self) -> RunRecord:
         job = self.site.job(self.variant)
         blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
-        return blank.model_copy(update={"round": self.round, "sweep": self.site.sweep.started_at})
+        part = {"round": self.round, "sweep": self.site.sweep.started_at, "place": self.site.place}
+        return blank.model_copy(update=part)
 
     def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
         """None as long as no child has told what only a child can tell of the cell."""
@@ -119,7 +120,9 @@ class Attempt:
         return cell
 
     def _under_conditions(self, cell: CellBase) -> CellBase:
-        """The cell with how the board was meanwhile, which may make it invalid."""
+        """The cell with how board and host were meanwhile, which may make it invalid."""
+        if self.site.beside and "shared_host" not in cell.flags:
+            cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
         if cell.timed_at is None or self.site.monitor is None or cell.conditions:
             return cell
         seen = self.site.monitor.between(*cell.timed_at)

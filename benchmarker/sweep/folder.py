@@ -116,10 +116,10 @@ def take_stock(
     Raises:
         ResultsError: A record cannot be renamed or rewritten.
     """
-    _sweep_up(folder)
+    sweep_up(folder)
     notes: list[str] = []
     used: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
-    for path, record in _records(folder, notes):
+    for path, record in records_in(folder, notes):
         # Other variants and later rounds are no business of this part of the sweep; they stay.
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
@@ -155,14 +155,15 @@ def take_stock(
     return Stock(done, frozenset(profiled), tuple(notes))
 
 
-def _sweep_up(folder: Path) -> None:
+def sweep_up(folder: Path) -> None:
     """Remove what a killed process left half-written under a temporary name; the lock is ours, so nobody writes."""
     for path in folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-def _records(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
+def records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
+    """Every record of a sweep's folder; a line in the notes for each that cannot be read."""
     for path in sorted(folder.glob("*.json")):
         if path.name == SWEEP_FILE or is_job_file(path):
             continue

@@ -46,19 +46,25 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
         SweepTimeoutError: The sweep's time is up.
     """
     judging = site.workload.judged_by
-    if judging is None:
-        return
-    for variants in _forms(site, judging):
-        newest, job = _newest_records(site.folder, variants), site.job(variants[0])
-        wanted = {path: record for path, record in newest if not judging.is_done(record, job)}
-        if not wanted:
-            continue
+    for variants, wanted in unjudged(site).items():
+        assert judging is not None
         terminal.line(f"[{judging.name}] {', '.join(variants)}")
         judged, fault = _run(site, judging, ledger, terminal, variants[0])
         why = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
-        changes = judging.changes(job, judged, why)
+        changes = judging.changes(site.job(variants[0]), judged, why)
         for path, record in wanted.items():
             write_record(record.model_copy(update=changes), path)
+
+
+def unjudged(site: Site) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
+    """Records that lack what was asked for, by the variants that share a measurement of it."""
+    judging = site.workload.judged_by
+    lacking = {}
+    for variants in _forms(site, judging) if judging else []:
+        newest, job = _newest_records(site.folder, variants), site.job(variants[0])
+        if wanted := {path: record for path, record in newest if judging and not judging.is_done(record, job)}:
+            lacking[tuple(variants)] = wanted
+    return lacking
 
 
 def _forms(site: Site, judging: Judging) -> list[list[str]]:

@@ -18,13 +18,19 @@ LIMIT_S = 300.0
 """The first import of torch from a cold network disk takes minutes."""
 
 
-def look_around(device: str) -> Environment:
+PROBE = (sys.executable, "-m", "benchmarker.sweep.probe")
+
+
+def look_around(device: str, *, probe: tuple[str, ...] = PROBE) -> Environment:
     """The environment of a run on that device.
+
+    Args:
+        probe: What prints it, before its argument.
 
     Raises:
         DeviceError: There is no such device, or it does not answer.
     """
-    command = [sys.executable, "-m", "benchmarker.sweep.probe", device]
+    command = [*probe, device]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -47,6 +47,10 @@ class Settings:
     dry_run: bool = False
     allow_shared: bool = False
     """Whether cells count that were measured while other processes computed on the device."""
+    places: str | None = None
+    """Where rounds are measured, as `local:0,1` or `ray`; None for one after another on this host."""
+    runtime_env: Path | None = None
+    """Ray's description of the environment at its hosts; None for what is installed there."""
 
 
 @dataclass(frozen=True)

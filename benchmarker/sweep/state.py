@@ -53,6 +53,10 @@ class Site:
     """What a child is started with, before its arguments."""
     report: tuple[str, ...] = REPORT
     """What draws the report, before its arguments."""
+    place: str | None = None
+    """Name of the place, in a sweep over several."""
+    beside: int = 0
+    """Other places of this host that measure meanwhile."""
 
     def job(self, variant: str) -> Job:
         return self.jobs[variant]
@@ -84,6 +88,7 @@ class Site:
             cells=tuple(cells),
             only="timing",
             profile=profile,
+            place=self.place,
         )
         return self._command(variant, part)
 

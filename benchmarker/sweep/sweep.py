@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import DeviceError, ResultsError
 from benchmarker.core.names import slug
 from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, with_origin, write_job
@@ -30,6 +30,9 @@ from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.order import Forecast, missing_tasks, plan_lines, without_given_up
+from benchmarker.sweep.places.order import clear_parcels
+from benchmarker.sweep.places.place import Places
+from benchmarker.sweep.places.run import check_devices, first_visit, measure_at_places, open_places, template_of
 from benchmarker.sweep.probe import look_around
 from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
 from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
@@ -56,6 +59,11 @@ class Seams:
     """What a child is started with, before its arguments."""
     report: tuple[str, ...] = REPORT
     """What draws the report, before its arguments."""
+    probe: tuple[str, ...] | None = None
+    """What prints the environment of a place; None for the place's own program."""
+    prepare: tuple[str, ...] | None = None
+    """What prepares the checkpoints of a host; likewise."""
+    open_places: Callable[[Settings], Places] = open_places
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     look_for: Callable[[Job], str | None] = look_for
@@ -92,12 +100,16 @@ def run_sweep(
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
     asked = read_arguments(config, arguments, settings, read_job=read_job)
-    check_inputs(asked.jobs.values())
+    if not settings.places:
+        # Else each host looks at its own.
+        check_inputs(asked.jobs.values())
     forecast = Forecast(asked.jobs)
     for line in (*asked.notes, *plan_lines(asked, forecast)):
         terminal.line(line)
     if settings.dry_run:
         return []
+    if settings.places:
+        return _run_at_places(asked, settings, terminal, say_ending, seams)
     first = next(iter(asked.jobs.values()))
     # It is the model of all variants, each of which would say that there is none. What was measured of it before is
     # gone on with all the same.
@@ -116,7 +128,62 @@ def run_sweep(
         report=seams.report,
     )
     with locked(site.folder):
-        return _run(site, forecast, terminal, say_ending)
+        ledger, stock = Ledger(Standing(site.workload)), _open_folder(site, forecast, terminal)
+        ledger.profiled |= stock.profiled
+        for (_, variant, position), cell in stock.done.items():
+            ledger.standing.take(variant, position, cell)
+
+        def work() -> None:
+            with site.monitor.running() if site.monitor else nullcontext():
+                _rounds(site, ledger, stock, forecast, terminal)
+            judge_variants(site, ledger, terminal)
+
+        return _finish(site, ledger, terminal, say_ending, work)
+
+
+def _run_at_places(asked: Asked, settings: Settings, terminal: Terminal, say_ending: Ending, seams: Seams) -> list[str]:
+    """The same over several cards, or hosts: see `benchmarker.sweep.places`."""
+    check_devices(asked)
+    deadline_s = time.monotonic() + settings.timeout_s if settings.timeout_s else None
+    first, sweep = next(iter(asked.jobs.values())), sweep_file(asked)
+    template = template_of(
+        asked,
+        settings,
+        sweep,
+        commit=_commit_before(asked, first) if settings.resume else None,
+        run=None if seams.run == RUN else seams.run,
+        probe=seams.probe,
+        prepare=seams.prepare,
+    )
+    places = seams.open_places(settings)
+    try:
+        visited = first_visit(places, template, asked, terminal)
+        site = Site(
+            asked=asked,
+            settings=settings,
+            environment=visited.environment,
+            folder=asked.folder or _new_folder(asked, visited.environment),
+            monitor=None,
+            deadline_s=deadline_s,
+            sweep=sweep,
+            jobs=visited.jobs,
+            report=seams.report,
+        )
+        with locked(site.folder):
+            refuse_mixture(site)
+            write_plan(site)
+            ledger = Ledger(Standing(site.workload))
+
+            def work() -> None:
+                try:
+                    measure_at_places(site, ledger, places, template, visited=visited, terminal=terminal)
+                finally:
+                    places.stop()
+                    clear_parcels(site.folder)
+
+            return _finish(site, ledger, terminal, say_ending, work)
+    finally:
+        places.stop()
 
 
 def planned_jobs(asked: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
@@ -144,19 +211,13 @@ def _new_folder(asked: Asked, surroundings: Environment) -> Path:
     return RESULTS / slug(surroundings.device.name.lower()) / slug(title.lower()) / now_id()
 
 
-def _run(site: Site, forecast: Forecast, terminal: Terminal, say_ending: Ending) -> list[str]:
-    """Measure what is missing in the folder, which is ours alone."""
-    ledger, stock = Ledger(Standing(site.workload)), _open_folder(site, forecast, terminal)
-    ledger.profiled |= stock.profiled
-    for (_, variant, position), cell in stock.done.items():
-        ledger.standing.take(variant, position, cell)
+def _finish(site: Site, ledger: Ledger, terminal: Terminal, say_ending: Ending, work: Callable[[], None]) -> list[str]:
+    """Do the work in the folder, which is ours alone, and say what came of it, whatever stopped it."""
     terminal.line(f"records: {site.folder}")
     stopped: BaseException | None = None
     try:
-        with site.monitor.running() if site.monitor else nullcontext():
-            _rounds(site, ledger, stock, forecast, terminal)
-        judge_variants(site, ledger, terminal)
-    except (KeyboardInterrupt, ResultsError) as error:
+        work()
+    except (KeyboardInterrupt, ResultsError, DeviceError) as error:
         stopped = error
     except SweepTimeoutError:
         terminal.line(f"the time is up (--timeout {site.settings.timeout_s:g})")
@@ -174,12 +235,7 @@ def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
         ResultsError: There is a sweep already, which nobody asked to resume.
     """
     asked = site.asked
-    if not site.settings.resume and any(not is_job_file(path) for path in site.folder.glob("*.json")):
-        raise ResultsError(
-            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
-            "or choose another folder with --output"
-        )
-    refuse_changed(asked.saved, list(site.jobs.values()))
+    refuse_mixture(site)
     stock = take_stock(
         site.folder,
         asked.jobs,
@@ -195,13 +251,33 @@ def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
         left = missing_tasks(asked, stock.done)
         to_go = f"; by a first guess {duration_words(forecast.seconds(left))} to go" if stock.done and left else ""
         terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
+    write_plan(site)
+    return stock
+
+
+def refuse_mixture(site: Site) -> None:
+    """Refuse a folder with records that would stand beside those to come.
+
+    Raises:
+        ResultsError: There is a sweep already, which nobody asked to resume; or it is of something else.
+    """
+    if not site.settings.resume and any(not is_job_file(path) for path in site.folder.glob("*.json")):
+        raise ResultsError(
+            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
+            "or choose another folder with --output"
+        )
+    refuse_changed(site.asked.saved, list(site.jobs.values()))
+
+
+def write_plan(site: Site) -> None:
+    """Write down what is asked."""
+    asked = site.asked
     if site.sweep != asked.before:
         write_sweep_file(site.folder, site.sweep)
     # After the file that makes this a sweep's folder: one that was killed in between is gone on with from its config.
     for job in site.jobs.values():
         if job not in asked.saved:
             write_job(job, site.folder)
-    return stock
 
 
 def sweep_file(asked: Asked) -> SweepFile:

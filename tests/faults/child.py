@@ -27,7 +27,13 @@ def main() -> None:
     given = argparse.Namespace(script=words.script, variant=job["variant"]["name"], **words.part)
     variant = script["variants"][given.variant]
     print(f"{given.variant}: a fake")
-    own = {"round": given.round, "sweep": given.sweep, "run_id": Path(given.record).stem, "cells": []}
+    own = {
+        "place": given.place,
+        "round": given.round,
+        "sweep": given.sweep,
+        "run_id": Path(given.record).stem,
+        "cells": [],
+    }
     record = {**variant["record"], **own}
     record["variant"]["quant"] = job["variant"]["quant"]
     record["procedure"]["profile"] = job["procedure"]["profile"] and given.profile
@@ -174,6 +180,12 @@ def interrupt(record: dict, path: str) -> None:
         sys.exit(130)
 
 
+def kill_the_sweep(record: dict, path: str) -> None:
+    """As if the process died that this one was started by."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 def leave_grandchild(record: dict, path: str) -> None:
     """A helper that keeps the output open and would outlive its parent."""
     if os.fork() == 0:
@@ -192,6 +204,7 @@ DEEDS = {
     "one long line": one_long_line,
     "control codes": control_codes,
     "interrupt": interrupt,
+    "kill the sweep": kill_the_sweep,
     "grandchild": leave_grandchild,
     "slow": lambda record, path: time.sleep(0.7),
     "out of memory": fail("oom_gpu", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1),

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import resource
+import shlex
 import signal
 import sys
 import traceback
@@ -26,6 +27,8 @@ from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.sweep.places.place import Places
+from benchmarker.sweep.places.run import open_places
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
 from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, sweep_file
@@ -52,6 +55,13 @@ class Stage:
     report: tuple[str, ...] = ("true",)
     """What draws the report."""
     look_for: Callable[[Job], str | None] = lambda job: None
+    wrap: tuple[str, ...] = ()
+    """Stands before the command of each child."""
+    probe: tuple[str, ...] = ()
+    """Prints the environment of a place; this stage's if empty."""
+    prepare: tuple[str, ...] = ("true",)
+    """Prepares the checkpoints of a host."""
+    open_places: Callable[[Settings], Places] = open_places
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -71,9 +81,14 @@ class Stage:
         asked = Settings(**{"output": self.results, **QUICK, **settings})
         self._write_script(asked, arguments)
         out = io.StringIO()
+        environment = self.home / "environment"
+        environment.write_text(self.environment.model_dump_json())
         seams = Seams(
-            run=(sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
+            run=(*self.wrap, sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
             report=self.report,
+            probe=self.probe or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
+            prepare=self.prepare,
+            open_places=self.open_places,
             look_around=lambda device: self.environment,
             find_monitor=self.find_monitor,
             look_for=self.look_for,
