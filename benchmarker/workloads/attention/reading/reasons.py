@@ -19,7 +19,7 @@ from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.numbers import code, ms, percent
 from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.values import Floor, NotExplained, Phase
-from benchmarker.profiling.categories import CATEGORIES, Category, seconds_by_category
+from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.attention.demand import scores_passes
@@ -94,10 +94,8 @@ def _phase(record: AttentionRecord, cell: AttentionCell, total_s: float) -> Phas
     """
     on_cpu = record.environment.device.kind == "cpu"
     kernels = tuple(Kernel(name=kernel.name, calls=kernel.calls, total_s=kernel.total_s) for kernel in cell.kernels)
-    times = (
-        {"attention": total_s}
-        if on_cpu
-        else dict(seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels))
+    times = seconds_by_category(
+        [("attention", total_s)] if on_cpu else [(kernel.name, kernel.total_s) for kernel in kernels]
     )
     busy_s = sum(times.values())
     slowed = total_s / busy_s if "power_limited" in cell.flags and 0 < busy_s < total_s else 1.0
