@@ -96,7 +96,7 @@ def _style() -> str:
 
 
 def _variables(ink: Ink) -> str:
-    colours = (ink.text, ink.faint, ink.paper, *ink.series)
+    colours = (ink.text, ink.faint, ink.paper, *ink.series, *ink.parts)
     return "; ".join(f"--{name}: {colour}" for name, colour in zip(NAMES, colours, strict=True))
 
 
