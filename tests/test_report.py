@@ -10,22 +10,28 @@ from pathlib import Path
 import pytest
 
 from benchmarker.comparison.pareto import front
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.units import GIB
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.report.answer import answer
+from benchmarker.report.brief import brief
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.charts.waterfall import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
+from benchmarker.report.first_table import first_table
 from benchmarker.report.html.page import to_html
 from benchmarker.report.html.sentences import sentence
 from benchmarker.report.html.write import write_plots, write_report
-from benchmarker.report.markdown import to_markdown
 from benchmarker.report.sheets import sheets
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.environment import Conditions
+from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
+from benchmarker.schema.record import Memory
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 
@@ -83,7 +89,8 @@ class Tables(HTMLParser):
 
 def test_the_first_table_says_what_compare_says(tmp_path):
     comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
-    lines = [line for line in to_markdown(comparison).splitlines() if line.startswith("|")]
+    blocks = brief(comparison)
+    lines = [line for line in tables.to_markdown(blocks).splitlines() if line.startswith("|")]
     printed = [[text.strip() for text in line.strip("|").split("|")] for line in lines]
     assert Tables(page(comparison)).rows[: len(printed) - 1] == [printed[0], *printed[2:]]
 
@@ -269,20 +276,47 @@ def test_the_front_holds_what_nothing_beats_in_everything(tmp_path):
         variant("bnb4", 0.9, 3 * GIB),
     )
     assert {row.variant for row in front(close.rows)} == {"bnb4"}
-    assert answer(close.rows)[1] == (
-        "**gptq needs least memory**: 2.97 GiB at its peak instead of 8.00 GiB, at 5.556 tok/s; bnb4 hardly more, "
-        "3.00 GiB, at 55.56 tok/s."
-    )
+    assert lines_of(close)[0] == "**bnb4** leads: 55.56 tok/s, 1.11x fp16 (fastest unquantized form)."
+
+
+def lines_of(comparison: Comparison) -> tuple[str, ...]:
+    return answer(comparison, ranking_of(comparison))
 
 
 def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tmp_path):
-    clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
-    assert answer(clear.rows)[0].startswith("At prompt 26, 50 new tokens, batch 1, **fp16 was fastest**: 35.7")
-    close = compared(tmp_path / "b", *rounds("fp16", STEADY), *rounds("int8", STEADY[::-1]))
-    assert "**fp16 and int8 were fastest**" in answer(close.rows)[0]
-    assert "these rounds do not tell them apart" in answer(close.rows)[0]
+    faster = [[share * one for one in STEADY] for share in (0.5, 0.7)]
+    clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", faster[0]), *rounds("gptq", faster[1]))
+    assert lines_of(clear)[0] == (
+        "**int8** is fastest: 71.43 tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); next is gptq, "
+        "51.02 tok/s."
+    )
+    plain = compared(tmp_path / "p", *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
+    assert lines_of(plain)[0].startswith("**fp16** is fastest: 35.71 tok/s, the unquantized form itself; next is int8")
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
-    assert "too few rounds to tell that from chance" in answer(alone.rows)[0]
+    assert lines_of(alone)[0] == "**fp16** leads: 35.71 tok/s, the unquantized form itself."
+    assert lines_of(alone)[1].startswith("Not decided: int8 is 50 % behind; 2 more rounds would tell. Costs 7.59 GiB")
+
+
+def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):
+    small = Memory(peak_allocated_bytes=2 * GIB)
+    halves = [one / 2 for one in STEADY]
+    pair = compared(
+        tmp_path,
+        *rounds("fp16", STEADY),
+        *rounds("int8", halves),
+        *(record("gptq", cell([one], memory=small), round_number=number) for number, one in enumerate(halves)),
+    )
+    assert "as fast as int8 within 2 %, in least memory." in lines_of(pair)[0]
+    assert lines_of(pair)[1].startswith("Costs 2.00 GiB instead of 7.59 GiB; quality not measured")
+
+
+def test_the_answer_ends_with_the_command_that_runs_it(tmp_path):
+    options = {"bits": 4, "kernel": "torch", "group_size": 128}
+    comparison = compared(tmp_path, record("gptq", options=options, runtime="compile"))
+    assert lines_of(comparison)[-1] == (
+        "Run it: `benchmarker generate --model Qwen/Qwen3-4B --quant gptq --option kernel=torch --engine compile "
+        '"Why is the sky blue?"`'
+    )
 
 
 def test_the_answer_is_no_surer_than_the_table(tmp_path):
@@ -293,7 +327,29 @@ def test_the_answer_is_no_surer_than_the_table(tmp_path):
     # By itself it would pass for faster: the interval leaves 1 out.
     assert first.ratio.low > 1
     assert first.verdict == "inconclusive"
-    assert "**gptq-compile and" in answer(mixed.rows)[0]
+    assert lines_of(mixed)[0].startswith("**gptq-compile** leads")
+
+
+def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_path):
+    disturbed = compared(tmp_path, *rounds("fp16", STEADY[:3]), *rounds("int8", [0.7, 9.1, 0.7]))
+    texts = [column.text(disturbed.rows[1]) for column in first_table(ranking_of(disturbed)).columns]
+    assert texts.count("round 2 apart") == 2  # decode rate and speed-up
+    assert not any("x [" in text for text in texts)
+    assert "round 2 stands apart" in " ".join(lines_of(disturbed))
+
+
+def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path):
+    facts = EngineFacts(
+        name="native",
+        tokens_read="end",
+        kv_cache="static",
+        kernels_used=(KernelUse(purpose="linear", origin="benchmarker", name="gemv_gptq"),),
+    )
+    ours = record("gptq", name="gptq native", runtime="native").model_copy(update={"engine": facts})
+    comparison = compared(tmp_path, record("fp16"), ours)
+    row = next(row for row in comparison.rows if row.variant == "gptq native")
+    assert row.label == "gptq native*"
+    assert "benchmarker's own kernels" in " ".join(first_table(ranking_of(comparison)).notes)
 
 
 def test_a_report_does_not_overwrite_a_record(tmp_path):

@@ -14,15 +14,16 @@ ROOT = Path(__file__).parents[1]
 TEXTS = Path(__file__).parent / "data" / "unchanged"
 FOLDERS = sorted(path.name for path in (ROOT / "results" / "reference").iterdir())
 COMMANDS = {
-    "compare.md": ("compare",),
+    "brief.txt": ("compare",),
+    "compare.md": ("compare", "--all", "--format", "markdown"),
     "compare.json": ("compare", "--format", "json"),
-    "recommend.md": ("compare", "--budget", "memory<6GiB"),
+    "recommend.txt": ("compare", "--budget", "memory<6GiB"),
     "explain.md": ("explain",),
     "explain.json": ("explain", "--format", "json"),
     "verify.txt": ("verify",),
 }
 TWO_FOLDERS = {
-    "h100-runtimes-h200-runtimes-compare.md": ("compare", "--force"),
+    "h100-runtimes-h200-runtimes-compare.md": ("compare", "--force", "--all", "--format", "markdown"),
     "h100-runtimes-h200-runtimes-explain.md": ("explain", "--force"),
     "h100-runtimes-h200-runtimes-gate.md": ("compare", "--force", "--fail-if", "slower:5%"),
     "h100-runtimes-h200-runtimes-gate.json": ("compare", "--force", "--fail-if", "slower:5%", "--format", "json"),

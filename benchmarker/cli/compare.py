@@ -1,9 +1,10 @@
-"""`benchmarker compare`: the tables from saved records, and the gate between two sweeps."""
+"""`benchmarker compare`: the answer and its table from saved records, and the gate between two sweeps."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +13,39 @@ import typer
 from benchmarker.core.console import Terminal, one_line_errors
 from benchmarker.core.errors import SpecError, did_you_mean
 
-FORMATS = ("markdown", "json")
+FORMATS = ("text", "markdown", "csv", "json")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a comparison is shown."""
+
+    form: str
+    is_whole: bool
+    """Every table, caption and caveat."""
+    columns: str | None
+    """Names of columns, between commas."""
+    sort: str | None
+    """Name of a column."""
 
 
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
     baseline: Annotated[
-        str | None, typer.Option(help="Variant that speed-ups are against.  \\[default: the sweep's, or fp16]")
+        str | None,
+        typer.Option(help="Variant that all speed-ups are against.  \\[default: the plain form in the same engine]"),
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="markdown, or json with one object a row.")] = "markdown",
+    whole: Annotated[bool, typer.Option("--all", help="Every table, every cell, how to read it, each caveat.")] = False,
+    columns: Annotated[str | None, typer.Option(help="Columns of the table, between commas, as 'TTFT,load'.")] = None,
+    sort: Annotated[str | None, typer.Option(help="Column to sort by, the best row first.")] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="text, markdown (to paste), csv or json (one line or object a row, in base units).",
+            autocompletion=lambda: list(FORMATS),
+        ),
+    ] = "text",
     force: Annotated[bool, typer.Option("--force", help="Compare what differs in device, model or versions.")] = False,
     budget: Annotated[
         str | None, typer.Option(help="Recommend one variant that keeps to this, as 'memory<6GiB, kld<0.05'.")
@@ -30,11 +55,13 @@ def compare(
         typer.Option(help="Of two sweeps, before and after: exit 1 where it is really slower, as slower:5%."),
     ] = None,
 ) -> None:
-    """Print the tables again, from saved records.
+    """Say which variant to take, and print one table, from saved records.
 
     Example: benchmarker compare results/nvidia-h100-80gb-hbm3
 
     Example: benchmarker compare results/nvidia-h100-80gb-hbm3 --budget "memory<6GiB, kld<0.05"
+
+    Example: benchmarker compare results/nvidia-h100-80gb-hbm3 --all --format markdown
 
     Example: benchmarker compare results/before results/after --fail-if slower:5%
     """
@@ -44,30 +71,42 @@ def compare(
         if budget is not None and fail_if is not None:
             raise SpecError("--budget and --fail-if answer two questions; ask them one by one")
         if fail_if is None:
-            _show(paths, baseline=baseline, as_json=form == "json", force=force, budget=budget)
+            look = Look(form, whole, columns, sort)
+            _show(paths, look, baseline=baseline, force=force, budget=budget)
             return
         is_failed = _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
     if is_failed:
         raise typer.Exit(1)
 
 
-def _show(paths: Sequence[Path], *, baseline: str | None, as_json: bool, force: bool, budget: str | None) -> None:
+def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: bool, budget: str | None) -> None:
     from benchmarker.comparison.compare import to_rows
     from benchmarker.comparison.recommend import recommend
+    from benchmarker.core.tables import to_markdown
+    from benchmarker.report.brief import brief
+    from benchmarker.report.choice import chosen_sheet, to_csv
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.markdown import to_markdown
+    from benchmarker.report.markdown import whole
     from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
 
     comparison = compare_records(paths, baseline=baseline, force=force)
-    found = recommend(comparison, budget) if budget is not None else None
-    if as_json:
-        answer = recommendation_to_dict(found) if found else to_rows(comparison)
+    recommendation = recommend(comparison, budget) if budget is not None else None
+    if look.form == "json":
+        answer = recommendation_to_dict(recommendation) if recommendation else to_rows(comparison)
         typer.echo(json.dumps(answer, indent=1, allow_nan=False))
         return
-    terminal = Terminal()
-    terminal.table(to_markdown(comparison))
-    if found:
-        terminal.table(recommendation_to_markdown(found))
+    sheet = chosen_sheet(comparison, look.columns, look.sort) if look.columns or look.sort else None
+    if look.form == "csv":
+        typer.echo(to_csv(comparison, sheet), nl=False)
+        return
+    if look.is_whole:
+        blocks = [*whole(comparison), *([recommendation_to_markdown(recommendation)] if recommendation else [])]
+    else:
+        blocks = brief(comparison, recommendation, sheet=sheet)
+    if look.form == "markdown":
+        typer.echo(to_markdown(blocks), nl=False)
+    else:
+        Terminal().show(blocks)
 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:

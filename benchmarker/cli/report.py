@@ -30,7 +30,9 @@ def report(
     Example: benchmarker report results/nvidia-h100-80gb-hbm3 -o report.html --plots plots
     """
     with one_line_errors():
+        from benchmarker.comparison.ranking import ranking_of
         from benchmarker.core.words import plural
+        from benchmarker.report.answer import answer
         from benchmarker.report.compare import compare
         from benchmarker.report.html.write import write_plots, write_report
 
@@ -38,6 +40,7 @@ def report(
         page = output or _beside(paths)
         write_report(comparison, page)
         terminal = Terminal()
+        terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
         terminal.line(f"report: {page}")
         if plots is not None:
             written = write_plots(comparison, plots)

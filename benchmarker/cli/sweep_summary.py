@@ -8,8 +8,8 @@ import subprocess
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import plain_line
+from benchmarker.report.brief import brief
 from benchmarker.report.compare import Comparison, compare
-from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.state import Failure, Ledger, Site
 
@@ -39,7 +39,7 @@ def _compare(site: Site, terminal: Terminal) -> Comparison | None:
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         return None
-    terminal.table(to_markdown(comparison))
+    terminal.show(brief(comparison))
     return comparison
 
 

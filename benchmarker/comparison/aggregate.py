@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarker.comparison.comparing import cell_of, comparing_of
@@ -62,6 +62,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     return {
         "latency": estimate_over(good, lambda _, sample: sample.latency_s),
         "latency_by_round": latency_by_round,
+        "pace_by_round": _pace(good, metrics),
         "metrics": {name: measured for name, measured in metrics.items() if measured},
         "facts": {name: fact for name, fact in facts.items() if fact is not None},
         "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),
@@ -75,14 +76,27 @@ def _measured(good: Cells) -> dict[str, Any]:
 
 def _metric(metric: Metric, good: Cells) -> Estimate | None:
     """A declared metric; None where no repeat has it, and for a fact of the process."""
+    values = list(_values_by_round(metric, good).values())
+    cell = good[0][1]
+    repeats = [value for _, other in good for sample in other.samples if (value := metric.of_repeat(cell, sample))]
+    return estimate(values, repeats) if values else None
+
+
+def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
+    """A declared metric, process by process."""
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
-        return estimate_over(good, metric.of_repeat)
+        return by_round(good, metric.of_repeat)
     # From the median time, never a mean of rates: half the work fast and half slow takes longer than that says.
-    latencies_s = by_round(good, lambda _, sample: sample.latency_s).values()
-    rates = [value for latency_s in latencies_s if (value := rate(cell, latency_s)) is not None]
-    repeats = [value for _, one in good for sample in one.samples if (value := metric.of_repeat(cell, sample))]
-    return estimate(rates, repeats) if rates else None
+    times = by_round(good, metric.time).items()
+    return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
+
+
+def _pace(good: Cells, metrics: Mapping[str, Estimate | None]) -> dict[Moment, float]:
+    """The metric that ranks, process by process: less is faster."""
+    metric = workload_of(good[0][0].workload).ranking([name for name, measured in metrics.items() if measured])
+    values = _values_by_round(metric, good).items()
+    return {moment: 1 / value if metric.better == "higher" else value for moment, value in values}
 
 
 def _fact(metric: Metric, good: Cells) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from benchmarker.comparison.comparing import Limitable, comparing_of
@@ -13,21 +13,22 @@ from benchmarker.core.units import gib, seconds
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.schema.workload import Metric
 
-_BYTES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
+SIZES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PLAIN = {"": 1.0, "%": 0.01}
 _LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
 
+_CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 _TIMING = "`benchmarker run` measures it"
-_UNITS: dict[str, dict[str, float]] = {"s": _SECONDS, "B": _BYTES, "": _PLAIN}
+_UNITS: dict[str, dict[str, float]] = {"s": _SECONDS, "B": SIZES, "": _PLAIN}
 _FORMS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 
 
 def limitable(workload: str) -> dict[str, Limitable]:
     """What a budget can limit, by its word: memory, every declared metric, and what else the workload says."""
     return {
-        "memory": Limitable(lambda row: row.peak_memory_bytes, _BYTES, gib, _TIMING),
+        "memory": Limitable(lambda row: row.peak_memory_bytes, SIZES, gib, _TIMING),
         **{metric.name: _metric(metric) for metric in workload_of(workload).metrics},
         **comparing_of(workload).limitable,
     }
@@ -72,29 +73,59 @@ class Limit:
         return self.what.form(value)
 
 
-def parse_budget(text: str, workload: str = DEFAULT_WORKLOAD) -> tuple[Limit, ...]:
-    """All conditions of a budget, separated by commas.
+@dataclass(frozen=True)
+class Condition:
+    """What a variant has to be, or must not be."""
+
+    name: str
+    """Field of its form: `engine`."""
+    word: str
+    is_equal: bool
+
+    def allows(self, form: Mapping[str, str]) -> bool:
+        """Whether a form keeps to it."""
+        return (form.get(self.name) == self.word) == self.is_equal
+
+
+def parse_budget(
+    text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Collection[str] = ()
+) -> tuple[tuple[Condition, ...], tuple[Limit, ...]]:
+    """All conditions of a budget, separated by commas: `memory<6GiB, engine!=vllm`.
+
+    Args:
+        forms: Fields of a variant's form.
 
     Raises:
         SpecError: One cannot be read, or limits what is not known.
     """
     words = limitable(workload)
-    limits = tuple(_limit(part, words) for part in text.split(",") if part.strip())
-    if not limits:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
         raise SpecError(f"--budget '{text}': write conditions, as in --budget 'memory<6GiB, kld<0.05'")
-    return limits
+    chosen = {part: match for part in parts if (match := _CONDITION.fullmatch(part))}
+    conditions = tuple(_condition(part, match, forms) for part, match in chosen.items())
+    return conditions, tuple(_limit(part, words) for part in parts if part not in chosen)
+
+
+def _condition(part: str, match: re.Match[str], forms: Collection[str]) -> Condition:
+    name = match[1].lower()
+    if name not in forms:
+        raise SpecError(f"--budget '{part}': variants differ in {', '.join(forms)}, not '{match[1]}'")
+    return Condition(name, match[3], match[2] != "!=")
 
 
 def _limit(part: str, words: dict[str, Limitable]) -> Limit:
-    found = _LIMIT.fullmatch(part)
-    if not found:
+    match = _LIMIT.fullmatch(part)
+    if not match:
         raise SpecError(f"--budget '{part.strip()}': write it as memory<6GiB: what, < or >, a number and its unit")
-    name, sign, number, unit = found[1].lower(), found[2], float(found[3]), found[4].lower()
+    name, sign, number, unit = match[1].lower(), match[2], float(match[3]), match[4].lower()
     if name not in words:
         raise SpecError(f"--budget '{part.strip()}': '{name}' cannot be limited{did_you_mean(name, words)}")
     units = words[name].units
     if unit not in units:
-        known = ", ".join(one for one in units if one) or "no unit"
-        raise SpecError(f"--budget '{part.strip()}': {name} is in {known}, not '{found[4]}'")
+        spellings = ", ".join(filter(None, units)) or "no unit"
+        raise SpecError(f"--budget '{part.strip()}': {name} is in {spellings}, not '{match[4]}'")
+    if units == SIZES and not unit:
+        raise SpecError(f"--budget '{part.strip()}': a size needs its unit; write {name}{sign}{match[3]}GiB")
     # 95 * 0.01 is not 0.95.
     return Limit(part.strip(), name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, words[name])

@@ -33,8 +33,14 @@ def results_of(collected: Collected, *, baseline: str | None = None, force: bool
         ResultsError: No such baseline, or records that do not compare.
     """
     is_there = any(record.variant.name == collected.baseline for record in collected.records)
-    chosen = baseline if baseline or not is_there else collected.baseline
-    return results_of_records(collected.records, baseline=chosen, force=force, problems=collected.problems)
+    results = results_of_records(
+        collected.records,
+        baseline=baseline if baseline or not is_there else collected.baseline,
+        force=force,
+        problems=collected.problems,
+    )
+    # A sweep's file names its baseline also where nobody chose one.
+    return replace(results, asked_baseline=baseline) if results.is_default_baseline else results
 
 
 def results_of_records(
@@ -48,7 +54,7 @@ def results_of_records(
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
     check_keys({name: members for name, (_, members) in variants.items()})
-    chosen = _baseline(variants, baseline)
+    chosen, by_default = (_baseline(variants, wanted) for wanted in (baseline, None))
     cells = sorted({key for record in records for key in keys_of(record)})
     keys: list[CellKey | None] = [*cells] or [None]
     rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
@@ -60,6 +66,9 @@ def results_of_records(
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
         members={name: tuple(members) for name, (_, members) in variants.items()},
+        asked_baseline=baseline,
+        is_default_baseline=chosen == by_default,
+        circumstances={name: identity.circumstances for name, (identity, _) in variants.items()},
     )
 
 

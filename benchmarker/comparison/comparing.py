@@ -124,6 +124,10 @@ class Comparing:
     """Where a variant stands among its family when single runs are compared, whose order nobody chose."""
     plainness: Callable[[Any], tuple[bool, ...]] = lambda record: ()
     """Which variant is the baseline if nobody says: that with the greatest. Of equals the first."""
+    is_plain: Callable[[Any], bool] = lambda row: row.is_baseline
+    """Whether a row is of the form that the others are held against, such as the unquantized one."""
+    surroundings: Callable[[Any], object] = lambda row: None
+    """What a row has in common with the plain form that it is held against, such as the engine."""
     circumstances: Mapping[str, Circumstance] = field(default_factory=dict)
     """What must be equal in all records beside device, driver and versions, by its name in a message."""
     must_be_equal: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
     Args:
         rows: Of one cell.
     """
-    able = [row for row in rows if row.rate and row.peak_memory_bytes is not None]
+    able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     losses = [0.0 if row.is_baseline else comparing_of(row.workload).loss(row) for row in able]
     times = _levels([1 / row.speed for row in able])
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])

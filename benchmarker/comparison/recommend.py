@@ -7,19 +7,18 @@ told apart by their memory. Where a difference is inconclusive or was not tested
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from benchmarker.comparison.budget import Limit, parse_budget
+from benchmarker.comparison.ranking import UNDECIDED, Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, headline
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.stats import Estimate, Ratio, Verdict, against_each
+from benchmarker.core.stats import Estimate, Ratio, Verdict
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close` is an interval with the limit inside, `untested` a time of too few rounds for an interval, and `unknown` a
 metric that was not measured for this variant."""
-UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Candidate:
         """The largest share by which a limit is broken; None where a value is not known."""
         if any(check.value is None for check in self.checks):
             return None
-        return max(check.limit.excess(check.value) for check in self.checks if check.value is not None)
+        return max((check.limit.excess(check.value) for check in self.checks if check.value is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,8 @@ class Recommendation:
     """Rivals whose difference from the fastest is not borne out; with any, nothing is chosen."""
     fastest: Candidate | None = None
     """Of those that fit."""
+    ranking: Ranking | None = None
+    """Of all rows, led by one that fits. None where none does."""
 
     @property
     def nearest(self) -> Candidate | None:
@@ -96,61 +97,43 @@ def recommend(results: Results, budget: str) -> Recommendation:
         SpecError: The budget cannot be read.
         ResultsError: The records differ in device or model, or none was measured.
     """
-    limits = parse_budget(budget, results.workload)
+    words = {name for row in results.rows for name in row.form}
+    conditions, limits = parse_budget(budget, results.workload, forms=words)
     if results.differences:
         raise ResultsError(
             f"--budget: nothing is recommended from records that were compared by force; {results.differences[0]}"
         )
     cell = headline(results.rows)
-    rows = [row for row in results.rows if row.cell == cell and row.status == "ok" and row.rate]
+    rows = [row for row in results.rows if row.cell == cell and row.status == "ok" and row.pace]
+    rows = [row for row in rows if all(condition.allows(row.form) for condition in conditions)]
     if cell is None or not rows:
-        raise ResultsError("--budget: no variant was measured, so that there is none to recommend")
+        raise ResultsError("--budget: no variant was measured that it allows, so that there is none to recommend")
     candidates = tuple(Candidate(row, tuple(_check(limit, row) for limit in limits)) for row in rows)
     unmeasured = tuple(
         limit for index, limit in enumerate(limits) if all(one.checks[index].fit == "unknown" for one in candidates)
     )
     if unmeasured:
         return Recommendation(budget, cell, None, candidates, unmeasured=unmeasured)
-    return _choice(budget, cell, candidates)
+    return _choice(results, budget, cell, candidates)
 
 
-def _choice(budget: str, cell: CellKey, candidates: tuple[Candidate, ...]) -> Recommendation:
-    fitting = sorted((one for one in candidates if one.fits), key=_rate, reverse=True)
-    if not fitting:
+def _choice(results: Results, budget: str, cell: CellKey, candidates: tuple[Candidate, ...]) -> Recommendation:
+    by_name = {candidate.row.variant: candidate for candidate in candidates}
+    ranking = ranking_of(results, among=lambda row: row.variant in by_name and by_name[row.variant].fits)
+    if ranking.leader is None or ranking.fastest is None:
         return Recommendation(budget, cell, None, candidates)
-    fastest, others = fitting[0], fitting[1:]
-    rivals = _rivals(fastest, others)
-    undecided = tuple(one for one in rivals if one.verdict in UNDECIDED)
-    chosen = None if undecided else _smallest(fastest, [one.candidate for one in rivals if one.verdict == "same"])
-    return Recommendation(budget, cell, chosen, candidates, rivals, undecided=undecided, fastest=fastest)
-
-
-def _rivals(fastest: Candidate, others: Sequence[Candidate]) -> tuple[Rival, ...]:
-    """Each other one against the fastest, corrected for all of them.
-
-    The table above corrects for all its rows, and may be less sure of the same difference: then so is the answer.
-    """
-    found = against_each(fastest.row.latency_by_round, [one.row.latency_by_round for one in others])
-    return tuple(
-        Rival(one, ratio, _doubt(fastest.row, one.row) or verdict)
-        for one, (ratio, verdict) in zip(others, found, strict=True)
+    rivals = tuple(Rival(by_name[rival.row.variant], rival.ratio, rival.verdict) for rival in ranking.rivals)
+    undecided = tuple(rival for rival in rivals if rival.verdict in UNDECIDED)
+    return Recommendation(
+        budget,
+        cell,
+        None if undecided else by_name[ranking.leader.row.variant],
+        candidates,
+        rivals,
+        undecided=undecided,
+        fastest=by_name[ranking.fastest.row.variant],
+        ranking=ranking,
     )
-
-
-def _doubt(one: Row, other: Row) -> Verdict | None:
-    """That the table is not sure of the difference between these two; None where it is, or does not say."""
-    said = one.verdict if other.is_baseline else other.verdict if one.is_baseline else None
-    return next((word for word in UNDECIDED if word == said), None)
-
-
-def _smallest(fastest: Candidate, same: Sequence[Candidate]) -> Candidate:
-    """Of those that are as fast as each other the one that needs least memory."""
-    known = [one for one in (fastest, *same) if one.row.peak_memory_bytes is not None]
-    return min(known, key=lambda one: one.row.peak_memory_bytes or 0, default=fastest)
-
-
-def _rate(candidate: Candidate) -> float:
-    return candidate.row.speed
 
 
 def _check(limit: Limit, row: Row) -> Check:

@@ -60,11 +60,11 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
         "runs": sum(len(cell.samples) for _, cell in cells),
     }
     for metric in metrics:
-        numbers |= _metric(metric, cells, latencies_s)
+        numbers |= _metric(metric, cells)
     return numbers
 
 
-def _metric(metric: Metric, cells: Cells, latencies_s: Mapping[Round, float]) -> Numbers:
+def _metric(metric: Metric, cells: Cells) -> Numbers:
     """A declared metric by its own formula."""
     if metric.of_cell:
         facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
@@ -73,8 +73,8 @@ def _metric(metric: Metric, cells: Cells, latencies_s: Mapping[Round, float]) ->
     if metric.of_latency is None:
         return _with_spread(metric.name, cells, metric.of_repeat)
     cell = cells[0][1]
-    rates = {number: metric.of_latency(cell, latency_s) for number, latency_s in latencies_s.items()}
-    repeats = [metric.of_latency(cell, sample.latency_s) for _, other in cells for sample in other.samples]
+    rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
+    repeats = [metric.of_repeat(cell, sample) for _, other in cells for sample in other.samples]
     return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
 
 

@@ -105,6 +105,8 @@ class Row:
     latency: Estimate | None = None
     """Seconds."""
     latency_by_round: dict[Moment, float] = field(default_factory=dict)
+    pace_by_round: dict[Moment, float] = field(default_factory=dict)
+    """One number a process, of the metric that ranks: a time, or what a rate is the inverse of. Less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
     """By name: those that are declared of a repeat, as far as they are known."""
     facts: dict[str, float] = field(default_factory=dict)
@@ -128,8 +130,15 @@ class Row:
     """As the first of the processes measured them; the floor is from each one's own."""
     floor_s: float | None = None
     """The least time that a call can take on this device."""
+    mark: str = ""
+    """What sets its numbers apart from others, such as kernels that no other program has: its name has an asterisk."""
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The variant's name, with an asterisk where something sets it apart."""
+        return f"{self.variant}*" if self.mark else self.variant
 
     @property
     def is_baseline(self) -> bool:
@@ -151,11 +160,21 @@ class Row:
         return self.metrics.get(self.described.headline)
 
     @property
+    def ranking(self) -> Metric:
+        """The metric by which rows of this cell are ranked."""
+        return self.described.ranking(self.metrics)
+
+    @property
+    def pace(self) -> Estimate | None:
+        """That metric of this row."""
+        return self.metrics.get(self.ranking.name)
+
+    @property
     def speed(self) -> float:
         """What rows are ranked by: more is faster. 0 where it was not measured."""
-        if self.rate is None:
+        if self.pace is None:
             return 0.0
-        return self.rate.value if self.headline.better == "higher" else 1 / self.rate.value
+        return self.pace.value if self.ranking.better == "higher" else 1 / self.pace.value
 
 
 def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
@@ -182,6 +201,12 @@ class Results:
     """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
+    asked_baseline: str | None = None
+    """The baseline where somebody chose it."""
+    is_default_baseline: bool = True
+    """Whether the baseline is the one that there is by default."""
+    circumstances: Mapping[str, object] = field(default_factory=dict)
+    """What each variant was measured in: rounds pair only where they are equal."""
 
     @property
     def workload(self) -> str:

@@ -21,7 +21,7 @@ from benchmarker.core.terminal_text import clean
 
 GAP = 2
 """Blanks between two columns."""
-_BOLD = re.compile(r"\*\*(.+?)\*\*")
+_BOLD = re.compile(r"\*\*((?:\\.|[^*\\])+)\*\*")
 _ESCAPE = re.compile(r"\\([\\`*\[\]<>|~&$_])")
 _UNBROKEN = re.compile(r"\[[^\]]*\](?!\S)|\S+")
 """A word, or an interval: its two ends stay together."""
@@ -63,7 +63,8 @@ def show_blocks(console: Console, blocks: Sequence[Block], width: int) -> None:
 
 def _show_text(console: Console, markdown: str, width: int) -> None:
     for line in markdown.split("\n"):
-        for part in prose(line, width):
+        # A command is copied: it stays on its line, however long.
+        for part in [line] if line.endswith("`") else prose(line, width):
             console.print(plain(part), soft_wrap=True, highlight=False)
 
 

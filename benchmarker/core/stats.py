@@ -184,6 +184,29 @@ def against_each(first: Mapping[Round, float], others: Sequence[Mapping[Round, f
     return list(zip(ratios, verdicts(ratios), strict=True))
 
 
+MOST_ROUNDS = 40
+"""More are not planned for."""
+
+
+def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
+    """How many more rounds would decide, if they spread as those that there are.
+
+    Decided is a ratio whose interval, at 5 % / tests, leaves 1 out or lies inside the band. None where so many rounds
+    would not do it either.
+    """
+    if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
+        return max(1, MIN_ROUNDS - ratio.rounds)
+    distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
+    spread = ratio.standard_error * math.sqrt(ratio.rounds)
+    for count in range(ratio.rounds + 1, MOST_ROUNDS + 1):
+        half = spread / math.sqrt(count)
+        if distance > edge and _critical(count - 1, tests) * half < distance:
+            return count - ratio.rounds
+        if distance + _critical(count - 1) * half < edge:
+            return count - ratio.rounds
+    return None
+
+
 def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
     """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % / tests rejects with 80 % power."""
     return math.exp(_noncentrality(freedom, tests) * standard_error)

@@ -1,115 +1,112 @@
-"""The answer in a few sentences: which variant was fastest, which needs least memory, which nothing else beats.
+"""The answer in at most three lines: which variant, how much faster and how sure; what it costs; how to run it.
 
-A name is put first alone only where the statistics tell it from the next; otherwise the sentence says that they do not.
+A name is put first alone only where the statistics tell it from the next. Otherwise the line says what would decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from benchmarker.comparison.pareto import front
-from benchmarker.comparison.rows import Row
-from benchmarker.comparison.words import cell_words, listed
+from benchmarker.comparison.duration import round_s
+from benchmarker.comparison.ranking import Against, Ranked, Ranking
+from benchmarker.comparison.rows import Results, Row
+from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import decimal, percent, times
-from benchmarker.core.stats import SAME_WITHIN, against_each
+from benchmarker.core.stats import SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib
+from benchmarker.core.words import duration_words, plural
 from benchmarker.report.presentation import presentation_of
 
 
-def answer(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Markdown sentences; none where nothing was measured.
-
-    Args:
-        rows: Of the headline's cell.
-    """
-    able = sorted((row for row in rows if row.rate), key=_speed, reverse=True)
-    if not able:
+def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
+    """Markdown sentences, three at most; none where nothing was measured."""
+    if ranking.leader is None:
         return ()
-    if len(able) == 1:
-        made = presentation_of(able[0].workload).made
-        return (f"{_name(able[0])} {made} {_rate(able[0])} at {cell_words(able[0].cell)}.",)
-    return tuple(filter(None, (_fastest(able), _smallest(able), _choice(able))))
+    return (_which(ranking), *rest_of_answer(results, ranking))
 
 
-def _fastest(able: Sequence[Row]) -> str:
-    first, second = able[:2]
-    where = f"At {cell_words(first.cell)}"
-    lead, word = _lead(able)
-    against = f", {times(first.ratio)} {_baseline(able)}" if first.ratio and not first.is_baseline else ""
-    if word == "faster":
-        return (
-            f"{where}, **{_name(first)} was fastest**: {_rate(first)}{against}. The next is {_name(second)}, "
-            f"{_rate(second)}."
-        )
-    if word == "not tested":
-        ahead = "" if second.is_baseline else f", {percent(lead - 1, places=0)} ahead of {_name(second)}"
-        return (
-            f"{where}, **{_name(first)} was fastest in this look**: {_rate(first)}{against}{ahead}; too few rounds to "
-            "tell that from chance."
-        )
-    return (
-        f"{where}, **{_name(first)} and {_name(second)} were fastest**: {_rate(first)} and {_rate(second)}, and these "
-        "rounds do not tell them apart."
-    )
+def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
+    """What would decide it, what the leader costs, and the command that runs it."""
+    if ranking.leader is None:
+        return ()
+    row = ranking.leader.row
+    records = results.members.get(row.variant, ())
+    command = presentation_of(results.workload).command(records) if records else ""
+    middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
+    return tuple(filter(None, (middle, f"Run it: `{command}`" if command else "")))
 
 
-def _lead(able: Sequence[Row]) -> tuple[float, str]:
-    """How far the first is ahead of the second, and whether that is real.
+def _which(ranking: Ranking) -> str:
+    leader = ranking.leader
+    assert leader is not None
+    rate = f"{_rate(leader.row)}{_gain(leader, ranking)}"
+    if not ranking.rivals:
+        return f"{_name(leader.row)}: {rate}."
+    if ranking.undecided:
+        return f"{_name(leader.row)} leads: {rate}."
+    if ranking.same:
+        others = listed(row.label for row in _as_fast(ranking))
+        within = percent(SAME_WITHIN, places=0)
+        return f"{_name(leader.row)} is best: {rate}; as fast as {others} within {within}, in least memory."
+    second = ranking.rivals[0].row
+    following = "" if ranking.plain is second else f"; next is {escaped(second.label)}, {_rate(second)}"
+    return f"{_name(leader.row)} is fastest: {rate}{following}."
 
-    Where the second is the baseline, the comparison's own verdict stands.
-    """
-    first, second, *_ = able
-    ahead, word = against_each(first.latency_by_round, [row.latency_by_round for row in able[1:]])[0]
-    return ahead.value, first.verdict if second.is_baseline and first.verdict else word
+
+def _as_fast(ranking: Ranking) -> list[Row]:
+    """The leader's equals."""
+    assert ranking.leader is not None
+    assert ranking.fastest is not None
+    rows = [ranking.fastest.row, *(against.row for against in ranking.same)]
+    return [row for row in rows if row is not ranking.leader.row]
 
 
-def _smallest(able: Sequence[Row]) -> str:
-    known = [row for row in able if row.peak_memory_bytes is not None]
-    if len(known) < 2:
+def _gain(leader: Ranked, ranking: Ranking) -> str:
+    """`, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
+    plain = presentation_of(leader.row.workload).plain
+    if leader.overall is None:
+        return f", the {plain} itself" if ranking.plain is leader.row and len(ranking.able) > 1 else ""
+    other = f"{escaped(leader.overall.row.label)} (fastest {plain})"
+    if leader.overall.odd_round:
+        return f"; against {other} round {leader.overall.odd_round} stands apart"
+    return f", {times(leader.overall.ratio)} {other}"
+
+
+def _behind(rival: Against) -> str:
+    """`int8 is 0.5 % behind`."""
+    if rival.odd_round:
+        return f"{escaped(rival.row.label)} may be as fast, round {rival.odd_round} stands apart"
+    return f"{escaped(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
+
+
+def _decides(results: Results, ranking: Ranking) -> str:
+    """`Not decided: int8 is 0.5 % behind; 2 more rounds would tell, about 4 min.`, or nothing."""
+    if not ranking.undecided:
         return ""
-    least = min(known, key=_peak)
-    as_small = [row for row in known if _peak(row) <= _peak(least) * (1 + SAME_WITHIN)]
-    base = next((row for row in known if row.is_baseline), None)
-    instead = f" instead of {gib(base.peak_memory_bytes)}" if base and base is not least else ""
-    peak = gib(least.peak_memory_bytes)
-    said = f"**{_name(least)} needs least memory**: {peak} at its peak{instead}, at {_rate(least)}"
-    fastest = max(as_small, key=_speed)
-    if fastest.is_baseline or _speed(fastest) <= _speed(least) * (1 + SAME_WITHIN):
-        return f"{said}."
-    return f"{said}; {_name(fastest)} hardly more, {gib(fastest.peak_memory_bytes)}, at {_rate(fastest)}."
+    more = [rounds_to_tell(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
+    rounds = max((count for count in more if count), default=0)
+    opening = f"Not decided: {_behind(ranking.undecided[0])}"
+    if not rounds:
+        return f"{opening}, and more rounds would hardly tell."
+    round_time_s = round_s(results.records)
+    how_long = f", {duration_words(rounds * round_time_s)}" if round_time_s else ""
+    return f"{opening}; {plural(rounds, 'more round', 'more rounds')} would tell{how_long}."
 
 
-def _speed(row: Row) -> float:
-    return row.speed
-
-
-def _peak(row: Row) -> int:
-    return row.peak_memory_bytes or 0
-
-
-def _choice(able: Sequence[Row]) -> str:
-    best = front(able)
-    if not 0 < len(best) < len(able):
-        return ""
-    beaten = [row for row in able if row not in best]
-    names = listed(row.variant for row in best)
-    verb = "is" if len(best) == 1 else "are"
-    others = "the other is" if len(beaten) == 1 else "each of the others is"
-    return (
-        f"Worth a look {verb} {names}: {others} matched or beaten by one of these in all that was measured, to within "
-        f"{percent(SAME_WITHIN, places=0)}."
-    )
-
-
-def _baseline(rows: Sequence[Row]) -> str:
-    return next((_name(row) for row in rows if row.is_baseline), "the baseline")
+def _costs(row: Row, ranking: Ranking) -> str:
+    """Memory and quality, beside the fastest plain form's."""
+    plain = ranking.plain if ranking.plain is not row else None
+    size = gib(row.peak_memory_bytes)
+    instead = f" instead of {gib(plain.peak_memory_bytes)}" if plain and plain.peak_memory_bytes else ""
+    parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
+    quality = presentation_of(row.workload).quality_words(row)
+    parts += [quality] if quality else []
+    return f"Costs {'; '.join(parts)}." if parts else ""
 
 
 def _name(row: Row) -> str:
-    return escaped(row.variant)
+    return f"**{escaped(row.label)}**"
 
 
 def _rate(row: Row) -> str:
-    assert row.rate
-    return f"{decimal(row.rate.value * row.headline.scale)} {row.headline.shown_unit}"
+    assert row.pace
+    return f"{decimal(row.pace.value * row.ranking.scale)} {row.ranking.shown_unit}"

@@ -102,10 +102,11 @@ def memory(rows: Sequence[Row]) -> Columns:
 def plain_costs(rows: Sequence[Row]) -> Columns:
     """Memory, and every declared fact of a process that is known."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
-    return [*memory(rows), *(column for metric in facts for column in _fact_columns(rows, metric))]
+    return [*memory(rows), *(column for metric in facts for column in fact_columns(rows, metric))]
 
 
-def _fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
+def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
+    """A declared fact of a process, if any row has it."""
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )

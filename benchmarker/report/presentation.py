@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import Results, Row, headline_rows
-from benchmarker.core.numbers import percent, with_spread
+from benchmarker.core.numbers import decimal, percent, with_spread
 from benchmarker.core.tables import Column, Sheet, escaped, plain_line
 from benchmarker.core.units import MISSING, seconds
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import plain_caveats
-from benchmarker.report.columns import axis_columns, metric_columns, names, plain_costs
+from benchmarker.report.columns import axis_columns, fact_columns, metric_columns, names, number_columns, plain_costs
 from benchmarker.report.header import plain_header
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import RunRecord
@@ -80,6 +80,33 @@ def profiled_words(profile: Profile) -> str:  # noqa: ARG001
     return "one call"
 
 
+def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """The latency, where it is not what ranks."""
+    if any(row.ranking.of_sample for row in rows):
+        return []
+    return number_columns(
+        rows,
+        "ms",
+        lambda row: row.latency.value * 1e3 if row.latency else None,
+        lambda latency_ms: decimal(latency_ms),
+    )
+
+
+def quality_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """The declared facts that say how exact a variant is."""
+    facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
+    return [column for metric in facts for column in fact_columns(rows, metric)]
+
+
+def quality_words(row: Row) -> str:
+    """`error 2.1 ppm`."""
+    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
+    return ", ".join(
+        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
+        for metric in facts
+    )
+
+
 def nothing(*_: Any) -> tuple[Any, ...]:
     """Nothing further."""
     return ()
@@ -95,6 +122,18 @@ class Presentation:
     timing: Shown = metric_columns
     costs: Shown = plain_costs
     """What a variant costs, for the first table."""
+    brief: Shown = brief_columns
+    """Beside the metric that ranks, in the first table."""
+    quality: Shown = quality_columns
+    """What a variant costs in exactness, in the first table."""
+    quality_words: Callable[[Any], str] = quality_words
+    """The same of one row, for a sentence. Empty where the workload has none."""
+    plain: str = "baseline"
+    """What the others are held against: `unquantized form`."""
+    surroundings: str = "table"
+    """What a row has in common with the one that it is held against: `engine`."""
+    command: Callable[[Any], str] = lambda records: ""
+    """Of one variant's records: the command that runs it for use. Empty where nothing does."""
     every_cell: Shown = nothing
     """Further columns of the table of every cell."""
     details: Callable[[Any], Sequence[Sheet]] = nothing

@@ -6,76 +6,106 @@ from typing import Any
 
 from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
-from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import percent, times
+from benchmarker.comparison.rows import Results
+from benchmarker.comparison.words import cell_words, listed
+from benchmarker.core.numbers import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
-from benchmarker.core.tables import escaped, plain_line
+from benchmarker.core.tables import bullets, escaped, plain_line
+from benchmarker.report.answer import rest_of_answer
 
 
-def recommendation_to_markdown(found: Recommendation) -> str:
-    """The answer first, then every variant against the budget."""
-    lines = [f"- {_against_budget(one)}" for one in found.candidates]
-    budget = plain_line(found.budget).replace("`", "'")
-    return "\n".join([f"**For the budget `{budget}`, at {cell_words(found.cell)}**: {_answer(found)}", "", *lines])
+def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
+    """The answer in at most three lines: which variant of those that fit, what it costs, how to run it."""
+    budget = plain_line(recommendation.budget).replace("`", "'")
+    first = f"For the budget `{budget}`, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
+    return (first, *(rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()))
 
 
-def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:
+def budget_lines(recommendation: Recommendation) -> list[str]:
+    """Every variant against the budget, the fastest first."""
+    candidates = sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed)
+    return [_against_budget(candidate) for candidate in candidates]
+
+
+def recommendation_to_markdown(recommendation: Recommendation) -> str:
+    """The answer, then every variant against the budget."""
+    first = f"**For the budget `{recommendation.budget}`, at {cell_words(recommendation.cell)}**"
+    return f"{first}: {_answer(recommendation)}\n\n{bullets(budget_lines(recommendation))}"
+
+
+def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
     """Plain values; `variant` is null where nothing is recommended, and `why` says why."""
-    chosen = found.chosen.row if found.chosen else None
+    chosen = recommendation.chosen.row if recommendation.chosen else None
+    labels = comparing_of(recommendation.cell.workload).labels
+    nearest = recommendation.nearest if chosen is None else None
     return {
-        "budget": found.budget,
+        "budget": recommendation.budget,
         "variant": chosen.variant if chosen else None,
-        **{name: of(chosen) if chosen else None for name, of in comparing_of(found.cell.workload).labels.items()},
-        "why": _answer(found),
-        "nearest": found.nearest.row.variant if chosen is None and found.nearest else None,
-        "fits": [one.row.variant for one in found.candidates if one.fits],
-        "not_measured": [limit.metric for limit in found.unmeasured],
+        **{name: label(chosen) if chosen else None for name, label in labels.items()},
+        "why": _answer(recommendation),
+        "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
+        "nearest": nearest.row.variant if nearest else None,
+        "fits": [candidate.row.variant for candidate in recommendation.candidates if candidate.fits],
+        "not_measured": [limit.metric for limit in recommendation.unmeasured],
     }
 
 
-def _answer(found: Recommendation) -> str:
-    if found.unmeasured:
-        said = "; ".join(f"{one.metric} was not measured: {one.what.how}" for one in found.unmeasured)
-        return f"it cannot be answered; {said}."
-    if found.chosen:
-        return _recommended(found, found.chosen)
-    if found.undecided and found.fastest:
-        return _undecided(found.fastest, found.undecided)
-    nearest = found.nearest
-    open_ones = [one for one in found.candidates if not one.breaks]
-    if open_ones or nearest is None:
-        names = " and ".join(escaped(one.row.variant) for one in open_ones) or "no variant"
+def _answer(recommendation: Recommendation) -> str:
+    if recommendation.unmeasured:
+        reasons = "; ".join(f"{limit.metric} was not measured: {limit.what.how}" for limit in recommendation.unmeasured)
+        return f"it cannot be answered; {reasons}."
+    if recommendation.chosen:
+        return _recommended(recommendation, recommendation.chosen)
+    if recommendation.undecided and recommendation.fastest:
+        return _undecided(recommendation.fastest, recommendation.undecided)
+    nearest = recommendation.nearest
+    unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
+    if unsure or nearest is None:
+        names = listed(candidate.row.variant for candidate in unsure) or "no variant"
         return f"none is known to fit; {names} may, and more rounds or measurements would tell."
-    return f"none fits; the nearest is {_named(nearest)}: {', '.join(_margin(one) for one in nearest.checks)}."
+    return f"none fits; the nearest is {_form(nearest)}: {_margins(nearest)}."
 
 
-def _recommended(found: Recommendation, chosen: Candidate) -> str:
-    margins = ", ".join(_margin(check) for check in chosen.checks)
-    said = f"{_named(chosen)}, {margins}"
-    if not found.rivals:
-        may = [escaped(one.row.variant) for one in found.candidates if not one.fits and not one.breaks]
-        return f"{said}; {' and '.join(may)} may fit too." if may else f"{said}; no other variant fits."
-    same = [one for one in found.rivals if one.verdict == "same"]
-    if same:
-        others = [found.fastest, *(one.candidate for one in same)]
-        names = " and ".join(escaped(one.row.variant) for one in others if one and one is not chosen)
-        return f"{said}; it is as fast as {names} within the band, and needs least memory."
-    second = found.rivals[0]
-    return f"{said}; {times(second.ratio)} as fast as {escaped(second.candidate.row.variant)}, the next that fits."
+def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
+    words = f"{_form(chosen)}{_margins(chosen, opening=', ')}"
+    if not recommendation.rivals:
+        unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
+        if unsure:
+            return f"{words}; {listed(candidate.row.variant for candidate in unsure)} may fit too."
+        return f"{words}; no other variant fits."
+    same = [rival.candidate for rival in recommendation.rivals if rival.verdict == "same"]
+    if same and recommendation.fastest:
+        equals = [candidate for candidate in (recommendation.fastest, *same) if candidate is not chosen]
+        names = listed(candidate.row.variant for candidate in equals)
+        return f"{words}; it is as fast as {names} within the band, and needs least memory."
+    second = recommendation.rivals[0]
+    return f"{words}; {times(second.ratio)} as fast as {escaped(second.candidate.row.variant)}, the next that fits."
 
 
 def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
-    others = " and ".join(escaped(one.candidate.row.variant) for one in undecided)
-    verdicts = " and ".join(dict.fromkeys(one.verdict for one in undecided))
+    """The one that leads, beside the next: never a list of all that fit."""
+    second, others = undecided[0], len(undecided) - 1
+    more = f" and {others} more that fit" if others else ""
     return (
-        f"no recommendation: {escaped(fastest.row.variant)} and {others} fit, and their difference is {verdicts}; more "
-        "rounds would tell (`benchmarker sweep --rounds 5`)."
+        f"{_form(fastest)} leads, not decided: {_rate(fastest)}{_margins(fastest, opening=', ')}; "
+        f"{escaped(second.candidate.row.variant)}, {_rate(second.candidate)}{more}: {second.verdict}."
     )
 
 
-def _against_budget(one: Candidate) -> str:
-    word = "fits" if one.fits else "does not fit" if one.breaks else "is not known to fit"
-    return f"{_named(one)} {word}: {', '.join(_margin(check) for check in one.checks)}"
+def _rate(candidate: Candidate) -> str:
+    row = candidate.row
+    assert row.pace
+    return f"{decimal(row.pace.value * row.ranking.scale)} {row.ranking.shown_unit}"
+
+
+def _against_budget(candidate: Candidate) -> str:
+    word = "fits" if candidate.fits else "does not fit" if candidate.breaks else "is not known to fit"
+    return f"{_form(candidate)} {word}{_margins(candidate, opening=': ')}"
+
+
+def _margins(candidate: Candidate, *, opening: str = "") -> str:
+    """Each limit with how far it is kept; nothing for a budget without numbers."""
+    return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
 def _margin(check: Check) -> str:
@@ -89,5 +119,5 @@ def _margin(check: Check) -> str:
     return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
 
 
-def _named(one: Candidate) -> str:
-    return comparing_of(one.row.workload).form_words(one.row)
+def _form(candidate: Candidate) -> str:
+    return comparing_of(candidate.row.workload).form_words(candidate.row)

@@ -6,7 +6,7 @@ or a registry of quantizations or engines, is named as `module:function` and imp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, Protocol, get_args
@@ -57,16 +57,21 @@ class Metric:
     of_latency: Callable[[Any, float], float | None] | None = None
     """From a cell and a latency: a rate. It is taken from the median time, never a mean of rates: half the work fast
     and half slow takes longer than that says."""
+    time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
+    """Of a cell and one of its samples: what `of_latency` is given, where that is not the whole latency."""
     of_cell: Callable[[Any, Any], float | None] | None = None
     """From a record and one of its cells: a fact of the process."""
     combine: Literal["median", "max", "geometric_mean"] = "median"
     """How facts of several processes become one."""
+    is_quality: bool = False
+    """Whether it says what a variant costs in exactness: it stands in the first table."""
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
         """The value of one repeat; None for a fact of the process."""
         if self.of_sample:
             return self.of_sample(cell, sample)
-        return self.of_latency(cell, sample.latency_s) if self.of_latency else None
+        time_s = self.time(cell, sample) if self.of_latency else None
+        return self.of_latency(cell, time_s) if self.of_latency and time_s else None
 
     @property
     def shown_unit(self) -> str:
@@ -228,7 +233,7 @@ class Workload:
     axes: tuple[Axis, ...]
     metrics: tuple[Metric, ...]
     headline: str
-    """Name of the metric by which rows are ranked, and that a sweep shows as it goes."""
+    """Name of the metric that a sweep shows as it goes, and by which rows are ranked if `ranked_by` is empty."""
     opener: str
     """`module:function` that opens the Bench: (job, device, progress) -> a context manager."""
     check: Callable[[Any], None] = nothing_wrong
@@ -264,6 +269,8 @@ class Workload:
     """Options that measure this cell alone. An option for each axis by default."""
     cell_words: Callable[[Any], str] | None = None
     """What is said before a cell is measured. The axes' words by default."""
+    ranked_by: tuple[str, ...] = ()
+    """Names of the metrics by which rows are ranked: the first that a cell has."""
     cell_opening: str = "cell: "
     """How that begins: a sweep says it more shortly."""
     grid_heading: str = "cells"
@@ -301,6 +308,10 @@ class Workload:
     def metric(self, name: str) -> Metric:
         """The metric of this name."""
         return next(metric for metric in self.metrics if metric.name == name)
+
+    def ranking(self, names: Collection[str]) -> Metric:
+        """The metric by which rows are ranked that have metrics of these names."""
+        return self.metric(next((name for name in self.ranked_by if name in names), self.headline))
 
     def in_words(self, point: Any) -> str:
         """A cell in a line."""

@@ -46,7 +46,7 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
 
 
 def _shown_rate(row: Row) -> float | None:
-    return row.rate.value * row.headline.scale if row.rate else None
+    return row.pace.value * row.ranking.scale if row.pace else None
 
 
 def curve_chart(

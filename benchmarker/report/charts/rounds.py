@@ -13,6 +13,8 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.schema.record import RunRecord
 
+MOST_SPAN = 20.0
+"""Per cent: a run that is further off is drawn at the edge, so that it flattens no other strip."""
 LEAST_SPAN = 2.5
 """Per cent to each side that are always shown, so that noise of a tenth does not look like a storm."""
 
@@ -33,7 +35,8 @@ def rounds_chart(
     if not runs:
         return None
     off = {name: _off_median(by_round) for name, by_round in runs.items()}
-    span = max(LEAST_SPAN, 1.3 * max(abs(one) for strips in off.values() for strip in strips for one in strip))
+    farthest = max(abs(change) for strips in off.values() for strip in strips for change in strip)
+    span = max(LEAST_SPAN, 1.3 * min(farthest, MOST_SPAN))
     most_rounds = max(map(len, runs.values()))
 
     def draw(ink: Ink) -> Figure:
@@ -44,7 +47,7 @@ def rounds_chart(
                 places = [position + index for index in range(len(strip))]
                 axes.plot(
                     places,
-                    strip,
+                    [min(max(change, -span), span) for change in strip],
                     color=looks[name].colour(ink),
                     marker=looks[name].marker,
                     markersize=3.2,
@@ -65,7 +68,8 @@ def rounds_chart(
     return Chart(
         "rounds",
         f"Every timed run at {cell_words(cell)}",
-        "Latency of each run against the variant's median: up is slower. A slope is drift; a line that lies apart from "
+        "Latency of each run against the variant's median: up is slower, and what is far off is drawn at the edge. A "
+        "slope is drift; a line that lies apart from "
         "the others of its strip is a process that differs from its repeats.",
         draw,
     )

@@ -30,6 +30,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
         return None
     cell, words = able[0].cell, rate_words(able[0])
     rates = {row.variant: rate for row in able if (rate := rate_of(row))}
+    names = {row.variant: label(row.label) for row in able}
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(0.55 + 0.34 * len(rates))
@@ -39,15 +40,16 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
             axes.plot([low, high], [place, place], color=ink.text, linewidth=1.2)
             beside = axes.get_yaxis_transform()
             axes.text(1.02, place, decimal(rate.value), transform=beside, va="center", fontsize=8)
-        axes.set_yticks(range(len(rates)), [label(name) for name in rates])
+        axes.set_yticks(range(len(rates)), [names[name] for name in rates])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, 1.03 * max(bounds(rate)[1] for rate in rates.values()))
+        axes.set_xlim(0, 1.03 * top_of(list(rates.values())))
         axes.set_xlabel(words)
         return drawn
 
-    note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))}"
+    marked = " ".join(f"* {mark}." for mark in dict.fromkeys(row.mark.replace("`", "") for row in able if row.mark))
+    note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))} {marked}".strip()
     return Chart("speed", f"Speed at {cell_words(cell)}", note, draw)
 
 
@@ -57,12 +59,12 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
     Args:
         shape: What the numbers of a cell are.
     """
-    cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.rate) if cell]
+    cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.pace) if cell]
     if len(cells) < 2:
         return None
     known = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
     words = rate_words(rows[0])
-    variants = list(dict.fromkeys(row.variant for row in rows if row.rate))
+    variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + 0.17 * ((len(variants) + 1) // 2))
@@ -109,6 +111,15 @@ def bounds(estimate: Estimate) -> tuple[float, float]:
     return max(0.0, estimate.value - spread), estimate.value + spread
 
 
+WIDEST_SPREAD = 1.5
+"""Of the largest value: what of an interval is beyond is cut off, so that one bad row stretches no axis."""
+
+
+def top_of(rates: Sequence[Estimate]) -> float:
+    """Where an axis of rates ends."""
+    return min(max(bounds(rate)[1] for rate in rates), WIDEST_SPREAD * max(rate.value for rate in rates))
+
+
 def spread_note(estimates: Sequence[Estimate]) -> str:
     """What the thin lines are."""
     kinds = {one.low is not None for one in estimates}
@@ -120,8 +131,8 @@ def spread_note(estimates: Sequence[Estimate]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """The headline metric, in the unit that it is shown in."""
-    rate, scale = row.rate, row.headline.scale
+    """The metric that ranks, in the unit that it is shown in."""
+    rate, scale = row.pace, row.ranking.scale
     if rate is None:
         return None
     low, high, deviation = (None if part is None else scale * part for part in (rate.low, rate.high, rate.deviation))
@@ -130,9 +141,9 @@ def rate_of(row: Row) -> Estimate | None:
 
 def rate_words(row: Row) -> str:
     """`tokens per second, higher is better`."""
-    return f"{speed_words(row)}, {row.headline.better} is better"
+    return f"{speed_words(row)}, {row.ranking.better} is better"
 
 
 def speed_words(row: Row) -> str:
-    """The headline metric in words, with its unit."""
-    return presentation_of(row.workload).speed or row.headline.heading
+    """The metric that ranks in words, with its unit."""
+    return presentation_of(row.workload).speed or row.ranking.heading

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarker.core.numbers import decimal
-from benchmarker.report.charts.style import HATCHES, Ink, figure, label
+from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Ink, label
 
 Parts = Mapping[str, float]
 """Milliseconds by name."""
+WIDEST_SCALE = 10.0
+"""Of the shortest bar of a panel: what is longer has a panel of its own, or the short ones could not be read."""
 
 
 def stacked(
@@ -28,9 +31,37 @@ def stacked(
     Args:
         columns: Of the legend.
         nothing: The part in which nothing is done, drawn as such.
-        totals: Printed beside the bars.
+        totals: Printed beside the bars, which are sorted by them, and in panels where they differ by ten.
     """
-    drawn, (axes,) = figure(0.75 + 0.36 * len(bars) + 0.17 * (-(-len(names) // columns)))
+    panels = panels_of(totals) if totals else [list(bars)]
+    legend_in = 0.17 * (-(-len(names) // columns))
+    drawn = Figure(figsize=(WIDTH_IN, 0.35 + 0.4 * len(panels) + 0.36 * len(bars) + legend_in))
+    all_axes = drawn.subplots(
+        len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [len(panel) + 0.4 for panel in panels]}
+    )[:, 0]
+    for index, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
+        _panel(axes, {name: bars[name] for name in panel}, names, ink, nothing=nothing, is_labelled=index == 0)
+        for place, name in enumerate(panel if totals else ()):
+            total = (totals or {})[name]
+            axes.text(1.02, place, decimal(total), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    all_axes[-1].set_xlabel(horizontal)
+    drawn.legend(loc="outside lower left", ncols=columns, handlelength=1, handletextpad=0.4, columnspacing=1)
+    return drawn
+
+
+def panels_of(totals: Parts) -> list[list[str]]:
+    """The bars in panels with a scale of their own: in each the longest is at most ten times the shortest."""
+    panels: list[list[str]] = []
+    for name in sorted(totals, key=totals.__getitem__):
+        if not panels or totals[name] > WIDEST_SCALE * totals[panels[-1][0]]:
+            panels.append([])
+        panels[-1].append(name)
+    return panels
+
+
+def _panel(
+    axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, nothing: str | None, is_labelled: bool
+) -> None:
     left = dict.fromkeys(bars, 0.0)
     for index, name in enumerate(names):
         axes.barh(
@@ -38,20 +69,14 @@ def stacked(
             [parts.get(name, 0.0) for parts in bars.values()],
             left=list(left.values()),
             height=0.62,
-            color=ink.faint if name == nothing else ink.colour(index),
+            color=ink.faint if name == nothing else ink.part(index),
             edgecolor=ink.paper,
             linewidth=0.25,  # a part of a hundredth is as thin as a wider edge, which would paint it over
-            hatch="xxxx" if name == nothing else HATCHES[index // len(ink.series)],
-            label=name,
+            hatch="xxxx" if name == nothing else HATCHES[index // len(ink.parts)],
+            label=name if is_labelled else None,
         )
         left = {bar: left[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
-    for place, name in enumerate(bars if totals else ()):
-        total = (totals or {})[name]
-        axes.text(1.02, place, decimal(total), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(bars)), [label(name) for name in bars])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(horizontal)
-    drawn.legend(loc="outside lower left", ncols=columns, handlelength=1, handletextpad=0.4, columnspacing=1)
-    return drawn

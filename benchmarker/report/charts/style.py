@@ -36,22 +36,49 @@ class Ink:
     """Grids, and lines that are not data."""
     paper: str
     series: tuple[str, ...]
+    """Of variants, and of nothing else."""
+    parts: tuple[str, ...]
+    """Of what a time is made of, and of nothing else."""
+
+    def part(self, index: int) -> str:
+        return self.parts[index % len(self.parts)]
 
     def colour(self, index: int) -> str:
         return self.series[index % len(self.series)]
 
 
 # Okabe and Ito's palette ("Color universal design", 2008) without its yellow, which white paper swallows, and without
-# black, which is the text's. Brighter on dark paper, in the same order of hues.
+# black, which is the text's; after Tol's "muted" for the parts of a time, so that a colour means one thing.
+# Brighter on dark paper, in the same order of hues.
 LIGHT = Ink(
-    "#1b1f24", "#d3d8de", "#ffffff", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7f7f7f")
+    "#1b1f24",
+    "#d3d8de",
+    "#ffffff",
+    ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7f7f7f"),
+    ("#332288", "#aa4499", "#117733", "#88ccee", "#ddcc77", "#cc6677", "#999999"),
 )
 DARK = Ink(
-    "#e6e9ee", "#3a4048", "#15181c", ("#4da6e0", "#ff8a3d", "#2fc49a", "#e6a3c8", "#9ad4f5", "#d9b45b", "#a8a8a8")
+    "#e6e9ee",
+    "#3a4048",
+    "#15181c",
+    ("#4da6e0", "#ff8a3d", "#2fc49a", "#e6a3c8", "#9ad4f5", "#d9b45b", "#a8a8a8"),
+    ("#8f84e0", "#d98acb", "#5fbf7d", "#b5e3f5", "#eee0a0", "#e8a0ab", "#c8c8c8"),
 )
 # Colours that nothing else has, to be found again in the SVG.
-_MARKS = Ink("#010101", "#010102", "#010103", tuple(f"#0102{index:02x}" for index in range(len(LIGHT.series))))
-NAMES = ("text", "faint", "paper", *(f"series-{index}" for index in range(len(LIGHT.series))))
+_MARKS = Ink(
+    "#010101",
+    "#010102",
+    "#010103",
+    tuple(f"#0102{index:02x}" for index in range(len(LIGHT.series))),
+    tuple(f"#0103{index:02x}" for index in range(len(LIGHT.parts))),
+)
+NAMES = (
+    "text",
+    "faint",
+    "paper",
+    *(f"series-{index}" for index in range(len(LIGHT.series))),
+    *(f"part-{index}" for index in range(len(LIGHT.parts))),
+)
 """Of the CSS variables."""
 
 _SETTINGS: dict[str, Any] = {
@@ -164,6 +191,8 @@ def _for_page(svg: str, name: str) -> str:
     element = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", element, count=1, flags=re.DOTALL)
     element = re.sub(r'\bid="', f'id="{name}-', element)
     element = element.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
-    for mark, variable in zip((_MARKS.text, _MARKS.faint, _MARKS.paper, *_MARKS.series), NAMES, strict=True):
+    for mark, variable in zip(
+        (_MARKS.text, _MARKS.faint, _MARKS.paper, *_MARKS.series, *_MARKS.parts), NAMES, strict=True
+    ):
         element = element.replace(mark, f"var(--{variable})")
     return re.sub(r"font: ([\d.]+)px[^;\"]*", r"font-size: \1px", element)

@@ -13,7 +13,7 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.units import GIB
-from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note
+from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note, top_of
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 MIB = 2**20
@@ -31,7 +31,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     Args:
         rows: Of the headline's cell.
     """
-    able = [row for row in rows if row.rate and row.peak_memory_bytes is not None]
+    able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None
     is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
@@ -67,9 +67,9 @@ def draw_against(
                 hollow=row.variant not in best,
             )
         axes.set_xlim(0, 1.08 * max(map(of, rows)) or 1)
-        axes.set_ylim(0, 1.1 * max(bounds(rate)[1] for rate in rates.values()))
+        axes.set_ylim(0, 1.1 * top_of(list(rates.values())))
         lines = [(of(row), *bounds(rates[row.variant])) for row in rows]
-        _label(drawn, axes, [(row.variant, of(row), rates[row.variant].value) for row in rows], lines)
+        _label(drawn, axes, [(row.label, of(row), rates[row.variant].value) for row in rows], lines)
         axes.set_xlabel(horizontal)
         axes.set_ylabel(rate_words(rows[0]))
         return drawn

@@ -17,14 +17,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from benchmarker import __version__
+from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.rows import Row, headline_rows
 from benchmarker.core.tables import plain_line
 from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
+from benchmarker.report.brief import where
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.compare import Comparison
+from benchmarker.report.first_table import first_table
 from benchmarker.report.html.environment import surroundings
 from benchmarker.report.html.sentences import paragraphs, sentence
 from benchmarker.report.html.sheet import sortable
@@ -56,6 +59,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     )
     script = _part("page.js")
     shown, chosen = presentation_of(results.workload), headline_rows(results.rows)
+    ranking = ranking_of(results)
     limits = shown.limits(shown.beside_limits(results.rows))
     return pages.get_template("page.html").render(
         title=shown.title(results),
@@ -64,8 +68,11 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
         badge=shown.badge(results.rows),
-        answer=[sentence(line) for line in answer(chosen)],
-        facts=[sentence(line) for line in (*forced(results), *shown.header(results.records))],
+        answer=[sentence(line) for line in answer(results, ranking)],
+        forced=[sentence(line) for line in forced(results)],
+        where=sentence(where(results)),
+        facts=[sentence(line) for line in shown.header(results.records)],
+        first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
         caption=sentence(shown.caption(results)),
         batches=[sentence(line) for line in shown.remarks(results.rows, results.baseline)],
@@ -89,7 +96,7 @@ def _style() -> str:
 
 
 def _variables(ink: Ink) -> str:
-    colours = (ink.text, ink.faint, ink.paper, *ink.series)
+    colours = (ink.text, ink.faint, ink.paper, *ink.series, *ink.parts)
     return "; ".join(f"--{name}: {colour}" for name, colour in zip(NAMES, colours, strict=True))
 
 

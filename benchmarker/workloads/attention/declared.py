@@ -121,6 +121,7 @@ METRICS = (
         unit="",
         scale=1e6,
         better="lower",
+        is_quality=True,
         formula="largest distance of a result from float64, by Frobenius norms, relative to its size",
         of_cell=lambda record, cell: cell.checked.error if cell.checked else None,
         combine="max",

@@ -17,6 +17,7 @@ WORKLOAD = Workload(
     axes=words.AXES,
     metrics=metrics.METRICS,
     headline=metrics.HEADLINE,
+    ranked_by=metrics.RANKED_BY,
     opener=f"{_HOME}.bench:open_bench",
     spelling=f"{_HOME}.options:OPTIONS",
     default_variant={"quant": "fp16"},

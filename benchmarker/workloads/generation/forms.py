@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
-from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES, engine_name
 from benchmarker.quantization.base import Options
-from benchmarker.quantization.registry import loader_options, resolved_quant
-from benchmarker.schema.base import DType, first_problem
+from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
+from benchmarker.schema.base import DType, Scalar, first_problem
 from benchmarker.workloads.generation.spec import VariantSpec, name_of
 
 
@@ -36,9 +38,22 @@ def engine_place(name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
+def runs_here(name: str) -> bool:
+    """Whether an engine runs a model in this program, so that `benchmarker generate` takes it."""
+    return name in MODEL_ENGINES
+
+
 def engine_options(variant: VariantSpec) -> Options:
     """The engine's options as its own type, defaults filled in."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)
+
+
+def chosen_options(quant: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Of a recorded quantization's options those that are not its defaults. All of them where it is not known here."""
+    if quant not in LOADERS:
+        return dict(options)
+    defaults = LOADERS[quant].options().model_dump()
+    return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
 
 def form_of(variant: VariantSpec, dtype: DType) -> Form:

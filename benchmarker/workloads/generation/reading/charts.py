@@ -33,7 +33,7 @@ def charts_of(results: Comparison) -> list[Chart]:
         waterfall_chart(results.explained),
         depth_chart(rows, cell, looks),
         batch_chart(rows, cell, looks),
-        cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.rate])),
+        cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
         kernels_chart(members, count=_tokens, per="ms per generated token", origin=_origin),
         rounds_chart(members, cell, looks),
         board_chart(members, looks),
@@ -47,7 +47,7 @@ def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Ch
     Args:
         rows: Of the headline's cell.
     """
-    able = [row for row in rows if row.rate and (row.is_baseline or row.kl_divergence is not None)]
+    able = [row for row in rows if row.pace and (row.is_baseline or row.kl_divergence is not None)]
     if all(row.kl_divergence is None for row in able):
         return None
     horizontal = "KL divergence from the baseline, nats, lower is better"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.numbers import decimal, percent, with_spread
 from benchmarker.core.tables import Column
 from benchmarker.core.units import MISSING, significant
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
-from benchmarker.schema.quality_words import INDISTINGUISHABLE
+from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.status_words import status_words
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
@@ -105,6 +106,27 @@ def _divergence_text(row: GenerationRow) -> str:
     if row.quality and not row.quality.is_baseline and not row.quality.is_distinguishable:
         return INDISTINGUISHABLE
     return significant(row.kl_divergence, 3)
+
+
+def brief(rows: Sequence[GenerationRow]) -> Columns:
+    """The time to the first token."""
+    return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
+
+
+def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
+    """How far a variant's predictions are from the baseline's."""
+    return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
+
+
+def quality_words(row: GenerationRow) -> str:
+    """`KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or why there is no number."""
+    if row.quality and row.quality.is_baseline:
+        return f"perplexity {decimal(row.quality.perplexity)}"
+    if row.quality and row.kl_divergence is not None:
+        return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
+    return (
+        "quality not measured: random weights" if row.dummy_weights else "quality not measured: add `--quality quick`"
+    )
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:

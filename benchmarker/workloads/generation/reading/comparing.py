@@ -166,6 +166,8 @@ COMPARING = Comparing(
     family=lambda record: record.variant.quant,
     place=place,
     plainness=plainness,
+    is_plain=lambda row: row.quant == BASELINE,
+    surroundings=lambda row: row.engine,
     circumstances=CIRCUMSTANCES,
     must_be_equal=("model", "model shapes (config_sha256)", "load_format"),
     subject=("model",),
@@ -174,7 +176,7 @@ COMPARING = Comparing(
     to_row=to_row,
     limitable=LIMITABLE,
     loss=lambda row: row.kl_divergence,
-    form_words=lambda row: f"{escaped(row.variant)} on the {escaped(row.engine)} engine",
+    form_words=lambda row: f"{escaped(row.label)} on the {escaped(row.engine)} engine",
     checks=lazily_checked,
     labels={"engine": lambda row: row.engine, "runtime": lambda row: older_name(row.engine)},
 )

@@ -11,6 +11,7 @@ from benchmarker.report.presentation import Presentation, plain_title
 from benchmarker.workloads.generation.reading import columns
 from benchmarker.workloads.generation.reading.captions import caption
 from benchmarker.workloads.generation.reading.caveats import caveats
+from benchmarker.workloads.generation.reading.command import generate_command
 from benchmarker.workloads.generation.reading.header import header, load_words, variant_line
 from benchmarker.workloads.generation.reading.limits import batch_words, beside_limits
 from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
@@ -72,6 +73,12 @@ PRESENTATION = Presentation(
     cell=columns.cell_columns,
     timing=columns.timing,
     costs=columns.costs,
+    brief=columns.brief,
+    quality=columns.quality_brief,
+    quality_words=columns.quality_words,
+    plain="unquantized form",
+    surroundings="engine",
+    command=generate_command,
     every_cell=columns.every_cell,
     details=details,
     limits=beside_limits,
@@ -88,7 +95,6 @@ PRESENTATION = Presentation(
     badge=lambda rows: "Random weights: time and memory are real, text and quality are not" if is_dummy(rows) else "",
     remark=lambda rows: " (random weights)" if is_dummy(rows) else "",
     profiled=profiled_words,
-    speed="tokens per second",
     made="made",
     ceilings=ceilings,
     break_evens=break_evens,

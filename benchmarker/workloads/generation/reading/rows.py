@@ -18,6 +18,7 @@ from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_us
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 
+OWN_KERNELS = "benchmarker's own kernels, which `benchmarker generate` runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
@@ -165,6 +166,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         **_judged(records),
         "step_divergence": newest_check(records),
         "energy": energy_use(good),
+        "mark": OWN_KERNELS if any(_has_own_kernels(record) for record in records) else "",
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
@@ -180,6 +182,10 @@ def void(records: Sequence[GenerationRecord]) -> str | None:
     """A step that computes something else is the same step in all processes of the variant."""
     checked = newest_check(records)
     return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
+
+
+def _has_own_kernels(record: GenerationRecord) -> bool:
+    return bool(record.engine and any(use.origin == "benchmarker" for use in record.engine.kernels_used))
 
 
 def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:

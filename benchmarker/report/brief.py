@@ -1,0 +1,57 @@
+"""What is printed first: the answer, one table, and where the rest is."""
+
+from __future__ import annotations
+
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.recommend import Recommendation
+from benchmarker.comparison.rows import Results
+from benchmarker.core.tables import Block, Sheet, bullets
+from benchmarker.core.words import plural
+from benchmarker.report.answer import answer
+from benchmarker.report.first_table import first_table
+from benchmarker.report.presentation import presentation_of
+from benchmarker.report.recommendation import budget_lines, recommendation_lines
+from benchmarker.report.sheets import forced, left_out
+
+MOST_CAVEATS = 4
+"""The most important ones come first; the rest is only counted."""
+
+
+def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
+    """The answer, the table, and where everything else is.
+
+    Args:
+        recommendation: The answer to a budget, in place of the general one.
+        sheet: A table in place of the first one.
+    """
+    ranking = ranking_of(results)
+    lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
+    blocks: list[Block] = ["\n".join([*forced(results), *lines]), where(results), sheet or first_table(ranking)]
+    if recommendation:
+        blocks.append(bullets(budget_lines(recommendation)))
+    caveats = presentation_of(results.workload).caveats(results.records, results.rows)
+    left = max(0, len(caveats) - MOST_CAVEATS)
+    return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, left)]
+
+
+def where(results: Results) -> str:
+    """Model, device and how often, in a line or two."""
+    lines = presentation_of(results.workload).header(results.records)
+    chosen = [line for line in lines if not line.startswith("versions:")]
+    return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
+
+
+def _rest(results: Results, left: int) -> str:
+    """What `--all` adds.
+
+    Args:
+        left: Caveats that were not shown.
+    """
+    cells = len({row.cell for row in results.rows}) - 1
+    parts = [
+        *([plural(cells, "more cell", "more cells")] if cells > 0 else []),
+        *([plural(left, "more caveat", "more caveats")] if left else []),
+        *(["reasons"] if results.reasons else []),
+        "all columns",
+    ]
+    return f"--all: {', '.join(parts)}. --columns, --sort and --format choose; `benchmarker report` draws."

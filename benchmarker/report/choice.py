@@ -1,0 +1,92 @@
+"""A table of the columns that somebody asked for, and the rows as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarker.comparison.compare import to_rows
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.rows import Results, Row
+from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.core.tables import Column, Sheet
+from benchmarker.report.first_table import first_table
+from benchmarker.report.presentation import presentation_of
+from benchmarker.report.sheets import sheets
+
+
+def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
+    """The first table with these columns, in the order of this one.
+
+    Raises:
+        SpecError: There is no such column, or several begin so.
+    """
+    first = first_table(ranking_of(results))
+    columns = _columns_of(results, first)
+    picked = [_column(name, columns, option="--columns") for name in (names or "").split(",") if name.strip()]
+    variant = first.columns[0]
+    kept = [variant, *(column for column in picked if column is not variant)] if picked else first.columns
+    order = _column(sort, columns, option="--sort") if sort else None
+    rows = _sorted(first.rows, order) if order else first.rows
+    return Sheet(first.title, kept, rows, () if picked else first.notes, first.is_bold)
+
+
+def to_csv(results: Results, sheet: Sheet | None) -> str:
+    """The columns of a table as they are shown; without one, every key of every row in base units."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if sheet:
+        writer.writerow(column.heading for column in sheet.columns)
+        writer.writerows([column.text(row) for column in sheet.columns] for row in sheet.rows)
+        return text.getvalue()
+    rows = to_rows(results)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    writer.writerow(keys)
+    writer.writerows([_value(row.get(key)) for key in keys] for row in rows)
+    return text.getvalue()
+
+
+def _value(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
+    """The columns of every table whose rows are variants of that cell, by heading in small letters."""
+    rows, shown = list(first.rows), presentation_of(results.workload)
+    whole = sheets(results)
+    tables = [first, *(sheet for sheet in whole if all(isinstance(row, Row) for row in sheet.rows))]
+    limits = shown.limits(rows)
+    tables += [limits] if limits else []
+    columns: dict[str, Column[Any]] = {}
+    for sheet in tables:
+        for column in sheet.columns:
+            columns.setdefault(column.heading.lower(), column)
+    return columns
+
+
+def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Column[Any]:
+    """The column of that heading, or the only one whose heading holds these letters."""
+    wanted = name.strip().lower()
+    if wanted in columns:
+        return columns[wanted]
+    matches = [heading for heading in columns if heading.startswith(wanted)]
+    matches = matches or [heading for heading in columns if wanted in heading]
+    if len(matches) == 1:
+        return columns[matches[0]]
+    if matches:
+        raise SpecError(f"{option} {name.strip()}: several columns begin so: {', '.join(matches)}")
+    raise SpecError(
+        f"{option} {name.strip()}: no such column{did_you_mean(wanted, columns)}; there are {', '.join(columns)}"
+    )
+
+
+def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:
+    """The best first; rows without a number last."""
+    number = column.sort
+    if number is None:
+        return sorted(rows, key=column.text)
+    turn = -1 if column.is_more_better else 1
+    return sorted(rows, key=lambda row: math.inf if (value := number(row)) is None else turn * value)

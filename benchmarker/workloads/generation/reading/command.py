@@ -1,0 +1,31 @@
+"""The command that writes text with what was measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from benchmarker.core.tables import plain_line
+from benchmarker.workloads.generation.forms import chosen_options, runs_here
+from benchmarker.workloads.generation.record import GenerationRecord
+
+DTYPE = "float16"
+"""Of `benchmarker generate` if nothing is said."""
+
+
+def generate_command(records: Sequence[GenerationRecord]) -> str:
+    """`benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
+
+    Empty for an engine that is a program of its own, and for a record of an old log.
+    """
+    first = records[0]
+    if not runs_here(first.variant.engine) or first.imported:
+        return ""
+    words = ["--model", first.model.id]
+    words += ["--revision", first.model.revision] if first.model.revision else []
+    words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
+    words += ["--quant", first.variant.quant]
+    for name, value in chosen_options(first.variant.quant, first.variant.options).items():
+        words += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    words += ["--engine", first.variant.engine]
+    return plain_line(f'benchmarker generate {shlex.join(words)} "Why is the sky blue?"'.replace("`", ""), longest=500)
