@@ -120,6 +120,15 @@ METRICS = (
         of_cell=lambda record, cell: cell.demand.state_floats if cell.demand else None,
     ),
     Metric(
+        name="parameters",
+        heading="parameters M",
+        unit="",
+        scale=1e-6,
+        better="lower",
+        formula="of the whole model whose training step is timed, embeddings and head included",
+        of_cell=lambda record, cell: cell.block.parameters if cell.block else None,
+    ),
+    Metric(
         name="error",
         heading="error ppm",
         unit="",

@@ -34,7 +34,7 @@ def softmax_shape(shape: Shape) -> SoftmaxShape:
         causal=True,
         window=None,
         dtype=shape.dtype,
-        mode=shape.mode,
+        mode="forward_backward" if shape.is_backward else "forward",
     )
 
 

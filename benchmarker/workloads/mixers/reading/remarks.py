@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.numbers import percent
 from benchmarker.core.stats import paired_ratio
 from benchmarker.core.tables import escaped
 from benchmarker.workloads.mixers.reading.rows import MixersRow
@@ -33,7 +35,7 @@ class Kind(NamedTuple):
 
 def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # noqa: ARG001
     """One line for each mixer and mode, then the memory, then what did not fit."""
-    return [*_crossovers(rows), *_slopes(rows), *_misfits(rows)]
+    return [*_crossovers(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
 def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
@@ -68,6 +70,21 @@ def _series(rows: Sequence[MixersRow]) -> dict[Kind, list[MixersRow]]:
             series[Kind(row.cell.mode, row.cell.batch_size, None)].append(row)
             series[Kind(row.cell.mode, None, row.tokens)].append(row)
     return {kind: members for kind, members in series.items() if len({row.cell for row in members}) > 1}
+
+
+def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
+    """What the best softmax has of the arithmetic of a training step."""
+    cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
+    for row in rows:
+        if row.cell and row.mixer_share is not None:
+            cells[row.cell].append(row)
+    for cell, members in cells.items():
+        best = best_softmax(members)
+        if best and best.mixer_share is not None:
+            yield (
+                f"{cell.words}: {escaped(best.variant)} is {percent(best.mixer_share)} of the arithmetic of the step, "
+                "which no mixer can more than save."
+            )
 
 
 def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
