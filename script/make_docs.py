@@ -49,6 +49,7 @@ def pages() -> dict[str, str]:
         },
         **{str((folder / "explained.md").relative_to(ROOT)): explained(folder) for folder in EXPLAINED},
         "README.md": front_page(),
+        "docs/attention.md": attention_page(),
     }
 
 
@@ -77,6 +78,13 @@ def front_page() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _with_table(text, "results/reference/h100-aa", table(first.columns, first.rows))
     return _with_table(text, "results/reference/h200-runtimes", table(limits.columns, limits.rows))
+
+
+def attention_page() -> str:
+    """The page of attention with the first table of a real GPU."""
+    first = sheets(compare([REFERENCE / "h100-attention"]))[0]
+    text = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    return _with_table(text, "results/reference/h100-attention", table(first.columns, first.rows))
 
 
 def _with_table(text: str, source: str, made: str) -> str:
