@@ -47,6 +47,8 @@ NO_BACKEND = (
     "not implemented for",
     "does not support",
     "does not require grad",
+    "forward unsupported",
+    "backward unsupported",
 )
 """What torch says, in lower case, where an operator has nothing for a shape, a type, a device or the backward pass."""
 NOT_A_REASON = ("not used because", "runtime disabled")
@@ -108,12 +110,12 @@ class AttentionBench(Nothing):
             UnsupportedError: It cannot run here.
         """
         shape = shape_of(self._subject, self._variant, point)
-        missing = missing_module(self._implementation)
-        if missing:
-            raise UnsupportedError(f"needs {missing}, which is not installed: {self._implementation.remedy}")
         reason = self._implementation.unsupported(shape, self._device.kind)
         if reason:
             raise UnsupportedError(reason)
+        missing = missing_module(self._implementation)
+        if missing:
+            raise UnsupportedError(f"needs {missing}, which is not installed: {self._implementation.remedy}")
         where, seed = self._device.torch_name, self._subject.seed
         count = copies_needed(shape, self._cache_bytes, kind=self._device.kind)
         copies = [make_inputs(shape, where, seed=seed + number) for number in range(count)]
@@ -154,8 +156,8 @@ class AttentionBench(Nothing):
         first, results = ready.copies[0], results_of(ready.attention, ready.copies[0])
         refuse_kept_output(results, results_of(ready.attention, first))
         del results
-        other = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + len(ready.copies))
-        exchange(first, other)
+        fresh = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + len(ready.copies))
+        exchange(first, fresh)
         checked = check(results_of(ready.attention, first), first, ready.shape)
         problem = wrong(checked)
         if problem:
@@ -196,15 +198,15 @@ def refuse_kept_output(results: Mapping[Any, Tensor], again: Mapping[Any, Tensor
             )
 
 
-def exchange(first: OneCall, other: OneCall) -> None:
+def exchange(first: OneCall, source: OneCall) -> None:
     """Put the numbers of one copy into the memory of another."""
     import torch
 
     with torch.no_grad():
-        for target, source in zip(first.tensors, other.tensors, strict=True):
-            target.copy_(source)
-        if first.gradient is not None and other.gradient is not None:
-            first.gradient.copy_(other.gradient)
+        for target, values in zip(first.tensors, source.tensors, strict=True):
+            target.copy_(values)
+        if first.gradient is not None and source.gradient is not None:
+            first.gradient.copy_(source.gradient)
 
 
 @contextmanager
