@@ -11,7 +11,7 @@ from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultErro
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.attention import timing
 from benchmarker.workloads.attention.bench import open_attention
-from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs, shifted
 from benchmarker.workloads.attention.reference import check, relative_error, rows_of, wrong
 from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.attention.timing import AttentionStep, results_of
@@ -163,6 +163,17 @@ def test_inputs_are_the_same_for_every_type_and_differ_with_the_seed():
     assert digest() == digest(dtype="bfloat16")
     assert digest() != digest(seed=1)
     assert digest() != digest(head_dim=32)
+
+
+def test_copies_differ_in_every_tensor_and_lie_in_memory_of_their_own():
+    shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
+    first = make_inputs(shape, "cpu", seed=0)
+    copy = shifted(first, 1)
+    for before, after in zip((*first.tensors, first.gradient), (*copy.tensors, copy.gradient), strict=True):
+        assert not torch.equal(before, after)
+        assert torch.equal(before.detach().flatten().sort().values, after.detach().flatten().sort().values)
+        assert before.data_ptr() != after.data_ptr()
+        assert before.requires_grad == after.requires_grad
 
 
 def test_copies_of_the_inputs_fill_the_cache():

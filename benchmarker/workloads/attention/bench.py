@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention.check import source_sha256
 from benchmarker.workloads.attention.demand import demand_of
-from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs_sha256, make_inputs, shifted
 from benchmarker.workloads.attention.precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.attention.proof import KEPT, kernels_of, not_its_own
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
@@ -118,7 +118,8 @@ class AttentionBench(Nothing):
             raise UnsupportedError(f"needs {missing}, which is not installed: {self._implementation.remedy}")
         where, seed = self._device.torch_name, self._subject.seed
         count = copies_needed(shape, self._cache_bytes, kind=self._device.kind)
-        copies = [make_inputs(shape, where, seed=seed + number) for number in range(count)]
+        first = make_inputs(shape, where, seed=seed)
+        copies = [first, *(shifted(first, places) for places in range(1, count))]
         return Ready(shape, self._implementation.open(shape, where), copies)
 
     def correct(self, point: AttentionPoint) -> Mapping[str, Any]:
@@ -156,7 +157,7 @@ class AttentionBench(Nothing):
         first, results = ready.copies[0], results_of(ready.attention, ready.copies[0])
         refuse_kept_output(results, results_of(ready.attention, first))
         del results
-        fresh = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + len(ready.copies))
+        fresh = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + 1)
         exchange(first, fresh)
         checked = check(results_of(ready.attention, first), first, ready.shape)
         problem = wrong(checked)
