@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
     trained = trainee.trained
     first = [parameter.detach().clone() for parameter in trained]
     held_out = on_device(windows(text.held_out, LEARNING_LENGTH, LEARNING_BATCH, HELD_OUT_BATCHES), where)
-    before, after = _loss_on(trainee, held_out), []
+    before, after = mean_loss(trainee.loss, held_out), []
     rate = RATES[trainee.recipe.train]
     for seed in SEEDS:
         with torch.no_grad():
@@ -80,7 +81,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
         )
         for _ in range(STEPS):
             step()
-        after.append(_loss_on(trainee, held_out))
+        after.append(mean_loss(trainee.loss, held_out))
     return Learned(steps=STEPS, learning_rate=rate, before=before, after=tuple(after), seeds=SEEDS)
 
 
@@ -94,9 +95,10 @@ def _restart(trainee: Trainee, seed: int) -> None:
             module.reset_lora_parameters("default", init_lora_weights=True)
 
 
-def _loss_on(trainee: Trainee, batches: list[Tensor]) -> float:
+def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
+    """Over batches of equal size, without a graph."""
     import torch
 
     with torch.no_grad():
-        losses = [trainee.loss(batch).item() for batch in batches]
+        losses = [loss(batch).item() for batch in batches]
     return float(sum(losses) / len(losses))

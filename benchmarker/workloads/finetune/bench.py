@@ -25,13 +25,13 @@ from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.model import QuantSpec
 from benchmarker.workloads.base import Nothing, Session
-from benchmarker.workloads.finetune.afterwards import learned, profiled
+from benchmarker.workloads.finetune.afterwards import learned, mean_loss, profiled
 from benchmarker.workloads.finetune.built import built_facts, frozen_sha256, seen_dtypes, state_bytes
 from benchmarker.workloads.finetune.demand import AttentionShape, demand_of
 from benchmarker.workloads.finetune.gradients import check_gradients, wrong
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
-from benchmarker.workloads.finetune.text import TokenText, inputs_sha256, on_device, token_text
+from benchmarker.workloads.finetune.text import JUDGED, TokenText, inputs_sha256, on_device, token_text, windows
 from benchmarker.workloads.finetune.trainee import Trainee, attention_shape, make_trainee
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class FinetuneBench(Nothing):
         attention: AttentionShape,
         session: Session,
         *,
-        base_loss: Callable[[Tensor], float | None],
+        base_loss: Callable[[list[Tensor]], float | None],
     ) -> None:
         """Wrap what is trained.
 
         Args:
-            base_loss: Of the unquantized base on a batch; None where it is not to be judged.
+            base_loss: Of the unquantized base on some batches; None where it is not to be judged.
         """
         self._job = job
         self._trainee = trainee
@@ -102,7 +102,7 @@ class FinetuneBench(Nothing):
             WrongResultError: One is too far off.
         """
         batches = on_device(self._text.batches(point), self._device.torch_name)
-        self._check_loss(batches[0])
+        self._check_loss()
         checked = check_gradients(self._trainee, batches[0])
         self._device.release()
         if problem := wrong(checked):
@@ -123,7 +123,12 @@ class FinetuneBench(Nothing):
             self._ready = point, self._step(point, batches)
         return self._ready[1]
 
-    def measured(self, cell: FinetuneCell, step: TrainingStep, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(
+        self,
+        cell: FinetuneCell,  # noqa: ARG002
+        step: TrainingStep,
+        measured: Measured[Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
         """First and last loss.
 
         Raises:
@@ -163,17 +168,16 @@ class FinetuneBench(Nothing):
         self._trainee.wrap_recomputing(step)
         return step
 
-    def _check_loss(self, batch: Tensor) -> None:
+    def _check_loss(self) -> None:
         """Of untrained adapters, which add nothing: only before the first step."""
-        import torch
-
         if self._built is not None or self._fields:
             return
-        expected = self._base_loss(batch)
+        batches = on_device(windows(self._text.train, *JUDGED), self._device.torch_name)
+        expected = self._base_loss(batches)
+        self._device.release()
         if expected is None:
             return
-        with torch.no_grad():
-            first = self._trainee.loss(batch).item()
+        first = mean_loss(self._trainee.loss, batches)
         self._fields = {"base_loss": expected, "first_loss": first}
         if abs(first - expected) > LOSS_TOLERANCE:
             raise WrongResultError(
@@ -221,8 +225,8 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     terminal.line(f"trained: {trained:,} parameters")
     judged = job.model.load_format != "dummy"
 
-    def base_loss(batch: Tensor) -> float | None:
-        return _base_loss(job, device, session, batch) if judged else None
+    def base_loss(batches: list[Tensor]) -> float | None:
+        return _base_loss(job, device, session, batches) if judged else None
 
     yield FinetuneBench(job, trainee, text, attention, session, base_loss=base_loss)
 
@@ -250,19 +254,13 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, quant: QuantSpec, device: 
     return loaded.model
 
 
-def _base_loss(job: FinetuneJob, device: Device, session: Session, batch: Tensor) -> float:
+def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
     """Of the unquantized model in the same type, which is loaded for this and let go."""
-    import torch
-
     quant = QUANTS["plain"]
     checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
     target = Target(device.torch_name, job.model.dtype)
     model: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, session.terminal).model
-    with torch.no_grad():
-        loss: float = model(input_ids=batch, labels=batch, use_cache=False).loss.item()
-    del model
-    device.release()
-    return loss
+    return mean_loss(lambda ids: model(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
 
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:

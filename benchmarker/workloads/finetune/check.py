@@ -36,8 +36,7 @@ def check(job: FinetuneJob) -> None:
         raise SpecError(f"{where}: quantized weights ({recipe.base}) are not trained; use base plain, or train lora")
     if recipe.prepare != "keep" and not recipe.is_quantized:
         raise SpecError(
-            f"{where}: prepare {recipe.prepare} is for a quantized base; it would make all weights float32; "
-            "use keep"
+            f"{where}: prepare {recipe.prepare} is for a quantized base; it would make all weights float32; use keep"
         )
     if job.model.dtype == "float16":
         raise SpecError("--dtype float16: needs a scaled loss, which is not measured; use bfloat16 or float32")
@@ -75,14 +74,14 @@ def key_parts(job: FinetuneJob) -> dict[str, Any]:
 def record_fields(job: FinetuneJob) -> dict[str, Any]:
     """Model and variant, as the record has them."""
     recipe, is_lora = job.recipe, job.recipe.train == "lora"
-    switches = {**vars(recipe), "rank": recipe.rank if is_lora else None, "targets": recipe.targets if is_lora else None}
+    adapters = {} if is_lora else {"rank": None, "targets": None}
     return {
         "model": ModelFacts(**job.model.model_dump()),
         "variant": FinetuneVariantFacts(
             name=job.variant.name,
             variant=job.variant.variant,
             options=job.variant.model_dump(exclude={"name"}),
-            **switches,
+            **{**vars(recipe), **adapters},
         ),
     }
 

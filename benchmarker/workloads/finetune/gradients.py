@@ -220,4 +220,5 @@ def unpacked_nf4(weight: Any) -> Tensor:
     packed = weight.data.view(torch.uint8).flatten()
     codes = torch.stack((packed >> 4, packed & 15), dim=1).flatten().long()
     values = state.code.float()[codes].view(-1, state.blocksize) * absmax.float()[:, None]
-    return values.view(-1)[: state.shape.numel()].view(state.shape)
+    unpacked: Tensor = values.view(-1)[: state.shape.numel()].view(state.shape)
+    return unpacked

@@ -37,8 +37,8 @@ class FinetuneDemand(Demand):
 
 
 class FinetuneChecked(Checked):
-    """What the gradients were held against before anything was timed. `error` is 1 - cosine, over all trained weights of
-    the first layers, against the same in float32 written without peft, bitsandbytes' kernels and checkpointing."""
+    """What the gradients were held against before anything was timed. `error` is 1 - cosine, over all trained weights
+    of the first layers, against the same in float32 written without peft, bitsandbytes' kernels and checkpointing."""
 
     layers: Positive
     """First layers of the model that were compared."""
@@ -153,9 +153,9 @@ class FinetuneRecord(RunRecord):
     load: LoadFacts | None = None
     built: FinetuneFacts | None = None
     base_loss: Number | None = None
-    """Of the unquantized base on the first batch, where the weights are real."""
+    """Of the unquantized base on the first 2,048 tokens of the text, where the weights are real."""
     first_loss: Number | None = None
-    """Of this variant on the same batch, before any step."""
+    """Of this variant on the same tokens, before any step."""
     learned: Learned | None = None
     """None for random weights, and where another process of the sweep finds out."""
     cells: tuple[FinetuneCell, ...] = Field(default=())

@@ -94,16 +94,16 @@ class FinetuneVariant(VariantBase):
     variant: RecipeName
     """The recipe: full, lora, qlora, qlora-bf16 (nothing is left in float32) or qlora-nocheckpoint."""
     base: Base | None = None
-    """How the frozen weights are stored: plain (in the model's type), nf4, nf4-double (scales quantized too) or int8. The recipe's if not
-    said, as for every switch below."""
+    """How the frozen weights are stored: plain (in the model's type), nf4, nf4-double (scales quantized too) or int8.
+    The recipe's if not said, as for every switch below."""
     train: Train | None = None
     """What is trained: full (every weight) or lora (adapters alone)."""
     checkpointing: Checkpointing | None = None
     """Which layers run their forward pass again in the backward pass, in place of keeping its results: none or all."""
     prepare: Prepare | None = None
     """What becomes of the weights that are not quantized: peft (prepare_model_for_kbit_training, which makes them
-    float32), keep (they stay, and float32 adapters are multiplied in the model's type by autocast), or autocast (peft's, and
-    products in the model's type by autocast)."""
+    float32), keep (they stay, and float32 adapters are multiplied in the model's type by autocast), or autocast
+    (peft's, and products in the model's type by autocast)."""
     optimizer: OptimizerName | None = None
     """adamw, adamw-fused, adamw8bit or paged-adamw8bit (both of bitsandbytes)."""
     attention: AttentionName | None = None

@@ -18,8 +18,10 @@ from benchmarker.workloads.finetune.spec import FinetunePoint
 if TYPE_CHECKING:
     from torch import Tensor
 
-TEXT = "evaluation.txt"
+TEXT = "calibration.txt"
 BATCHES = 8
+JUDGED = 256, 4, 2
+"""Length, sequences and batches of the tokens whose loss is held against the unquantized model's."""
 HELD_OUT = 0.1
 """Share of the text, its end, that no step is ever trained on."""
 

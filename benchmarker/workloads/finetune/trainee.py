@@ -154,6 +154,8 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 def _with_adapters(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, get_peft_model
 
+    from benchmarker.checkpoints.isolated_import import undisturbed
+
     targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(
         r=recipe.rank,
@@ -163,7 +165,9 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, settings)
+    # It imports gptqmodel where that is installed, which sets torch's allocator for the whole process.
+    with undisturbed():
+        return get_peft_model(model, settings)
 
 
 def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], learning_rate: float) -> Optimizer:
@@ -176,7 +180,7 @@ def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], learning_rate
     import bitsandbytes
 
     paged = recipe.optimizer == "paged-adamw8bit"
-    kind = bitsandbytes.optim.PagedAdamW8bit if paged else bitsandbytes.optim.AdamW8bit
+    kind = getattr(bitsandbytes.optim, "PagedAdamW8bit" if paged else "AdamW8bit")
     optimizer: Optimizer = kind(parameters, lr=learning_rate, weight_decay=0.0)
     return optimizer
 
