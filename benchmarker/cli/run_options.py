@@ -35,6 +35,17 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
+    "find_limit": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--find-limit",
+                help="Name of a size, such as seq_len: find the largest that fits into memory, each value in a "
+                "process of its own.",
+            ),
+        ],
+        None,
+    ),
     "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table alone.")], False),
     "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
 }

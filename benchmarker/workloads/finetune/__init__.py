@@ -29,5 +29,7 @@ WORKLOAD = Workload(
     repeat_s=declared.guess_s,
     dtype=declared.matmul_dtype,
     title=declared.title,
+    reasons=f"{_HOME}.reading.reasons:REASONS",
+    of_log=f"{_HOME}.log_verdict:finetune_sentences",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
 )
