@@ -156,8 +156,9 @@ def score(seed, right=500, bits=2.0, task="mqar"):
 
 
 def test_guessing_is_called_chance():
-    assert Learned("a", (score(0, 260), score(1, 245)), None).is_at_chance
-    assert not Learned("a", (score(0, 300), score(1, 310)), None).is_at_chance
+    assert Learned("a", (score(0, 260), score(1, 245)), None).luck == ", at chance"
+    assert Learned("a", (score(0, 100), score(1, 90)), None).luck == ", below chance"
+    assert Learned("a", (score(0, 300), score(1, 310)), None).luck == ""
 
 
 class FakeRow:

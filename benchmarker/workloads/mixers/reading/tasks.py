@@ -38,9 +38,11 @@ class Learned(NamedTuple):
         return wilson(sum(score.right for score in self.scores), sum(score.asked for score in self.scores))
 
     @property
-    def is_at_chance(self) -> bool:
-        """Whether guessing does as well."""
-        return self.accuracy[1] <= self.scores[0].chance
+    def luck(self) -> str:
+        """Whether guessing does as well, or better; nothing where the model does better."""
+        _, low, high = self.accuracy
+        chance = self.scores[0].chance
+        return "" if chance < low else ", below chance" if high < chance else ", at chance"
 
     @property
     def bits(self) -> Estimate:
@@ -101,7 +103,7 @@ def _by_seed(entry: Learned) -> str:
 def _chance(entry: Learned) -> str:
     if entry.scores[0].task == TEXT:
         return MISSING
-    return f"{100 * entry.scores[0].chance:.1f}" + (", at chance" if entry.is_at_chance else "")
+    return f"{100 * entry.scores[0].chance:.1f}" + entry.luck
 
 
 def _bits(entry: Learned) -> str:
