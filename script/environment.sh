@@ -30,7 +30,7 @@ else
         base=$(find_python)
         "$base" -m venv .venv
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt torch
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt -e '.[all,dev]'
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check -c script/constraints.txt -e '.[all,dev,ray]'
         echo "$wanted" >.venv/.installed
         echo "for the benchmarker command: . .venv/bin/activate"
     fi

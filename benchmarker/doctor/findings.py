@@ -149,6 +149,8 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
         )
     if "nvidia-ml-py" in machine.missing and machine.torch_for == "cuda":
         yield Finding("note", "no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
+    if "ray" not in machine.missing:
+        yield Finding("note", "Ray: sweep --places ray was run by its authors on CPUs alone, not on real GPUs")
     if machine.torch_for == "rocm" and machine.torch_sees_gpu:
         yield Finding(
             "note",
