@@ -27,11 +27,11 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     except DeviceError as error:
         device, trouble = find_device("cpu"), str(error)
     machine = look(device)
-    found = findings(machine)
+    conclusions = findings(machine)
     terminal.table(machine_words(machine))
     if trouble:
         terminal.table(f"**{trouble}** What follows is said of the processor.\n")
-    terminal.table(finding_words(found))
+    terminal.table(finding_words(conclusions))
     outcomes = list(clinic.look(machine, device))
     if not quick:
         outcomes = list(try_all(outcomes, clinic, device, say=terminal.line))
@@ -39,9 +39,9 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     is_well = not trouble and all_run(outcomes)
     if quick:
         return is_well
-    shown = list(readings(device))
-    terminal.table(reading_words(shown))
-    return is_well and all(one.is_right is not False for one in shown)
+    instruments = list(readings(device))
+    terminal.table(reading_words(instruments))
+    return is_well and all(reading.is_right is not False for reading in instruments)
 
 
 def _clinic(workload: str) -> Clinic:

@@ -128,13 +128,13 @@ def _judge(plan: Plan, models: list[PreTrainedModel], device: Device, progress: 
     )
     with scratch_file(rows, row_bytes) as file:
         kept = Whole(file, dtype=dtype) if plan.top_k is None else Top(file, count=plan.top_k)
-        one = Judge(plan, kept, device, progress, file_bytes=rows * row_bytes)
-        one.keep(models[0])
+        judging = Judge(plan, kept, device, progress, file_bytes=rows * row_bytes)
+        judging.keep(models[0])
         if plan.is_baseline:
-            return one.verdict(models.pop())
+            return judging.verdict(models.pop())
         models.clear()
         give_back(device)
-        return one.verdict(_load_baseline(plan, device, progress))
+        return judging.verdict(_load_baseline(plan, device, progress))
 
 
 def give_back(device: Device) -> None:

@@ -114,16 +114,16 @@ def _find_baseline(
                 "name the original with --quality-baseline MODEL"
             )
         return checkpoint
-    found = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
-    other = load_tokenizer(found)
-    if other is None or other.get_vocab() != tokenizer.get_vocab():
+    baseline_checkpoint = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
+    baseline_tokenizer = load_tokenizer(baseline_checkpoint)
+    if baseline_tokenizer is None or baseline_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ModelError(
             f"--quality-baseline {spec.baseline}: its vocabulary differs from that of {model.id}, so that their "
             "predictions do not compare; give the model that it was quantized from"
         )
-    if found.config["vocab_size"] != checkpoint.config["vocab_size"]:
+    if baseline_checkpoint.config["vocab_size"] != checkpoint.config["vocab_size"]:
         raise ModelError(
-            f"--quality-baseline {spec.baseline}: predicts {found.config['vocab_size']} tokens, and {model.id} "
-            f"{checkpoint.config['vocab_size']}; give the model that it was quantized from"
+            f"--quality-baseline {spec.baseline}: predicts {baseline_checkpoint.config['vocab_size']} tokens, and "
+            f"{model.id} {checkpoint.config['vocab_size']}; give the model that it was quantized from"
         )
-    return found
+    return baseline_checkpoint

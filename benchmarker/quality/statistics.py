@@ -76,11 +76,11 @@ def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
     squared = np.square(scores.probability_change)
     return tuple(
         WindowMeans(
-            nats=float(scores.nats[at].mean()),
-            baseline_nats=float(scores.baseline_nats[at].mean()),
-            kl=float(scores.kl[at].mean()),
-            same_top=float(scores.same_top[at].mean()),
-            squared_change=float(squared[at].mean()),
+            nats=float(scores.nats[window].mean()),
+            baseline_nats=float(scores.baseline_nats[window].mean()),
+            kl=float(scores.kl[window].mean()),
+            same_top=float(scores.same_top[window].mean()),
+            squared_change=float(squared[window].mean()),
         )
-        for at in range(len(scores.nats))
+        for window in range(len(scores.nats))
     )

@@ -60,9 +60,13 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
         key = str(place.pop())
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
     elif problem["type"] not in ("value_error", "missing"):
-        given = problem["input"]
-        shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
-        text = f"{text[0].lower()}{text[1:]}{shown}"
+        typed_value = problem["input"]
+        ending = (
+            f", not {typed_value!r}"
+            if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
+            else ""
+        )
+        text = f"{text[0].lower()}{text[1:]}{ending}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -71,11 +75,11 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
 
 def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
     """The keys that the value at this place may have."""
-    found: type[BaseModel] | None = kind
+    model: type[BaseModel] | None = kind
     for part in place:
-        if found is not None and isinstance(part, str) and part in found.model_fields:
-            found = next(_models_in(found.model_fields[part].annotation), None)
-    return list(found.model_fields) if found is not None else []
+        if model is not None and isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), None)
+    return list(model.model_fields) if model is not None else []
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
