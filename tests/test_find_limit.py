@@ -11,6 +11,7 @@ from benchmarker.execution.run import Run
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
+from benchmarker.sweep.request import split_arguments
 
 ASKED = (
     "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
@@ -93,3 +94,8 @@ def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_pat
             asked, "seq_len", Terminal(quiet=True), folder=tmp_path,
             run=("sh", "-c", "echo no device >&2; exit 3", "sh"),
         )  # fmt: skip
+
+
+def test_a_sweep_refuses_it():
+    with pytest.raises(SpecError, match="--find-limit: is for `benchmarker run`"):
+        split_arguments(["--find-limit", "seq_len"], "attention")

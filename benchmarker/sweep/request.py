@@ -167,6 +167,8 @@ def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) 
             raise SpecError("--config: a sweep's config stands by itself, and there is one already")
         elif name == "--job":
             raise SpecError("--job: is measured by `benchmarker run`; a sweep takes a config")
+        elif name == "--find-limit":
+            raise SpecError("--find-limit: is for `benchmarker run`, one variant at a time; leave it out")
         else:
             is_value = takes_value[name] and name == word
             options.append(word)
