@@ -74,6 +74,17 @@ class Scores:
     follows the prompt and i further ids, so that after a prompt of one id there are as many rows as ids."""
 
 
+@dataclass(frozen=True)
+class PrefillScores:
+    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
+    is what is timed, was not asked. A divergence computed from them is a lower bound."""
+
+    ids: NDArray[numpy.int64]
+    """[positions, top]; -1 where an engine gave fewer."""
+    log_probabilities: NDArray[numpy.float32]
+    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
+
+
 class TokenSource(Protocol):
     """A checkpoint that an engine has opened. The methods with a body need not be written."""
 
@@ -113,6 +124,11 @@ class TokenSource(Protocol):
         Returns:
             None where the engine cannot be asked.
         """
+        del ids
+        return None
+
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+        """Scores that are of the engine's prefill, where that is all that it can be asked for. A row an id."""
         del ids
         return None
 

@@ -16,7 +16,9 @@ def recommendation_to_markdown(found: Recommendation) -> str:
     """The answer first, then every variant against the budget."""
     lines = [f"- {_against_budget(one)}" for one in found.candidates]
     budget = plain_line(found.budget).replace("`", "'")
-    return "\n".join([f"**For the budget `{budget}`, at {cell_words(found.cell)}**: {_answer(found)}", "", *lines])
+    meanings = dict.fromkeys(check.limit.what.meaning for one in found.candidates[:1] for check in one.checks)
+    answer = " ".join(filter(None, (_answer(found), *meanings)))
+    return "\n".join([f"**For the budget `{budget}`, at {cell_words(found.cell)}**: {answer}", "", *lines])
 
 
 def recommendation_to_dict(found: Recommendation) -> dict[str, Any]:

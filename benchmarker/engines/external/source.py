@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarker.engines.base import Generation, Scores, TokenIds
+from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
 from benchmarker.engines.external.facts import ExternalFacts, disagreement
 from benchmarker.engines.subprocess_engine import Driver, DriverError, SubprocessSource
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.model_facts import LoadFacts
 
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
-
 FACTS_S = 60.0
-
-
-@dataclass(frozen=True)
-class PrefillScores:
-    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
-    is what is timed, was not asked. A divergence computed from them is a lower bound."""
-
-    ids: NDArray[numpy.int64]
-    """[positions, top]; -1 where an engine gave fewer."""
-    log_probabilities: NDArray[numpy.float32]
-    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
 
 
 class ExternalSource(SubprocessSource):
