@@ -129,7 +129,7 @@ def test_what_is_stated_of_quality_follows_from_its_windows(int8_results: Path, 
     assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
 
 
-def test_a_form_is_judged_like_a_forward_pass_of_the_model_that_was_loaded(peaked: Path, int8: GenerationRecord) -> None:
+def test_a_form_is_judged_like_a_forward_of_the_model_that_was_loaded(peaked: Path, int8: GenerationRecord) -> None:
     """The same windows, by hand: one whole window at a time, in float64."""
     windows = plan(peaked).windows.ids
     model = load_model(str(peaked), "int8", device="cpu", dtype="float32")

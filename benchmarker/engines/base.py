@@ -90,6 +90,8 @@ class TokenSource(Protocol):
 
     model: PreTrainedModel | None = None
     """The torch model, where there is one in this process: quality, kernel counts and the roofline ask for it."""
+    is_elsewhere: bool = False
+    """Whether the tokens are made in another process."""
     loaded: LoadFacts | None = None
     """What loading cost and made; None where the engine does not tell."""
 
