@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.tables import bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
@@ -36,6 +37,8 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     if not quick:
         outcomes = list(try_all(outcomes, clinic, device, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
+    if beside := list(clinic.beside(device)):
+        terminal.table(bullets(beside))
     is_well = not trouble and all_run(outcomes)
     if quick:
         return is_well

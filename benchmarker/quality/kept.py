@@ -83,6 +83,18 @@ class Top:
             rows.append(torch.cat([ids, top.values, logs.gather(-1, target[:, None])], dim=-1))
         self._file[window] = _bytes(torch.cat(rows))
 
+    def put_likeliest(self, window: int, ids: Tensor, logs: Tensor, own: Tensor) -> None:
+        """Keep what an engine tells of the likeliest alone.
+
+        Args:
+            ids: [positions, at least the count], the likeliest first.
+            logs: Their log-probabilities, likewise.
+            own: Log-probability of the text's own token, [positions].
+        """
+        count = self._count
+        numbers = ids[:, :count].to(torch.int32).contiguous().view(torch.float32)
+        self._file[window] = _bytes(torch.cat([numbers, logs[:, :count].float(), own[:, None].float()], dim=-1))
+
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> Compared:
         kept = _tensor(self._file[window], torch.float32).view(len(baseline), -1)
         return _joined(self._compare(*part) for part in _in_chunks(kept, baseline, targets))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 BASELINE = QuantSpec(quant="fp16")
+PREFILL_TOP = 100
+"""As the drivers of the engines ask for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Plan:
         """`fp16 of Qwen/Qwen3-4B in float16`."""
         return baseline_name(self.baseline.model_id, self.dtype)
 
+    @property
+    def prefill_top(self) -> int:
+        """Of how many tokens an engine's prefill is asked."""
+        return min(self.top_k or PREFILL_TOP, PREFILL_TOP)
+
     def row_bytes(self, dtype: torch.dtype) -> int:
         """What one window takes in the file, with logits of that type."""
         if self.top_k is not None:
@@ -61,6 +68,7 @@ def make_plan(
     checkpoint: Checkpoint,
     tokenizer: Any | None,
     progress: Progress,
+    is_plain: bool = True,
 ) -> Plan:
     """Read the text, cut it, find the baseline.
 
@@ -68,6 +76,7 @@ def make_plan(
         name: Of the variant.
         checkpoint: The variant's, as it was found.
         tokenizer: The variant's.
+        is_plain: Whether the engine runs the form as it is, without one of its own.
 
     Raises:
         BenchmarkerError: The text, the tokenizer, the baseline or the room on the disk will not do.
@@ -91,11 +100,11 @@ def make_plan(
         baseline=baseline,
         dtype=model.dtype,
         vocabulary=int(checkpoint.config["vocab_size"]),
-        is_baseline=form.quant == BASELINE.quant and spec.baseline is None,
+        is_baseline=is_plain and form.quant == BASELINE.quant and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:
         raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
-    check_room(len(windows.ids) * plan.row_bytes(getattr(torch, model.dtype)))
+    check_room(len(windows.ids) * plan.row_bytes(torch.float32))
     return plan
 
 

@@ -15,7 +15,7 @@ def quality_line(quality: Quality) -> str:
     """The whole of it in one line, for the end of a run."""
     against = quality.against
     sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
-    if not quality.is_baseline:
+    if not quality.is_reference:
         sentences += [
             f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
             f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "

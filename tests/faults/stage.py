@@ -177,7 +177,7 @@ class Stage:
             }
             for name, job in asked.jobs.items()
         }
-        quality = json.loads(records.quality().model_dump_json())
+        quality = json.loads(records.quality(path="step").model_dump_json())
         script = {"variants": variants, "faults": list(self.faults), "quality": quality}
         (self.home / "script.json").write_text(json.dumps(script))
 
