@@ -8,7 +8,7 @@ from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES, engine_name
 from benchmarker.quantization.base import Options
-from benchmarker.quantization.registry import loader_options, resolved_quant
+from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, first_problem
 from benchmarker.workloads.generation.spec import VariantSpec, name_of
 
@@ -34,6 +34,11 @@ def engine_place(name: str) -> int:
     """Where an engine stands in the registry; the last place for a name that is not there."""
     names = list(ENGINES)
     return names.index(name) if name in names else len(names)
+
+
+def libraries_of(quant: str) -> tuple[str, ...] | None:
+    """pip names of what a quantization brings; None for a quantization that is not in the registry."""
+    return LOADERS[quant].packages if quant in LOADERS else None
 
 
 def engine_options(variant: VariantSpec) -> Options:
