@@ -9,7 +9,7 @@ import pytest
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
-from tests.records import cell, environment, record, rounds, save
+from tests.records import cell, environment, load, record, rounds, save
 
 
 def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
@@ -55,6 +55,55 @@ def test_two_devices_are_refused_by_name_and_number(tmp_path):
 def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
     save(tmp_path, record("fp16"), record("int8", **change))
     assert field in refusal(tmp_path)
+
+
+def on_cpu(**changes):
+    return environment(device={"kind": "cpu", "name": "a CPU", "driver": None, "runtime": None}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"variables": {"ATEN_CPU_CAPABILITY": "default"}}, "instruction switches is unknown in 1 record and ATEN_CPU"),
+        ({"variables": {"TORCH_COMPILE_DISABLE": "1"}}, "compiler switches is unknown in 1 record and TORCH_COMPILE"),
+        ({"cores": 64}, "cores is 16 in 1 record and 64 in 1 record"),
+        ({"python": "3.13.1"}, "Python is 3.11 in 1 record and 3.13 in 1 record"),
+        ({"governor": "powersave"}, "governor is performance in 1 record and powersave in 1 record"),
+    ],
+)
+def test_on_a_cpu_what_chooses_its_instructions_and_its_clock_must_be_equal(tmp_path, change, field):
+    first = {"python": "3.11.9", "governor": "performance"}
+    save(tmp_path, record("fp16", environment=on_cpu(**first)), record("int8", environment=on_cpu(**first | change)))
+    assert field in refusal(tmp_path)
+
+
+def test_a_board_under_another_power_limit_is_another_board_and_one_that_does_not_say_is_not(tmp_path):
+    limited = [environment(device={"power_limit_w": watts}) for watts in (700.0, 500.0, None)]
+    save(tmp_path / "two", record("fp16", environment=limited[0]), record("int8", environment=limited[1]))
+    save(tmp_path / "unsaid", record("fp16", environment=limited[0]), record("int8", environment=limited[2]))
+    assert "power limit is 700 W in 1 record and 500 W in 1 record" in refusal(tmp_path / "two")
+    assert set(rows_of(tmp_path / "unsaid")) == {"fp16", "int8"}
+
+
+def test_a_kernel_that_auto_chose_is_one_in_all_rounds_of_a_variant(tmp_path):
+    made = [
+        record("gptq", round_number=number, load=load(notes=(f"kernel auto: {kernel}",)))
+        for number, kernel in enumerate(("MarlinLinear", "MarlinLinear", "TorchLinear"))
+    ]
+    save(tmp_path, *made)
+    assert (
+        "kernel of variant 'gptq' is kernel auto: MarlinLinear in 2 records and kernel auto: TorchLinear in 1 record"
+        in refusal(tmp_path)
+    )
+
+
+def test_the_version_of_a_library_that_a_variant_does_not_run_is_no_matter(tmp_path):
+    versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0"}
+    newer, older = (environment(packages=versions | {"torchao": number}) for number in ("0.18.0", "0.17.0"))
+    save(tmp_path / "unused", record("fp16", environment=newer), record("bnb4", environment=older))
+    save(tmp_path / "used", record("int8", environment=newer), record("int8", name="again", environment=older))
+    assert set(rows_of(tmp_path / "unused")) == {"fp16", "bnb4"}
+    assert "torchao is 0.18.0 in 1 record and 0.17.0 in 1 record" in refusal(tmp_path / "used")
 
 
 def test_another_prompt_is_another_measurement(tmp_path):

@@ -175,6 +175,7 @@ def nvml(uuid):
     fake.nvmlDeviceGetHandleByUUID = handle
     fake.nvmlDeviceGetUUID = lambda handle: uuid
     fake.nvmlSystemGetDriverVersion = lambda: "580.159.04"
+    fake.nvmlDeviceGetPowerManagementLimit = lambda handle: 700_000
     return fake
 
 
@@ -199,6 +200,7 @@ def test_an_nvidia_card(monkeypatch):
         "capability": "9.0",
         "driver": "580.159.04",
         "runtime": "13.0",
+        "power_limit_w": 700.0,
     }
 
 

@@ -133,7 +133,7 @@ def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.timeout(1800)
 def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path) -> None:
     config = find_config(Path("quickstart"))
-    options = ("--runs", "1", "--warmup", "1", "--warmup-limit", "1", "--no-profile")
+    options = ("--runs", "1", "--warmup", "1", "--warmup-limit", "1", "--no-profile", "--quality", "off")
     settings = Settings(rounds=2, seed=1, places="ray", output=tmp_path / "ray")
     assert sweep_config(config, options, Terminal(), settings) == []
     records = collect([tmp_path / "ray"]).records

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarker.comparison.comparing import Circumstance, comparing_of, keys_of
+from benchmarker.comparison.circumstances import UNSAID, circumstances
+from benchmarker.comparison.comparing import comparing_of, keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
@@ -184,31 +185,6 @@ def named_variants(
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
 
 
-def circumstances(workload: str) -> dict[str, Circumstance]:
-    """What must be equal in all records, by the name it has in a message."""
-    return {
-        "device": lambda one: one.environment.device.name,
-        "device kind": lambda one: one.environment.device.kind,
-        "driver": lambda one: one.environment.device.driver,
-        "device runtime": lambda one: one.environment.device.runtime,
-        "processor": lambda one: one.environment.cpu,
-        "threads": _threads,
-        **comparing_of(workload).circumstances,
-        "benchmarker": lambda one: one.benchmarker,
-        **{package: _version_of(package) for package in COMPUTING},
-    }
-
-
-def _threads(record: RunRecord) -> str | None:
-    """On a GPU they do next to nothing."""
-    threads = record.environment.threads
-    return str(threads) if threads and record.environment.device.kind == "cpu" else None
-
-
-def _version_of(package: str) -> Circumstance:
-    return lambda one: one.environment.packages.get(package)
-
-
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
@@ -216,7 +192,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     for field, of in circumstances(records[0].workload).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
         values = Counter(of(record) for record in records if comparing.knows(record) or of(record) is not None)
-        if field in COMPUTING and field not in ("torch", "transformers"):
+        if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
         if len(values) > 1:
@@ -248,7 +224,24 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
             counts = Counter(form_of(record)[field] for record in members)
             if len(counts) > 1:
                 differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
+        differences += _ran_otherwise(name, members)
     return differences
+
+
+def _ran_otherwise(name: str, members: Sequence[RunRecord]) -> list[Difference]:
+    """What the same form turned out to be in the same cells, where that differs; a record that does not say is no other
+    one. What an engine chooses may depend on the cells."""
+    alike: dict[tuple[object, ...], list[RunRecord]] = {}
+    for record in members:
+        alike.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
+    differences: dict[str, Difference] = {}
+    for records in alike.values():
+        facts = [comparing_of(record.workload).ran(record) for record in records]
+        for field in facts[0]:
+            counts = Counter(value for each in facts if (value := each[field]))
+            if len(counts) > 1:
+                differences[field] = Difference(f"{field} of variant '{plain_line(name)}'", dict(counts))
+    return list(differences.values())
 
 
 def form_of(record: RunRecord) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +120,11 @@ class Comparing:
     """Of a record's cells, in their order."""
     form: Callable[[Any], dict[str, str]] = plain_form
     """What makes a variant what it is beside its name, by field: equal in all records of one name."""
+    ran: Callable[[Any], Mapping[str, str | None]] = lambda record: {}
+    """What the form turned out to be when it ran, such as the kernel that `auto` chose: equal in all records of one
+    name that say it."""
+    libraries: Callable[[Any], Container[str] | None] = lambda record: None
+    """Of the libraries that a quantization brings, those that a record's variant runs. None where nobody knows."""
     family: Callable[[Any], str] = lambda record: str(record.variant.name)
     """What variants share that belong together."""
     place: Callable[[Any], int] = lambda record: 0

@@ -18,7 +18,7 @@ import psutil
 from benchmarker.core.packages import COMPUTING, installed_version
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.hardware.host import cores, cpu_name, memory_bytes
+from benchmarker.hardware.host import cores, cpu_name, governor, memory_bytes
 from benchmarker.schema.environment import DeviceFacts, Environment
 
 PACKAGES = (*COMPUTING, "numpy", "safetensors", "huggingface_hub", "tokenizers")
@@ -57,6 +57,7 @@ def environment(device: Device) -> Environment:
         # torch's wheel has a plain version; torch itself knows what it is built for, as in 2.11.0+cu130.
         packages=_packages() | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
+        governor=governor(),
         commit=commit_of(Path(__file__).parent),
     )
 
@@ -122,5 +123,6 @@ def _device_facts(device: Device) -> DeviceFacts:
         # As `gfx90a:sramecc+:xnack-` where the architecture has switches.
         capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
         driver=gpu.driver if gpu else None,
+        power_limit_w=gpu.power_limit_w() if gpu else None,
         runtime=torch.version.hip if amd else torch.version.cuda,
     )

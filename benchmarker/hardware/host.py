@@ -14,6 +14,7 @@ import psutil
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def cpu_name() -> str:
@@ -23,6 +24,11 @@ def cpu_name() -> str:
         if match:
             return " ".join(match.group(1).split())
     return platform.processor() or platform.machine()
+
+
+def governor() -> str | None:
+    """What chooses the processor's clock; None where the system does not say."""
+    return _text(GOVERNOR) or None
 
 
 def cores() -> int:

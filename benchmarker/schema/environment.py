@@ -21,6 +21,8 @@ class DeviceFacts(Plain):
     driver: str | None = None
     runtime: str | None = None
     """CUDA or HIP version that torch was built for."""
+    power_limit_w: Number | None = None
+    """Power cap of the board. None on CPU, where its driver does not say, and in records from before it was kept."""
 
 
 class Environment(Plain):
@@ -39,6 +41,9 @@ class Environment(Plain):
     """Versions of torch, transformers and the quantization libraries, where installed."""
     variables: dict[str, str]
     """Environment variables that change behaviour, by an allow-list; never a token."""
+    governor: str | None = None
+    """What chooses the processor's clock, as `performance`. None where the system does not say, and in records from
+    before it was kept."""
     commit: str | None = None
     """git commit of benchmarker, with `+changes` where the tree was not clean."""
 

@@ -43,6 +43,11 @@ def runs_here(name: str) -> bool:
     return name in MODEL_ENGINES
 
 
+def libraries_of(quant: str) -> tuple[str, ...] | None:
+    """pip names of what a quantization brings; None for a quantization that is not in the registry."""
+    return LOADERS[quant].packages if quant in LOADERS else None
+
+
 def engine_options(variant: VariantSpec) -> Options:
     """The engine's options as its own type, defaults filled in."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)

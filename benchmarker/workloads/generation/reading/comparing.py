@@ -15,7 +15,7 @@ from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
 from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.workloads.generation.forms import engine_place
+from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
 from benchmarker.workloads.generation.reading.to_row import to_row
@@ -60,6 +60,17 @@ def form(record: GenerationRecord) -> dict[str, str]:
         "engine": record.variant.engine,
         "options": options or "no options",
         "dtype": record.model.dtype,
+    }
+
+
+def ran(record: GenerationRecord) -> dict[str, str | None]:
+    """The kernel that a library chose, whose kernels a decode step used, and how it attended."""
+    notes = [note for note in (record.load.notes if record.load else ()) if note.startswith("kernel ")]
+    uses = record.engine.kernels_used if record.engine else ()
+    return {
+        "kernel": next(iter(notes), None),
+        "kernels of the decode step": "; ".join(sorted(use.words() for use in uses)) or None,
+        "attention": record.engine.attention if record.engine else None,
     }
 
 
@@ -165,6 +176,8 @@ COMPARING = Comparing(
     void=void,
     keys=keys,
     form=form,
+    ran=ran,
+    libraries=lambda record: libraries_of(record.variant.quant),
     family=lambda record: record.variant.quant,
     place=place,
     plainness=plainness,

@@ -1,0 +1,73 @@
+"""What must be equal in all records of a table: device, what drives it, versions and settings that change a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarker.comparison.comparing import Circumstance, comparing_of
+from benchmarker.core.packages import COMPUTING
+from benchmarker.schema.record import RunRecord
+
+INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
+COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
+"""Libraries that only some variants run."""
+UNSAID = ("power limit", "governor")
+"""Circumstances that older records do not hold, and some machines do not tell: none is no other one."""
+
+
+def circumstances(workload: str) -> dict[str, Circumstance]:
+    """What must be equal in all records, by the name it has in a message."""
+    return {
+        "device": lambda one: one.environment.device.name,
+        "device kind": lambda one: one.environment.device.kind,
+        "driver": lambda one: one.environment.device.driver,
+        "device runtime": lambda one: one.environment.device.runtime,
+        "power limit": _power_limit,
+        "processor": lambda one: one.environment.cpu,
+        "cores": _on_cpu(lambda one: one.environment.cores),
+        "threads": _on_cpu(lambda one: one.environment.threads),
+        "governor": _on_cpu(lambda one: one.environment.governor),
+        "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
+        "compiler switches": _switches(COMPILER),
+        "Python": _python,
+        **comparing_of(workload).circumstances,
+        "benchmarker": lambda one: one.benchmarker,
+        **{package: _version_of(package) for package in COMPUTING},
+    }
+
+
+def _on_cpu(of: Callable[[RunRecord], object]) -> Circumstance:
+    """What decides a rate on a CPU, and on a GPU next to nothing."""
+    return lambda one: str(of(one)) if of(one) and one.environment.device.kind == "cpu" else None
+
+
+def _switches(names: tuple[str, ...]) -> Circumstance:
+    """Environment variables that choose what the same program runs; None where none of them is set."""
+
+    def switches(record: RunRecord) -> str | None:
+        variables = record.environment.variables
+        return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
+
+    return switches
+
+
+def _power_limit(record: RunRecord) -> str | None:
+    limit_w = record.environment.device.power_limit_w
+    return f"{limit_w:.0f} W" if limit_w else None
+
+
+def _python(record: RunRecord) -> str | None:
+    """Without the last number, which changes no speed."""
+    return ".".join(record.environment.python.split(".")[:2]) if record.environment.python else None
+
+
+def _version_of(package: str) -> Circumstance:
+    """None for a library that the variant does not run: its version is no matter."""
+
+    def version(record: RunRecord) -> str | None:
+        libraries = comparing_of(record.workload).libraries(record)
+        is_run = package not in OF_VARIANTS or libraries is None or package in libraries
+        return record.environment.packages.get(package) if is_run else None
+
+    return version
