@@ -167,7 +167,7 @@ def test_a_place_unlike_the_first_is_left_out_with_what_differs(tmp_path: Path) 
     stage.probe = (
         "sh",
         "-c",
-        f'test "$CUDA_VISIBLE_DEVICES" = 0 && cat {tmp_path}/environment || cat {tmp_path}/older',
+        f'test "$CUDA_VISIBLE_DEVICES" = 0 && cat {tmp_path}/environment.json || cat {tmp_path}/older',
     )
     assert stage.sweep(places=TWO) == []
     assert "local:1: left out: device.driver: 580.159.04, then 1.0" in stage.printed

@@ -26,6 +26,7 @@ ErrorKind = Literal[
     "incomplete_graph",
     "throttled",
     "shared_device",
+    "disturbed",
     "unwatched",
     "interrupted",
     "other",

@@ -22,6 +22,7 @@ FLAGS: dict[Flag, str] = {
     "throttling_unknown": "the driver did not say whether the clocks were held down",
     "shared_device": "other processes computed on the device meanwhile",
     "step_differs": "the timed step's predictions are further from the form's own forward than rounding takes them",
+    "disturbed": "other programs ran on the same cores meanwhile, also when it was measured again",
     "shared_host": "other places of the same host measured meanwhile; rows that wait for the host, such as eager ones, "
     "may be slower than alone",
     "imported": "read from a log, which holds less than a record",

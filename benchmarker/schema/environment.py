@@ -48,6 +48,21 @@ class Environment(Plain):
     """git commit of benchmarker, with `+changes` where the tree was not clean."""
 
 
+class HostLoad(Plain):
+    """What else ran on this process's cores while one cell's repeats were timed, by the kernel's counters."""
+
+    seconds: Number
+    """Between the two readings, which are next to the cell's beginning and end."""
+    cores: Whole
+    """That the process may run on."""
+    steal_share: Number
+    """Of these cores' time, what a hypervisor gave to others."""
+    others_share: Number
+    """Of these cores' time, what programs took that are neither the measured one nor the one that watches it."""
+    involuntary_switches_per_s: Number
+    """How often the measured process was put aside for another."""
+
+
 class Conditions(Plain):
     """The board while one cell's repeats were timed, sampled by another process through the driver."""
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.base import Count, Number, Plain, Positive, Scalar, Seconds, Spent, Whole
 from benchmarker.schema.energy import Energy
-from benchmarker.schema.environment import Conditions, Environment
+from benchmarker.schema.environment import Conditions, Environment, HostLoad
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.roofline import Demand, Limits
 from benchmarker.schema.status import CellStatus
@@ -32,6 +32,7 @@ Flag = Literal[
     "throttling_unknown",
     "shared_device",
     "shared_host",
+    "disturbed",
     "imported",
     "step_differs",
 ]
@@ -101,6 +102,8 @@ class CellBase(Plain):
     """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
     conditions: Conditions | None = None
     """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
+    host_load: HostLoad | None = None
+    """What else ran on the cores meanwhile. None for a run outside a sweep, and where the system does not count."""
     demand: Demand | None = None
     """What the cell's work cannot do without. None in records from before this was counted."""
     checked: Checked | None = None

@@ -21,6 +21,7 @@ STATUSES: dict[ErrorKind, CellStatus] = {
     "incomplete_graph": "invalid",
     "throttled": "invalid",
     "shared_device": "invalid",
+    "disturbed": "invalid",
     "unwatched": "invalid",
 }
 """The status of a cell that has no number for such a reason; `error` for the other kinds."""

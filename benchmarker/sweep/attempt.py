@@ -10,6 +10,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job import blank_record
 from benchmarker.hardware.conditions import is_shared, why_invalid
+from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.sweep.cell_text import cell_line
@@ -36,6 +37,9 @@ class Attempt:
         self.path = site.record_path(variant, round_number)
         self.watch = Watch(self.path, len(self.cells))
         self.log = CappedLog(self.path.with_suffix(".log"))
+        self.is_last = False
+        """Whether cells beside which others ran are kept and flagged, because they are not measured again."""
+        self._host: HostGauge | None = None
         self._told = 0
         self._started = datetime.now(UTC)
         self._since = time.monotonic()
@@ -58,6 +62,7 @@ class Attempt:
                 limit_s=self._limit_s,
                 deadline_s=self.site.deadline_s,
                 step=self._show,
+                begun=self._watch_host,
             )
         except (KeyboardInterrupt, SweepTimeoutError):
             self._close_interrupted()
@@ -86,7 +91,7 @@ class Attempt:
             ResultsError: It cannot be saved.
         """
         before = self.record or self._blank()
-        cells = tuple(self._under_conditions(cell) for cell in before.cells)
+        cells = tuple(self._beside_others(self._under_conditions(cell)) for cell in before.cells)
         failed = [self._failed_cell(position, why) for position, why in decision.failed.items()]
         changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
         if fault:
@@ -114,6 +119,29 @@ class Attempt:
             **fields, status=fault.status, error_kind=fault.kind, reason=fault.reason
         )
         return cell
+
+    def _watch_host(self, process: int) -> None:
+        if self.site.watch_host:
+            self._host = self.site.watch_host(process)
+            self._host.read()
+
+    def _beside_others(self, cell: CellBase) -> CellBase:
+        """The cell with what else ran on its cores: seen from outside, and never judged by its time."""
+        if self._host is None or cell.timed_at is None or cell.host_load:
+            return cell
+        load = self._host.between(*cell.timed_at)
+        if load is None:
+            return cell
+        changes: dict[str, object] = {"host_load": load}
+        if cell.status == "ok":
+            why = why_disturbed(load)
+            self.ledger.timed += 1
+            self.ledger.disturbed += why is not None
+            if why and (self.is_last or self.ledger.is_host_busy):
+                changes["flags"] = (*cell.flags, "disturbed")
+            elif why:
+                changes |= {"status": "invalid", "error_kind": "disturbed", "reason": why}
+        return cell.model_copy(update=changes)
 
     def _under_conditions(self, cell: CellBase) -> CellBase:
         """The cell with how board and host were meanwhile, which may make it invalid."""
@@ -146,7 +174,9 @@ class Attempt:
         return limit_s + ENERGY_S if phase == "end" and self.site.job(self.variant).procedure.energy else limit_s
 
     def _show(self, lines: Sequence[str]) -> None:
-        """Print what is new, and learn how long cells take."""
+        """Print what is new, learn how long cells take, and read what else runs."""
+        if self._host:
+            self._host.read()
         for line in lines:
             if not line.startswith((*HIDDEN, f"{self.variant}: ", self.site.workload.cell_opening)):
                 self.terminal.line(f"  {line}")

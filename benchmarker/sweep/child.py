@@ -133,6 +133,7 @@ def run_child(
     limit_s: Callable[[Phase], float],
     deadline_s: float | None,
     step: Callable[[list[str]], None],
+    begun: Callable[[int], None] = lambda process: None,
 ) -> Ended:
     """Run a child to its end.
 
@@ -158,6 +159,7 @@ def run_child(
         env={**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
     )
     try:
+        begun(process.pid)
         assert process.stdout is not None
         output = Output(process.stdout, log)
         late = _wait(process, watch, output, limit_s, deadline_s, step)

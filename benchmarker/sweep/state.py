@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarker.core.names import slug
 from benchmarker.execution.job_file import job_path
+from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Part
@@ -32,6 +33,10 @@ CELL_LIMIT_S = 1800.0
 """Before it is known how long a cell takes: compiling for a new shape can take minutes."""
 LEAST_CELL_LIMIT_S = 120.0
 CELL_LIMIT_FACTOR = 10
+
+
+LEAST_TIMED = 6
+"""Cells after which it can be said that the host is busy throughout."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Site:
     """What draws the report, before its arguments."""
     place: str | None = None
     """Name of the place, in a sweep over several."""
+    watch_host: Callable[[int], HostGauge] | None = None
+    """Watches what else runs beside a child, by its process number; None where nobody does."""
     beside: int = 0
     """Other places of this host that measure meanwhile."""
 
@@ -124,10 +131,19 @@ class Ledger:
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or were asked for one: one is enough."""
     failures: list[Failure] = field(default_factory=list)
+    timed: int = 0
+    """Cells whose time counts, or would."""
+    disturbed: int = 0
+    """Those of them beside which other programs ran."""
     is_unwatched: bool = False
     """Whether the user knows that the board cannot be read any more."""
     out_of_time: bool = False
     """Whether the time for the whole sweep was up before its end."""
+
+    @property
+    def is_host_busy(self) -> bool:
+        """Whether other programs run all the time: then measuring again helps nobody."""
+        return self.timed >= LEAST_TIMED and self.disturbed > self.timed / 2
 
     def cell_limit_s(self, settings: Settings, variant: str, position: int) -> float:
         """How long a cell may take."""

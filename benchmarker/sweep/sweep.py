@@ -18,6 +18,7 @@ from benchmarker.core.errors import DeviceError, ResultsError
 from benchmarker.core.names import slug
 from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import with_origin
+from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
@@ -66,6 +67,7 @@ class Seams:
     open_places: Callable[[Settings], Places] = open_places
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+    watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
     """Sees whether there is what the jobs need, such as a model, and says its hub commit."""
 
@@ -126,6 +128,7 @@ def run_sweep(
         jobs=planned_jobs(request, surroundings, commit=commit),
         run=seams.run,
         report=seams.report,
+        watch_host=seams.watch_host,
     )
     with locked(site.folder):
         ledger, stock = Ledger(Standing(site.workload)), open_folder(site, forecast, terminal)

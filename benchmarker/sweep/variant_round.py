@@ -30,6 +30,7 @@ def measure(
     pending = tuple(cells)
     while pending:
         attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
+        attempt.is_last = any(reruns[position] >= RERUNS for position in pending)
         outcome = _outcome(attempt, tries, reruns)
         for position, cell in outcome.cells.items():
             ledger.standing.take(variant, position, cell)
@@ -84,6 +85,9 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
         attempt.terminal.line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
     cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
     again = _to_repeat(cells, reruns)
+    for position in again:
+        if cells[position].error_kind == "disturbed":
+            attempt.terminal.line(f"  {cells[position].reason}; measured again")
     lost = {
         position: _fault_in(cell) for position, cell in cells.items() if cell.status != "ok" and position not in again
     }

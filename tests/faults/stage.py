@@ -55,6 +55,8 @@ class Stage:
     model: str = "Qwen/Qwen3-4B"
     report: tuple[str, ...] = ("true",)
     """What draws the report."""
+    watch_host: Callable[[int], Any] | None = None
+    """Watches what else runs beside a child."""
     look_for: Callable[[Job], str | None] = lambda job: None
     wrap: tuple[str, ...] = ()
     """Stands before the command of each child."""
@@ -82,7 +84,7 @@ class Stage:
         asked = Settings(**{"output": self.results, **QUICK, **settings})
         self._write_script(asked, arguments)
         out = io.StringIO()
-        environment = self.home / "environment"
+        environment = self.home / "environment.json"
         environment.write_text(self.environment.model_dump_json())
         seams = Seams(
             run=(*self.wrap, sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
@@ -90,6 +92,7 @@ class Stage:
             probe=self.probe or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
             prepare=self.prepare,
             open_places=self.open_places,
+            watch_host=self.watch_host,
             look_around=lambda device: self.environment,
             find_monitor=self.find_monitor,
             look_for=self.look_for,

@@ -18,6 +18,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.execution.job_file import cell_keys, changed_files, read_job_file, with_origin, write_job
 from benchmarker.execution.parent_death import PARENT, end_with_parent
+from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import find_monitor
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
@@ -140,6 +141,11 @@ def _judge(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Jo
     return _told(delivery, order, ledger)
 
 
+def has_own_cores(order: Order) -> bool:
+    """Whether nobody else of this sweep runs on this process's cores."""
+    return order.slots == 1 or len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+
+
 TASKS = {"visit": _visit, "round": _round, "judge": _judge}
 
 
@@ -174,6 +180,8 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
         jobs=jobs,
         run=order.run or RUN,
         place=order.place,
+        # Places that share cores disturb each other, and say so otherwise.
+        watch_host=HostGauge if order.run is None and has_own_cores(order) else None,
         beside=order.beside,
     )
     ledger = Ledger(Standing(site.workload))

@@ -1,0 +1,109 @@
+"""What else runs beside a measurement: read from the kernel's counters, repaired by measuring again."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarker.hardware.host_load import HostGauge, why_disturbed
+from benchmarker.report.compare import compare
+from benchmarker.report.markdown import to_markdown
+from benchmarker.schema.environment import HostLoad
+from tests.faults.stage import Stage
+
+QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
+COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
+WHY = "other programs took 50% of our cores' time meanwhile, and put the process aside 80 times a second"
+
+
+class ToldLoads:
+    """A gauge that is told what it sees: one load a child, and then the last."""
+
+    def __init__(self, *loads: HostLoad) -> None:
+        self._loads = list(loads)
+
+    def __call__(self, process: int) -> ToldLoads:
+        self.load = self._loads.pop(0) if len(self._loads) > 1 else self._loads[0]
+        return self
+
+    def read(self) -> None: ...
+
+    def between(self, start_s: float, end_s: float) -> HostLoad:
+        return self.load
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"others_share": 0.5}, None),
+        ({"involuntary_switches_per_s": 80.0}, None),
+        ({"steal_share": 0.1}, "the hypervisor took 10% of our cores' time meanwhile"),
+        ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, WHY),
+    ],
+)
+def test_others_disturb_where_they_take_cores_from_the_process(changes, why) -> None:
+    assert why_disturbed(QUIET.model_copy(update=changes)) == why
+
+
+def test_a_disturbed_process_is_measured_again_and_the_bad_one_is_kept_with_its_reason(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(COMPILING, QUIET))
+    assert stage.sweep() == []
+    bad, good = sorted(stage.records(), key=lambda record: record.cells[0].status)
+    assert (bad.cells[0].status, bad.cells[0].error_kind, bad.cells[0].reason) == ("invalid", "disturbed", WHY)
+    assert good.cells[0].status == "ok"
+    assert good.cells[0].host_load == QUIET
+    assert f"round 1 was measured again: invalid: {WHY}" in to_markdown(compare([stage.results]))
+
+
+def test_the_third_try_is_kept_and_flagged(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(COMPILING))
+    assert stage.sweep() == []
+    cells = sorted((record.cells[0].status, record.cells[0].flags) for record in stage.records())
+    assert cells == [("invalid", ()), ("invalid", ()), ("ok", ("disturbed",))]
+
+
+def test_on_a_host_that_is_busy_throughout_nothing_is_measured_again_any_more(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
+    assert stage.sweep() == []
+    # Six cells tell that it is: two rounds of three tries each.
+    assert [cell[0] for cell in stage.cells()] == [0, 0, 0, 1, 1, 1, 2, 3]
+
+
+def test_the_kernels_counters_tell_others_from_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    now = iter([100.0, 101.0])
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    gauge = HostGauge(7, proc=tmp_path)
+    # In the second between the readings: 150 ticks of 200 were busy, 40 of them ours and our child's, 10 were stolen.
+    write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
+    gauge.read()
+    write_counters(tmp_path, busy=(1100, 1050), steal=10, own=530, child=30, switches=53)
+    gauge.read()
+    load = gauge.between(100.2, 100.8)
+    assert load is not None
+    assert (load.seconds, load.cores) == (1.0, 2)
+    assert load.others_share == pytest.approx(110 / 200)
+    assert load.steal_share == pytest.approx(10 / 200)
+    assert load.involuntary_switches_per_s == 50.0
+
+
+def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, child: int, switches: int) -> None:
+    cores = [f"cpu{number} {ticks} 0 0 0 0 0 0 {steal * (number == 0)} 0 0" for number, ticks in enumerate(busy)]
+    (proc / "stat").write_text("\n".join(["cpu 0 0 0 0 0 0 0 0 0 0", *cores, "cpu2 9999 0 0 0 0 0 0 999 0 0"]))
+    for number, ticks in ((7, own), (8, child)):
+        task = proc / str(number) / "task" / str(number)
+        task.mkdir(parents=True, exist_ok=True)
+        (proc / str(number) / "stat").write_text(f"{number} (a (b) S{' 0' * 10} {ticks} 0 0 0 0")
+        (task / "children").write_text("8 " if number == 7 else "")
+        (task / "status").write_text(f"voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t{switches}\n")
+
+
+def test_a_system_without_such_counters_has_no_load(tmp_path: Path) -> None:
+    gauge = HostGauge(7, proc=tmp_path)
+    gauge.read()
+    assert gauge.between(0.0, 1.0) is None
