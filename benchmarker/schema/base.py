@@ -62,11 +62,22 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
     elif problem["type"] not in ("value_error", "missing"):
         given = problem["input"]
         shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
-        text = f"{text[0].lower()}{text[1:]}{shown}"
+        text = f"{text[0].lower()}{text[1:]}{shown}{_instead(problem['type'], place, given)}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return f"{path}: {text}" if path else text
+
+
+def _instead(error_type: str, place: Sequence[int | str], given: object) -> str:
+    """How the value is written, where somebody wrote it in the way that comes to mind first."""
+    if error_type == "model_type" and isinstance(given, str) and place:
+        return f"; write {place[-1]}: {{id: {given}}}"
+    if error_type in ("tuple_type", "list_type") and isinstance(given, dict) and given and place:
+        name, value = next(iter(given.items()))
+        inner = ", ".join(f"{key}: {part}" for key, part in value.items()) if isinstance(value, dict) else "..."
+        return f"; write {place[-1]} as a list: - {{name: {name}, {inner}}}"
+    return ""
 
 
 def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
