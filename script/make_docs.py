@@ -9,12 +9,12 @@ and the tables of the front page that come from them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
@@ -28,8 +28,6 @@ from benchmarker.report.first_table import first_table
 from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.workloads.generation.record import GenerationRecord
-from benchmarker.workloads.generation.spec import Experiment
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -41,7 +39,7 @@ Line = tuple[str, ...]
 
 def pages() -> dict[str, str]:
     """Every generated file by its path in the repository."""
-    schema = json.dumps(GenerationRecord.model_json_schema(), indent=1, ensure_ascii=False)
+    schema = json.dumps(record_schema(), indent=1, ensure_ascii=False)
     return {
         "docs/options.md": options_page(),
         "docs/config.md": config_page(),
@@ -60,9 +58,10 @@ def pages() -> dict[str, str]:
 
 def with_tables(folder: Path) -> str:
     """A reference folder's README: what was written by hand, and the tables as `compare` prints them."""
-    said, found, _ = (folder / "README.md").read_text(encoding="utf-8").rpartition("\n\n- model: ")
-    assert found, f"{folder}/README.md has no tables yet: end it with a line '- model: ' where they belong"
-    return f"{said}\n\n{to_markdown(compare([folder]))}"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    start = max(text.rfind(f"\n\n- {first}: ") for first in ("model", "workload"))
+    assert start >= 0, f"{folder}/README.md has no tables yet: end it with a line '- model: ' where they belong"
+    return f"{text[:start]}\n\n{to_markdown(compare([folder]))}"
 
 
 def explained(folder: Path) -> str:
@@ -154,12 +153,8 @@ def config_page() -> str:
         "Made from the code by `script/make_docs.py`. A config is YAML; an unknown key is an error that names the "
         "near miss. `benchmarker run` takes the same values as options, and those win.",
     ]
-    for place, kind in _kinds(Experiment, ""):
-        parts.append(f"## {f'`{place}`' if place else 'Top level'}")
-        parts.append(
-            _rows(("key", "type", "default", "what for"), [_key_line(kind, name) for name in kind.model_fields])
-        )
-    parts.append("## Options of the variants")
+    parts += _by_workload({name: workload_of(name).experiment for name in WORKLOADS}, ("key", "what for"))
+    parts.append("## Options of the variants of generation")
     for name, loader in LOADERS.items():
         parts.append(f"### {name}: {loader.summary}")
         lines = [_key_line(loader.options, key) for key in loader.options.model_fields]
@@ -175,13 +170,34 @@ def record_page() -> str:
         "joules, counts), with the raw samples: every number in every table follows from it, and `benchmarker verify` "
         "checks that. `null` means not measured. The same as JSON Schema: [record.schema.json](record.schema.json).",
     ]
-    for place, kind in _kinds(GenerationRecord, ""):
-        parts.append(f"## {f'`{place}`' if place else 'Top level'}")
-        parts += _paragraphs(kind.__doc__ or "")[:1]
-        parts.append(
-            _rows(("field", "type", "default", "what it is"), [_key_line(kind, name) for name in kind.model_fields])
-        )
+    parts += _by_workload({name: workload_of(name).record for name in WORKLOADS}, ("field", "what it is"))
     return "\n\n".join(parts) + "\n"
+
+
+def record_schema() -> dict[str, Any]:
+    """A record of any workload, which its field `workload` names."""
+    kinds = Union.__getitem__(tuple(workload_of(name).record for name in WORKLOADS))
+    return TypeAdapter(Annotated[kinds, Field(discriminator="workload")]).json_schema()
+
+
+def _by_workload(models: Mapping[str, type[BaseModel]], headings: tuple[str, str]) -> list[str]:
+    """A chapter for each workload, with a table for each of its models that no earlier chapter has at that place."""
+    parts: list[str] = []
+    described: set[tuple[str, type[BaseModel]]] = set()
+    first, last = headings
+    for name, model in models.items():
+        parts += [f"## Workload {name}", workload_of(name).question]
+        if described:
+            parts.append("What is not listed is as above.")
+        for place, kind in _kinds(model, ""):
+            if (place, kind) in described:
+                continue
+            described.add((place, kind))
+            parts.append(f"### {f'`{place}`' if place else 'Top level'}")
+            parts += _paragraphs(kind.__doc__ or "")[:1]
+            lines = [_key_line(kind, field) for field in kind.model_fields]
+            parts.append(_rows((first, "type", "default", last), lines))
+    return parts
 
 
 def _kinds(kind: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:

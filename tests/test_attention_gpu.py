@@ -2,6 +2,7 @@
 
 import math
 from itertools import cycle, islice
+from statistics import median
 
 import pytest
 import torch
@@ -96,16 +97,17 @@ def test_tf32_is_less_exact_than_ieee():
 def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
     device, point = find_device("cuda"), LONG._replace(mode=mode)
     with open_attention(AttentionSubject(), AttentionVariant(variant=variant), device) as bench:
-        cell, ready, step = bench.cell(point), bench.ready(point), bench.step(point)
-        step()
-        sample = min((step() for _ in range(5)), key=lambda repeat: repeat.latency_s)
-        by_hand_s = min(_by_hand(ready.attention, ready.copies, sample.calls) for _ in range(5))
-    rates = {
-        name: cell.demand.flops / time_s / 1e12 for name, time_s in (("tool", sample.latency_s), ("hand", by_hand_s))
-    }
-    print(f"TFLOP/s of {variant} {mode}: {rates['tool']:.1f} by the tool, {rates['hand']:.1f} by hand")
-    assert sample.event_s == pytest.approx(sample.latency_s, rel=0.02)
-    assert by_hand_s == pytest.approx(sample.latency_s, rel=0.02)
+        flops, ready, step = bench.cell(point).demand.flops, bench.ready(point), bench.step(point)
+        calls = step().calls
+        # In turns: a card at its power limit slows down while it is measured.
+        pairs = [(step(), _by_hand(ready.attention, ready.copies, calls)) for _ in range(15)]
+    tool_s, event_s, hand_s = (
+        median(times)
+        for times in zip(*((sample.latency_s, sample.event_s, by_hand_s) for sample, by_hand_s in pairs), strict=True)
+    )
+    print(f"TFLOP/s of {variant} {mode}: {flops / tool_s / 1e12:.1f} by the tool, {flops / hand_s / 1e12:.1f} by hand")
+    assert event_s == pytest.approx(tool_s, rel=0.02)
+    assert hand_s == pytest.approx(tool_s, rel=0.02)
 
 
 def _by_hand(attention, copies, calls):
@@ -126,11 +128,12 @@ def _by_hand(attention, copies, calls):
 def test_time_grows_with_the_square_of_a_long_sequence(variant):
     times = {}
     for length in (4096, 16384):
-        point = AttentionPoint(length, 1, "forward")
+        # Four sequences: one of 4,096 positions does not fill the card.
+        point = AttentionPoint(length, 4, "forward")
         with open_attention(AttentionSubject(), AttentionVariant(variant=variant), find_device("cuda")) as bench:
             step = bench.step(point)
             step()
-            times[length] = min(step().latency_s for _ in range(5))
+            times[length] = median(step().latency_s for _ in range(9))
     exponent = math.log(times[16384] / times[4096], 4)
     print(f"{variant}: S^{exponent:.3f} from 4,096 to 16,384")
     assert 1.8 < exponent < 2.1

@@ -116,9 +116,11 @@ def test_bytes_count_shared_heads_once():
     assert demand_of(shape(kv_heads=1, mode="forward_backward")).bytes == (6 * 2 + 6 * 1) * 8 * 4 * 2 + 2 * 2 * 8 * 4
 
 
-def test_scores_move_six_times_without_a_mask_and_eight_with_one():
+def test_scores_move_six_times_without_a_mask_and_eight_with_it_and_more_with_the_gradients():
     assert scores_passes(shape(causal=False)) == 6
     assert scores_passes(shape()) == 8
+    assert scores_passes(shape(causal=False, mode="forward_backward")) == 6 + 9
+    assert scores_passes(shape(mode="forward_backward")) == 8 + 11
 
 
 def test_a_variant_of_its_own_type_is_named_after_it():

@@ -15,7 +15,6 @@ from benchmarker.cli.app import app
 from benchmarker.comparison.verify import verify
 from benchmarker.schema.options import option_names
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import record
 
 ROOT = Path(__file__).parents[1]
@@ -69,8 +68,15 @@ def test_every_command_and_option_exists(page):
 
 def test_the_schema_names_every_field_of_a_record():
     schema = json.loads((DOCS / "record.schema.json").read_text())
-    assert set(schema["properties"]) == set(GenerationRecord.model_fields)
-    assert set(json.loads(record().model_dump_json())) <= set(schema["properties"])
+    for name in WORKLOADS:
+        kind = workload_of(name).record
+        assert set(schema["$defs"][kind.__name__]["properties"]) == set(kind.model_fields)
+    assert set(json.loads(record().model_dump_json())) <= set(schema["$defs"]["GenerationRecord"]["properties"])
+
+
+def test_the_page_of_the_record_has_a_chapter_for_every_workload():
+    page = (DOCS / "record.md").read_text()
+    assert all(f"## Workload {name}\n" in page for name in WORKLOADS)
 
 
 def test_every_page_is_in_the_index():

@@ -12,7 +12,7 @@ from benchmarker.engines.compile import CompileDecoder
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import GraphCapture
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import find_device
@@ -67,6 +67,23 @@ def test_a_captured_step_makes_the_tokens_of_generate(kind: type[CudaGraphDecode
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
     assert facts.graph_kernels == runtime.kernels_per_token(lambda work: count_kernels(work, device))
     assert runtime.graph_pool_bytes is not None
+
+
+def test_captured_prefills_of_many_lengths_leave_each_other_alone() -> None:
+    # A graph reads tensors by address: where one of them is given back, the next graph's takes its place.
+    tried, device = model(), find_device("cuda")
+    eager, captured = EagerDecoder(tried, device), CapturedNativeDecoder(tried, device)
+    for tokens in (26, 70, 5, 130, 26, 100, 70):
+        asked = prompt(batch=1, tokens=tokens)
+        expected = eager.generate(asked, 24).tokens
+        assert torch.equal(captured.generate(asked, 24).tokens, expected), tokens
+        assert torch.equal(captured.generate(prompt(batch=1, tokens=200)[:, :tokens], 24).tokens, expected), tokens
+    ids = prompt(batch=1, tokens=130)
+    with torch.no_grad():
+        own = tried(ids).logits[0].float().log_softmax(-1)
+    for tokens in (3, 40, 70, 130):
+        assert torch.allclose(captured.score(ids[:, :tokens]).to(own), own[:tokens], atol=1e-3), tokens
+    assert captured.facts().prefill == "captured"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,16 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.energy import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from tests.oracles import generation
+from tests.oracles import attention, generation
 from tests.records import cell, record, save
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
-SHAPE = ("batch_size", "prompt_tokens", "new_tokens", "text", "depth")
+SHAPES = {
+    "generation": ("batch_size", "prompt_tokens", "new_tokens", "text", "depth"),
+    "attention": ("seq_len", "batch_size", "mode"),
+}
+ORACLES: dict[str, Any] = {"generation": generation, "attention": attention}
+LEAST_NUMBERS = {"generation": 30, "attention": 15}
 
 
 def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:
@@ -39,16 +45,18 @@ def differing(folder: Path) -> list[str]:
         if row.cell is None or row.status != "ok":
             continue
         raw = [parse_json(paths[one.run_id].read_bytes(), paths[one.run_id]) for one in results.members[row.variant]]
-        shape = [row.cell[name] for name in SHAPE]
+        shape = [row.cell[name] for name in SHAPES[row.workload]]
         stated = {
             **comparing_of(row.workload).to_row(row),
             **spreads("latency_s", row.latency),
+            **{name: value for metric in row.metrics for name, value in spreads(metric, row.metrics[metric]).items()},
             **spreads("ttft_s", row.metrics.get("ttft")),
             **spreads("tpot_s", row.metrics.get("tpot")),
             **spreads("tokens_per_s", row.rate),
         }
-        expected = {**generation.numbers_of(raw, shape), **generation.spreads_of(raw, shape)}
-        assert len(expected) > 30
+        oracle = ORACLES[row.workload]
+        expected = {**oracle.numbers_of(raw, shape), **oracle.spreads_of(raw, shape)}
+        assert len(expected) > LEAST_NUMBERS[row.workload]
         fields += [name for name, value in expected.items() if not is_same(stated[name], value)]
     return fields
 

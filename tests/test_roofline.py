@@ -9,10 +9,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
+from benchmarker.measure import peaks
 from benchmarker.measure.peaks import (
     CPU_ARRAY_BYTES,
     LAUNCH_REPEATS,
     LAUNCHES,
+    Product,
     best_time,
     cpu_array_bytes,
     host_cache_bytes,
@@ -109,8 +111,17 @@ def test_limits_are_measured_in_the_process_and_a_cpu_launches_nothing() -> None
     limits = measure_limits(CpuDevice(), "bfloat16")
     assert limits.bytes_per_s == max(limits.read_bytes_per_s, limits.copy_bytes_per_s) > 1e8
     assert limits.matmul_flops_per_s > 1e8
-    assert (limits.matmul_dtype, limits.launch_s, limits.graph_kernel_s) == ("bfloat16", None, None)
+    assert (limits.launch_s, limits.graph_kernel_s) == (None, None)
+    assert limits.matmul_dtype in ("bfloat16", "float32")
     assert limits.cache_bytes == host_cache_bytes()
+
+
+def test_the_ceiling_of_a_processor_is_its_fastest_product_whatever_its_type(monkeypatch) -> None:
+    rates = {("float32", 256): 60e9, ("float32", 512): 80e9, ("float32", 768): 70e9, ("bfloat16", 256): 1e9}
+    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: Product(rates[dtype, size], dtype, size))
+    assert peaks._cpu_product(CpuDevice(), "bfloat16") == (80e9, "float32", 512)
+    rates |= {("bfloat16", size): 300e9 + size for size in (256, 512, 768)}
+    assert peaks._cpu_product(CpuDevice(), "bfloat16") == (300e9 + 768, "bfloat16", 768)
 
 
 def test_the_array_is_several_times_the_cache_as_far_as_memory_goes() -> None:

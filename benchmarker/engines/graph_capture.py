@@ -41,6 +41,8 @@ class Captured:
     """Memory set aside for the tensors that the step makes and drops, which count as free between replays."""
     kernels: int | None = None
     """Kernels, copies and fills in the graph; None where the driver's library does not say."""
+    step: Step | None = None
+    """What was recorded. A graph knows addresses alone: the tensors that the step reads must live as long as it."""
 
 
 class Capture(Protocol):
@@ -87,7 +89,7 @@ class GraphCapture:
                 raise UnsupportedError(f"the decode step cannot be captured in a graph: {why}") from error
             kernels = Driver().kernels(graph.raw_cuda_graph())
             graph.instantiate()
-            return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels)
+            return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
         """Which module's kernel ended the capture, found by another one that is looked at after every module."""

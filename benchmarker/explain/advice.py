@@ -23,6 +23,7 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "matrix products": always("Measure the bandwidth too (leave `--no-limits` out): it tells what the products lack."),
     "dequantizing": always("A kernel that multiplies the packed weights saves it."),
     "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
+    "linear attention": always("Another kernel of the mixer, a smaller state, or fewer heads help most."),
     "copies": always("Fewer or fused copies help most."),
     "communication": always("Less of it, or more arithmetic beside it, helps most."),
     "small kernels": always("Fusing them helps most."),

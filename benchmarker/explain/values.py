@@ -29,6 +29,7 @@ Bound = Literal[
     "matrix products",
     "dequantizing",
     "attention/KV",
+    "linear attention",
     "copies",
     "communication",
     "small kernels",

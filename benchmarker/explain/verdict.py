@@ -38,6 +38,7 @@ UNSURE_FROM = 1.05
 _BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
     ("small kernels", ("norm", "rotary", "elementwise", "sampling")),
     ("attention/KV", ("attention", "KV update")),
+    ("linear attention", ("linear attention", "convolution")),
     ("copies", ("copy/cast",)),
     ("communication", ("communication",)),
     ("unknown kernels", ("other",)),
@@ -117,7 +118,7 @@ def _detail(bound: Bound, case: Case) -> str:
         return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
     if bound == "dequantizing":
         return _dequantizing(case)
-    if bound in ("small kernels", "copies", "attention/KV", "communication", "unknown kernels"):
+    if bound in ("small kernels", "copies", "attention/KV", "linear attention", "communication", "unknown kernels"):
         wanted = next(names for name, names in _BETWEEN if name == bound)
         kernel = next((one.name for one in phase.kernels if category(one.name) in wanted), None)
         return f"most of it in {code(kernel)}" if kernel else ""

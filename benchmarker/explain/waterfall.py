@@ -22,6 +22,8 @@ PARTS: Mapping[str, str] = {
     "dequantize": "dequantizing",
     "attention": "attention",
     "KV update": "KV cache",
+    "linear attention": "linear attention",
+    "convolution": "linear attention",
     "norm": "norms, rotary, elementwise",
     "rotary": "norms, rotary, elementwise",
     "elementwise": "norms, rotary, elementwise",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -27,6 +27,8 @@ CACHES_IN_ARRAY = 4
 """An array is this many times the last cache, so that the part that stays in it does not matter."""
 SHARE_OF_FREE_MEMORY = 4
 """The array takes at most one part in so many."""
+GPU_MATMUL_SIZE = 8192
+CPU_MATMUL_SIZES = 256, 512, 768
 LAUNCHES = 500
 """In a row: fewer than the thousand or so that a driver queues, after which the host waits for the device."""
 LAUNCH_REPEATS = 10
@@ -42,14 +44,14 @@ def measure_limits(device: Device, dtype: str) -> Limits:
     cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
     array_bytes = GPU_ARRAY_BYTES if on_gpu else cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
     read_s, copy_s = _stream(device, array_bytes)
-    size = 8192 if on_gpu else 768
+    product = _cpu_product(device, dtype) if not on_gpu else _product(device, dtype, GPU_MATMUL_SIZE)
     limits = Limits(
         read_bytes_per_s=array_bytes / read_s,
         copy_bytes_per_s=array_bytes / copy_s,
         array_bytes=array_bytes,
-        matmul_flops_per_s=2 * size**3 / _matmul(device, dtype, size),
-        matmul_dtype=dtype,
-        matmul_size=size,
+        matmul_flops_per_s=product.flops_per_s,
+        matmul_dtype=product.dtype,
+        matmul_size=product.size,
         cache_bytes=cache_bytes,
         **(_launches(device) if on_gpu else {}),
     )
@@ -100,12 +102,32 @@ def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
     return read_s, copy_s
 
 
-def _matmul(device: Device, dtype: str, size: int) -> float:
+class Product(NamedTuple):
+    """A product of two square matrices."""
+
+    flops_per_s: float
+    dtype: str
+    size: int
+
+
+def _cpu_product(device: Device, dtype: str) -> Product:
+    """The fastest of some sizes, in the type and in float32: a processor without arithmetic in 16 bits multiplies
+    those at a hundredth of its rate, and kernels that know it convert them first."""
+    products = [_product(device, "float32", size) for size in CPU_MATMUL_SIZES]
+    fastest = max(products)
+    for size in CPU_MATMUL_SIZES if dtype != "float32" else ():
+        products.append(_product(device, dtype, size))
+        if products[-1].flops_per_s < fastest.flops_per_s / 2:
+            break
+    return max(products)
+
+
+def _product(device: Device, dtype: str, size: int) -> Product:
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
     left, right = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
-    return best_time(device, lambda: left @ right)
+    return Product(2 * size**3 / best_time(device, lambda: left @ right), dtype, size)
 
 
 def _launches(device: Device) -> dict[str, float]:

@@ -18,6 +18,8 @@ Category = Literal[
     "quantized matmul",
     "dequantize",
     "attention",
+    "linear attention",
+    "convolution",
     "norm",
     "rotary",
     "elementwise",
@@ -71,6 +73,13 @@ _RULES: tuple[tuple[str, Category], ...] = (
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
     (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
+    # flash-linear-attention's kernels and autograd's nodes, and the short convolution before them.
+    (r"causal_?conv1d", "convolution"),
+    (
+        r"gated_?delta_?rule|(fused)?chunk_?(fwd|bwd)_kernel|FusedChunkFunction|simple_?gla|retention|linear_attn"
+        r"|recompute_w_u|prepare_wy|solve_tril|merge_16x16_to_\w+_inverse|chunk_local_cumsum|chunk_scaled_dot_kkt",
+        "linear attention",
+    ),
     # Decoding is greedy, so a softmax belongs to attention and not to sampling.
     (r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|_attn\b|\bmha_|_mha\b|softmax|_dot_product", "attention"),
     (r"rms_?norm|layer_?norm|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b", "norm"),

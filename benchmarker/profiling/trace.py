@@ -7,42 +7,27 @@ Times are whole nanoseconds from here on, so that parts add up exactly.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from benchmarker.core.errors import BenchmarkerError, ResultsError
+from benchmarker.core.errors import BenchmarkerError
 from benchmarker.profiling.sections import launches_ns, section_at, spans_of
-from benchmarker.profiling.table import shortened
+from benchmarker.profiling.trace_events import (
+    CPU_CATEGORY,
+    DEVICE_CATEGORIES,
+    Interval,
+    TraceEvent,
+    complete_events,
+    device_interval,
+    duration_us,
+    number_in,
+    operator_interval,
+)
 from benchmarker.schema.profile import Kernel, KernelTime, Section
-
-# The same on CUDA and ROCm.
-DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-CPU_CATEGORY = "cpu_op"
-# No clock reads as much.
-_LONGEST_US = 1e18
-
-TraceEvent = dict[str, Any]
-
 
 CLOCK_MARK = "benchmarker: clock"
 """An annotation at a known moment, by which the host's clock and the trace's are set against each other."""
-
-
-class Interval(NamedTuple):
-    """One thing that ran: a kernel on a stream, or an operator on a thread."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    lane: tuple[int, int]
-    """Device and stream, or process and thread."""
-    launch: int | None = None
-    """Number of the launch that it is from; all kernels of a replayed graph share one."""
 
 
 class Cut(NamedTuple):
@@ -65,27 +50,6 @@ class Work(NamedTuple):
     """Empty where neither cuts nor annotations tell sections apart, or all work is in one."""
 
 
-def read_trace(path: Path) -> list[TraceEvent]:
-    """All events of a trace file, gzipped or not.
-
-    Raises:
-        ResultsError: It cannot be read, was cut short, or is no trace.
-    """
-    try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        # Kernel names come from compilers: neither their encoding nor their control characters are to be relied on.
-        document = json.loads(text.decode(errors="replace"), strict=False)
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-        raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
-    events = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(events, list):
-        raise ResultsError(f"{path}: not a trace of torch.profiler (no traceEvents)")
-    return [event for event in events if isinstance(event, dict)]
-
-
 def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None, cuts: Sequence[Cut] = ()) -> Work:
     """Kernel totals, busy time and span of one device.
 
@@ -98,7 +62,7 @@ def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None
         ResultsError: The trace is damaged.
     """
     events = list(events)
-    intervals = [_on_device(event) for event in _complete(events, DEVICE_CATEGORIES)]
+    intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     devices = {interval.lane[0] for interval in intervals}
     if not devices:
         raise BenchmarkerError(
@@ -128,7 +92,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
         ResultsError: The trace is damaged.
     """
     events = list(events)
-    intervals = [_on_thread(event) for event in _complete(events, {CPU_CATEGORY})]
+    intervals = [operator_interval(event) for event in complete_events(events, {CPU_CATEGORY})]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first where two start together, so that a caller comes before what it called.
@@ -148,8 +112,8 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
     Raises:
         ResultsError: The trace is damaged.
     """
-    found = (one for one in _complete(events, {"user_annotation"}) if one.get("name") == CLOCK_MARK)
-    marks = [(_number(one, "ts"), _duration(one)) for one in found]
+    annotations = (event for event in complete_events(events, {"user_annotation"}) if event.get("name") == CLOCK_MARK)
+    marks = [(number_in(event, "ts"), duration_us(event)) for event in annotations]
     if not marks or len(marks) != len(marks_ns):
         return None
     marks.sort()
@@ -164,16 +128,16 @@ def self_times(intervals: list[Interval]) -> list[int]:
     Args:
         intervals: By lane and start, outer before inner.
     """
-    own = [interval.end_ns - interval.start_ns for interval in intervals]
-    open_ones: list[int] = []
+    lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
+    callers: list[int] = []
     for index, interval in enumerate(intervals):
-        while open_ones and not _contains(intervals[open_ones[-1]], interval):
-            open_ones.pop()
-        if open_ones:
-            own[open_ones[-1]] -= interval.end_ns - interval.start_ns
-        open_ones.append(index)
+        while callers and not _contains(intervals[callers[-1]], interval):
+            callers.pop()
+        if callers:
+            lengths_ns[callers[-1]] -= interval.end_ns - interval.start_ns
+        callers.append(index)
     # Clock readings are rounded: children can add up to a few nanoseconds more than their parent.
-    return [max(0, one) for one in own]
+    return [max(0, length_ns) for length_ns in lengths_ns]
 
 
 def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -191,15 +155,18 @@ def _contains(outer: Interval, inner: Interval) -> bool:
     return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
-def _work(intervals: list[Interval], own_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
+def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
     totals: dict[str, Counter[str]] = {}
     times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for interval, own, section in zip(intervals, own_ns, sections, strict=True):
-        totals.setdefault(interval.name, Counter()).update(calls=1, ns=own)
-        times[section][interval.name].update(calls=1, ns=own)
+    for interval, length_ns, section in zip(intervals, lengths_ns, sections, strict=True):
+        totals.setdefault(interval.name, Counter()).update(calls=1, ns=length_ns)
+        times[section][interval.name].update(calls=1, ns=length_ns)
     if len(times) < 2:
         times.clear()
-    inside = {name: [one for one, place in zip(intervals, sections, strict=True) if place == name] for name in times}
+    inside: dict[str, list[Interval]] = {name: [] for name in times}
+    for interval, section in zip(intervals, sections, strict=True):
+        if section in inside:
+            inside[section].append(interval)
     if may_overlap:
         for name, members in inside.items():
             for interval, alone_ns in zip(members, _alone_ns(members), strict=True):
@@ -221,7 +188,7 @@ def _work(intervals: list[Interval], own_ns: list[int], sections: list[str], *, 
             )
             for name, total in longest_first
         ),
-        kernel_s=sum(own_ns) / 1e9,
+        kernel_s=sum(lengths_ns) / 1e9,
         busy_s=_busy_s(intervals),
         span_s=_span_s(intervals),
         sections={
@@ -270,64 +237,5 @@ def _alone_ns(intervals: list[Interval]) -> list[int]:
 
 
 def _span_s(intervals: list[Interval]) -> float:
-    return (max(one.end_ns for one in intervals) - min(one.start_ns for one in intervals)) / 1e9
-
-
-def _complete(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
-    """Events of these categories with a duration; the others mark moments and name threads."""
-    return (
-        event
-        for event in events
-        if event.get("ph") == "X" and str(event.get("cat")) in categories and event.get("dur") is not None
-    )
-
-
-def _on_device(event: TraceEvent) -> Interval:
-    arguments = event.get("args") or {}
-    if not isinstance(arguments, dict):
-        raise _damaged(event, "args", arguments)
-    device, stream = (_whole(event, name, arguments.get(name, 0)) for name in ("device", "stream"))
-    correlation = arguments.get("correlation")
-    launch = None if correlation is None else _whole(event, "correlation", correlation)
-    return _interval(event, (device, stream))._replace(launch=launch)
-
-
-def _on_thread(event: TraceEvent) -> Interval:
-    process, thread = (_whole(event, name, event.get(name)) for name in ("pid", "tid"))
-    return _interval(event, (process, thread))
-
-
-def _interval(event: TraceEvent, lane: tuple[int, int]) -> Interval:
-    if event.get("name") is None:
-        raise _damaged(event, "name", None)
-    # A trace is in microseconds with three decimals.
-    start_ns = round(_number(event, "ts") * 1000)
-    return Interval(str(event["name"]), start_ns, start_ns + round(_duration(event) * 1000), lane)
-
-
-def _duration(event: TraceEvent) -> float:
-    length_us = _number(event, "dur")
-    if length_us < 0:
-        raise _damaged(event, "dur", length_us)
-    return length_us
-
-
-def _number(event: TraceEvent, key: str) -> float:
-    value = event.get(key)
-    # Written so that NaN fails it too.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LONGEST_US:
-        raise _damaged(event, key, value)
-    return value
-
-
-def _whole(event: TraceEvent, key: str, value: object) -> int:
-    try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError, OverflowError):
-        raise _damaged(event, key, value) from None
-
-
-def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
-    found = "is missing" if value is None else f"is {shortened(repr(value), 40)}"
-    name = shortened(str(event.get("name", "without a name")), 60)
-    return ResultsError(f"the profiler's trace is damaged: `{key}` of its event {name} {found}; profile again")
+    first_ns = min(interval.start_ns for interval in intervals)
+    return (max(interval.end_ns for interval in intervals) - first_ns) / 1e9

@@ -19,8 +19,10 @@ class Limits(Plain):
     array_bytes: Whole
     """Size of that array: several times the cache, on a GPU 2 GiB."""
     matmul_flops_per_s: Rate
-    """Of square matrices in the model's type, 2 * n^3 operations each."""
+    """Of square matrices in the type that is measured, 2 * n^3 operations each. On a CPU of the fastest of some sizes,
+    in that type and in float32."""
     matmul_dtype: str
+    """Of those matrices."""
     matmul_size: Whole
     """n."""
     cache_bytes: Whole | None = None

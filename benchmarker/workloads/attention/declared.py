@@ -91,7 +91,8 @@ METRICS = (
         unit="",
         scale=100.0,
         better="higher",
-        formula="operations per second over those of a large matrix product in the same process and type",
+        formula="operations per second over those of a large matrix product in the same process and type (on a CPU: "
+        "of the fastest product, in that type or float32)",
         of_cell=matmul_share,
     ),
     Metric(

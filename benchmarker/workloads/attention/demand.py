@@ -12,7 +12,6 @@ A kernel that computes hidden pairs too, or the softmax's exponentials, gets no 
 
 from __future__ import annotations
 
-from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.attention.record import AttentionDemand
 from benchmarker.workloads.attention.spec import Shape
 
@@ -59,11 +58,11 @@ def scores_bytes(shape: Shape) -> int:
 
 
 def scores_passes(shape: Shape) -> int:
-    """Times that the forward pass of `naive` moves that matrix: written by the first product, read and written by the
-    scaling, by the mask where there is one, and by the softmax, read by the second product."""
-    return 8 if shape.causal else 6
+    """Times that `naive` moves that matrix.
 
-
-def floor_s(demand: AttentionDemand, limits: Limits) -> float:
-    """The least time of one call: arithmetic at the measured matmul rate, or its bytes at the measured bandwidth."""
-    return max(demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s)
+    Forward: written by the first product, read and written by the scaling, by the mask where there is one, and by the
+    softmax, read by the second product. Backward: read for dv, written as dp, read twice and written once by the
+    softmax, read and written by the mask where there is one and by the scaling, read for dq and for dk.
+    """
+    forward, backward = (8, 11) if shape.causal else (6, 9)
+    return forward + backward * shape.is_backward

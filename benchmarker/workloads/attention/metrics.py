@@ -47,11 +47,6 @@ class Crossing:
     """Whether the variant is the faster one from `before` on."""
 
 
-def tflops_per_s(flops: int, latency_s: float) -> float:
-    """Floating-point operations per second, those of the formula over the time, in 10^12."""
-    return flops / latency_s / 1e12
-
-
 def share_of_matmul(flops: int, latency_s: float, matmul_flops_per_s: float) -> float:
     """Share of the rate that a large matrix product reached in the same process and type."""
     return flops / latency_s / matmul_flops_per_s

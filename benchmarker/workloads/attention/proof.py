@@ -14,7 +14,7 @@ from benchmarker.workloads.attention.variants.registry import VARIANTS
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
-KEPT = 12
+KEPT = 20
 """Kernels in a record."""
 _OF_ATTENTION = re.compile(r"(?i)attention|softmax|flex|CompiledFxGraph")
 

@@ -47,11 +47,6 @@ class TensorError(Plain):
     math_error: Spent
     """The same of torch's `math` backend in the same type."""
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times `math`'s error it is. None where `math` has none."""
-        return self.error / self.math_error if self.math_error else None
-
 
 class AttentionChecked(Checked):
     """What one call's results were held against before anything was timed."""

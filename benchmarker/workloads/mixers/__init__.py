@@ -25,6 +25,7 @@ WORKLOAD = Workload(
     over=lazily(f"{_HOME}.check:over"),
     facts=lazily(f"{_HOME}.check:record_fields"),
     title=declared.title,
+    of_log=f"{_HOME}.log_verdict:mixer_sentences",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
     presentation=f"{_HOME}.reading.presentation:PRESENTATION",
 )

@@ -109,6 +109,7 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     ),
     "dequantizing": _dequantize,
     "attention/KV": always("The weights are not what it waits for: a shorter context or fewer sequences help."),
+    "linear attention": always("The weights are not what it waits for: fewer sequences help."),
     "copies": _fuse,
     "small kernels": _fuse,
 }

@@ -1,0 +1,148 @@
+"""The numbers of attention, computed a second time from the files' raw JSON: no code of the workload is used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarker.comparison.recompute import centre, spread
+
+Raw = dict[str, Any]
+"""One record as its file says it."""
+Numbers = dict[str, float | None]
+"""By the names of `to_row`."""
+Round = tuple[str, int]
+"""Of which sweep, and which."""
+
+
+def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """What a row says apart from its speed-up.
+
+    Args:
+        shape: Length, batch size and mode.
+    """
+    pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
+    flops = operations(pairs[0][0]["subject"], *shape)
+    latency_s = centre(times_by_round(records, shape, _latency))
+    largest: dict[str, Callable[[Raw], float | None]] = {
+        "peak_bytes": lambda cell: _most(cell["passes"], "forward_peak_bytes", "backward_peak_bytes"),
+        "kept_bytes": lambda cell: _most(cell["passes"], "kept_bytes"),
+        "error": lambda cell: max(tensor["error"] for tensor in cell["checked"]["tensors"]),
+        "peak_memory_bytes": _peak_memory,
+    }
+    shares = [
+        flops / float(np.median([sample["latency_s"] for sample in cell["samples"]])) / limits["matmul_flops_per_s"]
+        for record, cell in pairs
+        if (limits := record["limits"])
+    ]
+    return {
+        "tflops_flop_per_s": None if latency_s is None else flops / latency_s,
+        "forward_s": centre(times_by_round(records, shape, _part("forward"))),
+        "backward_s": centre(times_by_round(records, shape, _part("backward"))),
+        "matmul": float(np.median(shares)) if shares else None,
+        **{name: _largest([of(cell) for _, cell in pairs]) for name, of in largest.items()},
+        "floor_s": _floor_s(pairs, flops, shape),
+        "rounds": len(times_by_round(records, shape, _latency)),
+        "runs": sum(len(cell["samples"]) for _, cell in pairs),
+    }
+
+
+def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """The interval and the deviation beside latency and rate."""
+    pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
+    flops = operations(pairs[0][0]["subject"], *shape)
+    times = list(times_by_round(records, shape, _latency).values())
+    repeats = [sample["latency_s"] for _, cell in pairs for sample in cell["samples"]]
+    rates, of_repeats = [flops / time_s for time_s in times], [flops / time_s for time_s in repeats]
+    return {**spread("latency_s", times, repeats), **spread("tflops", rates, of_repeats)}
+
+
+def operations(subject: Raw, seq_len: int, batch_size: int, mode: str) -> int:
+    """Two products over every pair that the mask allows, counted one query at a time; 3.5 times that with gradients."""
+    if subject["causal"]:
+        pairs = sum(min(query + 1, subject["window"] or seq_len) for query in range(seq_len))
+    else:
+        pairs = seq_len**2
+    forward = 2 * 2 * batch_size * subject["heads"] * subject["head_dim"] * pairs
+    return forward if mode == "forward" else round(3.5 * forward)
+
+
+def times_by_round(
+    records: Sequence[Raw], shape: Sequence[Any], of: Callable[[Raw, str], float | None]
+) -> dict[Round, float]:
+    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
+    medians: dict[Round, list[float]] = defaultdict(list)
+    for record in records:
+        cell = _cell(record, shape)
+        values = [value for sample in (cell["samples"] if cell else ()) if (value := of(sample, shape[2])) is not None]
+        if values:
+            medians[record["sweep"] or "", record["round"]].append(float(np.median(values)))
+    return {number: float(np.exp(np.mean(np.log(values)))) for number, values in sorted(medians.items())}
+
+
+def _latency(sample: Raw, mode: str) -> float:
+    latency_s: float = sample["latency_s"]
+    return latency_s
+
+
+def _part(name: str) -> Callable[[Raw, str], float | None]:
+    def of(sample: Raw, mode: str) -> float | None:
+        is_whole = name == "forward" and mode == "forward"
+        value: float | None = sample["latency_s"] if is_whole else sample["parts_s"].get(name)
+        return value
+
+    return of
+
+
+def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any]) -> float | None:
+    """Arithmetic at the measured rate or the least bytes at the measured bandwidth, of each process."""
+    floors = []
+    for record, _ in pairs:
+        limits = record["limits"]
+        if limits:
+            bandwidth = max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
+            moving_s = least_bytes(record, *shape) / bandwidth
+            floors.append(max(flops / limits["matmul_flops_per_s"], moving_s))
+    return float(np.exp(np.mean(np.log(floors)))) if floors else None
+
+
+def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
+    """q, k, v and o once; with gradients q, k, v, o and do again and dq, dk, dv, and a float32 a row twice."""
+    subject = record["subject"]
+    heads, kv_heads = subject["heads"], subject["kv_heads"] or subject["heads"]
+    element = 2 if record["variant"]["dtype"] in ("bfloat16", "float16") else 4
+    one_head = batch_size * seq_len * subject["head_dim"] * element
+    forward = one_head * (2 * heads + 2 * kv_heads)
+    if mode == "forward":
+        return forward
+    return forward + one_head * (4 * heads + 4 * kv_heads) + 2 * 4 * batch_size * heads * seq_len
+
+
+def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
+    """The measured cell of that shape."""
+    return next(
+        (
+            cell
+            for cell in record["cells"]
+            if [cell["seq_len"], cell["batch_size"], cell["mode"]] == list(shape) and cell["status"] == "ok"
+        ),
+        None,
+    )
+
+
+def _most(sizes: Raw | None, *names: str) -> float | None:
+    return _largest([sizes[name] for name in names]) if sizes else None
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _peak_memory(cell: Raw) -> float | None:
+    """From the repeats where they say; on CPU they do not, and the cell does."""
+    peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"]]
+    resident: float | None = cell["memory"]["peak_resident_bytes"]
+    return resident if None in peaks else max(peaks)

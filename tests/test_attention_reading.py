@@ -1,0 +1,162 @@
+"""What attention's records say when read: what limits a call, where a variant begins to win, how time grows."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from benchmarker.cli.run import read_job
+from benchmarker.core.console import Terminal
+from benchmarker.execution.run import Run
+from benchmarker.explain.explain import explain
+from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.explained import explained_to_markdown
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.attention.record import AttentionRecord, AttentionSample, SeenKernel
+
+LENGTHS = (64, 128, 256, 512)
+LIMITS = Limits(
+    read_bytes_per_s=3e12,
+    copy_bytes_per_s=2.5e12,
+    array_bytes=2**31,
+    matmul_flops_per_s=700e12,
+    matmul_dtype="bfloat16",
+    matmul_size=8192,
+)
+FLASH = SeenKernel(name="void pytorch_flash::flash_fwd_kernel<Traits>", calls=1, total_s=0.9e-3)
+SOFTMAX = SeenKernel(name="void softmax_warp_forward<float>", calls=1, total_s=0.9e-3)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> AttentionRecord:
+    """A real record, whose times the tests replace."""
+    folder = tmp_path_factory.mktemp("records")
+    words = "--variant naive --heads 1 --head-dim 16 --dtype float32 --device cpu --mode forward --runs 1 --warmup 1"
+    lengths = ",".join(map(str, LENGTHS))
+    job = read_job(["attention", *words.split(), "--warmup-limit", "1", "--no-limits", "--seq-len", lengths])
+    return Run(job.model_copy(update={"output": folder}), Terminal(quiet=True)).execute()
+
+
+def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=0, batches=(1, 1, 1, 1)):
+    """The record as another variant's, on a GPU, a millisecond a call where nothing else is said."""
+    cells = tuple(
+        cell.model_copy(
+            update={
+                "samples": (AttentionSample(latency_s=time_s),),
+                "kernels": (kernel,) if kernel else (),
+                "batch_size": batch,
+            }
+        )
+        for cell, time_s, batch in zip(record.cells, times, batches, strict=True)
+    )
+    device = record.environment.device.model_copy(update={"kind": "cuda"})
+    return record.model_copy(
+        update={
+            "run_id": f"{name}-{round_number}",
+            "cells": cells,
+            "limits": limits,
+            "round": round_number,
+            "sweep": "one",
+            "environment": record.environment.model_copy(update={"device": device}),
+            "variant": record.variant.model_copy(update={"name": name, "variant": name}),
+        }
+    )
+
+
+def at_share(record, share):
+    """Times at which the arithmetic at the matmul rate takes that share."""
+    return [cell.demand.flops / LIMITS.matmul_flops_per_s / share for cell in record.cells]
+
+
+def explained(record) -> Explanation:
+    explanation = explain(record.variant.name, [record])
+    assert isinstance(explanation, Explanation)
+    return explanation
+
+
+def test_naive_is_bound_by_the_bandwidth_that_its_scores_take(measured):
+    cell = measured.cells[-1]
+    moving_s = (8 * cell.demand.scores_bytes + cell.demand.bytes) / LIMITS.bytes_per_s
+    kernel = SOFTMAX.model_copy(update={"total_s": moving_s / 0.77})
+    explanation = explained(with_times(measured, "naive", [moving_s / 0.77] * 4, kernel=kernel))
+    assert explanation.verdict.bound == "bandwidth"
+    assert explanation.verdict.reason.startswith("moving data at the measured bandwidth (the floor) 77 %")
+    assert explanation.verdict.advice.startswith("A fused kernel never writes the scores")
+
+
+def test_a_call_whose_kernels_run_for_a_tenth_of_it_waits_for_the_host(measured):
+    kernel = FLASH.model_copy(update={"total_s": 5e-6})
+    explanation = explained(with_times(measured, "flash", [50e-6] * 4, kernel=kernel))
+    assert explanation.verdict.bound == "host"
+    assert "gaps 90 % (10.00x without)" in explanation.verdict.reason
+
+
+def test_a_device_at_its_power_limit_waits_for_nobody(measured):
+    record = with_times(measured, "flash", [1e-3] * 4, kernel=FLASH)
+    cells = tuple(cell.model_copy(update={"flags": ("power_limited",)}) for cell in record.cells)
+    assert explained(record).waterfall.of("gaps (launches, host)") == pytest.approx(0.1e-3)
+    assert explained(record.model_copy(update={"cells": cells})).waterfall.of("gaps (launches, host)") == 0
+
+
+@pytest.mark.parametrize(("share", "bound"), [(0.86, "compute"), (0.36, "slow products")])
+def test_a_fused_kernel_is_held_against_the_matmul_rate(measured, share, bound):
+    fast = LIMITS.model_copy(update={"read_bytes_per_s": 1e15})
+    times = at_share(measured, share)
+    kernel = FLASH.model_copy(update={"total_s": times[-1]})
+    explanation = explained(with_times(measured, "flash", times, kernel=kernel, limits=fast))
+    assert explanation.verdict.bound == bound
+    assert f"it reaches {share:.0%} of the measured bfloat16 matmul rate".replace("%", " %") in explanation.notes
+
+
+def test_a_rate_above_the_ceiling_is_called_impossible(measured):
+    explanation = explained(with_times(measured, "flash", at_share(measured, 1.14), kernel=FLASH))
+    assert "impossible: 114 % of the measured bfloat16 matmul rate" in explanation.notes
+
+
+def test_a_processors_call_is_explained_without_gaps(measured):
+    record = measured.model_copy(update={"limits": LIMITS})
+    explanation = explained(record)
+    assert [share.name for share in explanation.shares] == ["floor", "excess"]
+    assert sum(share.seconds for share in explanation.shares) == pytest.approx(
+        median(sample.latency_s for sample in record.cells[-1].samples)
+    )
+
+
+def test_where_nothing_was_measured_it_says_so(measured):
+    cells = tuple(cell.model_copy(update={"status": "unsupported", "samples": ()}) for cell in measured.cells)
+    explanation = explain("flash", [measured.model_copy(update={"cells": cells})])
+    assert isinstance(explanation, NotExplained)
+    assert explanation.why == "no cell of it was measured"
+
+
+def both(measured, **fields):
+    """Three rounds of naive, whose time grows with the square, and of flash, which wins from 256 on."""
+    naive, flash = [1e-3, 4e-3, 16e-3, 64e-3], [2e-3, 6e-3, 8e-3, 16e-3]
+    return [
+        with_times(measured, name, [(1 + 0.001 * number) * time_s for time_s in times], round_number=number, **fields)
+        for number in range(3)
+        for name, times in (("naive", naive), ("flash", flash))
+    ]
+
+
+def test_a_comparison_says_where_a_variant_begins_to_win_and_how_time_grows(measured):
+    page = to_markdown(compare_records(both(measured), baseline="naive"))
+    assert "- forward, batch of 1: flash is faster than naive from between 128 and 256 on." in page
+    assert "- forward, batch of 1: naive's time grows as S^2.00 from 64 to 128, S^2.00 from 128 to 256" in page
+    assert "S^2.00 over 4 lengths, at most 0.0 % off." in page
+
+
+def test_lengths_of_as_many_tokens_are_a_line_of_their_own(measured):
+    page = to_markdown(compare_records(both(measured, batches=(8, 4, 2, 1)), baseline="naive"))
+    assert "- forward, 512 tokens: flash is faster than naive from between 128 and 256 on." in page
+    assert "time grows" not in page
+    assert "batch of" not in page.split("**Why**")[0].split("Every cell")[1]
+
+
+def test_explain_prints_a_verdict_and_the_kernels_of_each_variant(measured):
+    page = explained_to_markdown(compare_records(both(measured, kernel=FLASH), baseline="naive"))
+    assert "**naive** (naive, float32) is bound by" in page
+    assert "one profiled call ran `pytorch_flash::flash_fwd_kernel" in page
+    assert "flash is 4.00x faster than naive" in page
