@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("model: qwen3-small", "write model: {id: qwen3-small}"),
+        ("model: qwen3-small\nvariants: [{quant: fp16}]", "write model: {id: qwen3-small}"),
         (
             "model: {id: qwen3-small}\nvariants: {a: {quant: int8}}",
             "write variants as a list: - {name: a, quant: int8}",
@@ -36,7 +36,7 @@ def test_a_config_as_it_comes_to_mind_first_is_answered_with_how_to_write_it(tmp
 def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     for name in ("A100", "H100", "H200"):
         (tmp_path / name).mkdir()
-        save(tmp_path / name, record("fp16", environment=environment(device={"name": name})))
+        save(tmp_path / name, record("fp16", environment=environment(device={"name": name}), run_id=name))
     code, printed = typed("compare", tmp_path)
     assert code == 2
     assert printed.count("\n") == 1
@@ -59,7 +59,7 @@ def test_a_python_without_the_libraries_says_which_environment_to_activate():
     assert "activate the environment" in done.stderr
 
 
-def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_path):
+def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_path, monkeypatch):
     def run(day: int, latency_s: float, device: str):
         where = environment(device={"name": device})
         return record(
@@ -67,7 +67,8 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
         )
 
     folder = save(tmp_path, run(2, 1.0, "H100"), run(1, 2.0, "H100"), run(3, 4.0, "A100"))
-    code, printed = typed("history", "int8", folder)
+    monkeypatch.chdir(folder)
+    code, printed = typed("history", "int8", ".")
     assert code == 0
     lines = [line for line in printed.splitlines() if line.startswith("2026")]
     assert [line.split()[:3] for line in lines] == [
