@@ -125,6 +125,7 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
 - commit: aaaaaaaa before, bbbbbbbb after
 
 A cell fails where it takes more than 5.0 % longer and a ratio of 1 is excluded, after Holm's correction over the """
-        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested, or where its variant is gone. "
+        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested, "
+        "or where its variant is gone. "
         "[low, high] is the 95 % interval from one median per process, unpaired (Welch); same: within ±2 %.\n"
     )
