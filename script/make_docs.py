@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "README.md": front_page(),
         "docs/control.md": control_page(),
         "docs/why-slow.md": why_slow_page(),
+        "docs/attention.md": attention_page(),
     }
 
 
@@ -95,6 +96,12 @@ def why_slow_page() -> str:
     limits = shown.limits(shown.beside_limits(runtimes.rows))
     assert limits, "the reference has limits"
     return _with_table("docs/why-slow.md", "results/reference/h200-runtimes", table(limits.columns, limits.rows))
+
+
+def attention_page() -> str:
+    """The page of attention with the first table of a real GPU."""
+    sheet = first_table(ranking_of(compare([REFERENCE / "h100-attention"])))
+    return _with_table("docs/attention.md", "results/reference/h100-attention", table(sheet.columns, sheet.rows))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:

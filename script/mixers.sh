@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # At which length does a linear mixer pay, against the best softmax? Each in its own process, in rounds. Needs a GPU.
 #
-#   bash script/mixers.sh                                all of configs/mixers.yaml
-#   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes
+#   bash script/mixers.sh                                the mixers alone, then a small model around each, and its tasks
+#   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes, for the mixers alone
 #   PYTHON=python3 bash script/mixers.sh                 in an environment that has everything already
 set -euo pipefail
 own_environment=${PYTHON:-}
@@ -12,3 +12,4 @@ if [ -z "$own_environment" ]; then
 fi
 
 "$PYTHON" -m benchmarker sweep configs/mixers.yaml "$@"
+"$PYTHON" -m benchmarker sweep configs/mixers-block.yaml

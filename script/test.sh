@@ -7,6 +7,14 @@ set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
-"$PYTHON" -m mypy
+# Types beside the tests, many of which wait for processes that they started.
+types=$(mktemp)
+trap '[ -z "${mypy:-}" ] || kill "$mypy" 2>/dev/null || true; rm -f "$types"' EXIT
+"$PYTHON" -m mypy >"$types" 2>&1 &
+mypy=$!
 # One thread each: on models this small, threads that wait for each other take longer than the work.
-OMP_NUM_THREADS=1 "$PYTHON" -m pytest -n 2 --dist loadfile "$@"
+tests=0
+OMP_NUM_THREADS=1 "$PYTHON" -m pytest -n 2 --dist loadfile "$@" || tests=$?
+wait "$mypy" || tests=1
+cat "$types"
+exit "$tests"

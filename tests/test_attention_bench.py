@@ -7,18 +7,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.core.errors import UnsupportedError, WrongResultError
+from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.attention import timing
 from benchmarker.workloads.attention.bench import open_attention
-from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs, shifted
 from benchmarker.workloads.attention.reference import check, relative_error, rows_of, wrong
 from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.attention.timing import AttentionStep, results_of
 from benchmarker.workloads.attention.variants.base import Attention
+from benchmarker.workloads.attention.variants.flash_library import open_flash_library
 from benchmarker.workloads.attention.variants.registry import VARIANTS
 
 POINT = AttentionPoint(128, 2, "forward_backward")
+SHAPE = shape_of(AttentionSubject(), AttentionVariant(variant="fa4"), POINT)
 
 
 def subject(**values):
@@ -82,6 +84,17 @@ def test_a_kernel_without_a_backward_pass_is_unsupported_there():
         measured(PATH + "forward_alone")
 
 
+def test_a_mistake_in_the_users_own_function_is_said_with_its_place():
+    with pytest.raises(SpecError, match=r"with_a_bug: ValueError: no such tile \(planted_attention.py, line \d+\)"):
+        measured(PATH + "with_a_bug")
+
+
+@pytest.mark.parametrize("variant", ["fa3", "fa4"])
+def test_a_kernel_of_gpus_is_not_asked_to_be_installed_for_a_processor(variant):
+    with pytest.raises(UnsupportedError, match="not on CPUs; it runs on NVIDIA GPUs"):
+        measured(variant)
+
+
 def test_a_function_of_the_users_own_that_is_right_passes():
     assert measured(PATH + "right").checked.error < 1e-6
 
@@ -134,6 +147,11 @@ def test_a_backend_that_torch_lacks_is_unsupported_with_torchs_reason(monkeypatc
         measured("efficient")
 
 
+def test_a_flash_library_that_torch_does_not_know_is_unsupported():
+    with pytest.raises(UnsupportedError, match="torch: Unknown flash attention impl 'FA9'"):
+        open_flash_library("FA9")(SHAPE, "cpu").around().__enter__()
+
+
 def test_auto_says_what_ran():
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in [kernel.name for kernel in measured("auto").kernels]
 
@@ -145,6 +163,17 @@ def test_inputs_are_the_same_for_every_type_and_differ_with_the_seed():
     assert digest() == digest(dtype="bfloat16")
     assert digest() != digest(seed=1)
     assert digest() != digest(head_dim=32)
+
+
+def test_copies_differ_in_every_tensor_and_lie_in_memory_of_their_own():
+    shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
+    first = make_inputs(shape, "cpu", seed=0)
+    copy = shifted(first, 1)
+    for before, after in zip((*first.tensors, first.gradient), (*copy.tensors, copy.gradient), strict=True):
+        assert not torch.equal(before, after)
+        assert torch.equal(before.detach().flatten().sort().values, after.detach().flatten().sort().values)
+        assert before.data_ptr() != after.data_ptr()
+        assert before.requires_grad == after.requires_grad
 
 
 def test_copies_of_the_inputs_fill_the_cache():

@@ -62,7 +62,6 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert (record.subject.heads, record.subject.head_dim, record.variant.dtype) == (2, 16, "float32")
     assert cell.checked.error < cell.checked.tolerance
     assert [kernel.name for kernel in cell.kernels if "softmax" in kernel.name]
-    assert all(sample.calls > 1 for sample in cell.samples), "a call at 128 positions is too short for the clock"
     (row,) = to_rows(compare([tmp_path]))
     times = sorted(sample.latency_s for sample in cell.samples)
     flops = 4 * 2 * 16 * 128 * 129 / 2

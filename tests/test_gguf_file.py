@@ -41,7 +41,17 @@ def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
 
 
 def test_rows_that_no_k_form_can_hold_are_told():
-    facts = GgufFacts("qwen3", 9, {"Q4_K": 8, "Q5_0": 1}, {"Q4_K": 2, "Q5_0": 1}, {"Q5_0": (384,)})
+    facts = GgufFacts(
+        "qwen3",
+        9,
+        {"Q4_K": 8, "Q5_0": 1},
+        {"Q4_K": 2, "Q5_0": 1},
+        {"Q5_0": (384,)},
+        shapes={},
+        packed_parameters=9,
+        output="Q4_K",
+        is_tied=True,
+    )
     assert facts.fallback("Q4_K_M") == "Q4_K_M: rows of 384 are Q5_0, since the K formats need a multiple of 256"
     assert facts.fallback("Q8_0") is None
 

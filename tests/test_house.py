@@ -22,8 +22,13 @@ def test_the_top_level_fits_on_a_screen(house):
     assert len(house.top_modules()) <= MAXIMAL_TOP_MODULES
 
 
-def test_no_line_is_too_long(house):
+def test_no_file_and_no_line_is_too_long(house):
+    assert not house.long_files()
     assert not house.long_lines()
+
+
+def test_no_two_rooms_import_each_other(house):
+    assert not house.mutual_rooms()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "attention", "-h"]])

@@ -97,6 +97,8 @@ def test_a_mixers_work_grows_with_the_length_and_softmaxs_with_its_square():
     assert flops(GATED_DELTA, 2048) == 2 * flops(GATED_DELTA, 1024)
     assert flops(GATED_DELTA, 1024, "forward_backward") == 3 * flops(GATED_DELTA, 1024)
     assert flops(SOFTMAX, 1024) == 4 * 16 * 128 * 1024 * 1025 // 2
+    wide = demand_of(SOFTMAX, shape(1024, value_dim=256))
+    assert wide.flops == 2 * 16 * (128 + 256) * 1024 * 1025 // 2
 
 
 def test_a_state_grows_for_softmax_alone():
@@ -195,6 +197,6 @@ def test_rows_are_held_against_the_best_softmax_and_not_against_the_baseline(tmp
             write_record(record, tmp_path / f"{record.variant.name}-{number}.json")
     text = to_markdown(compare([tmp_path], baseline="slow"))
     crossing = "mixer is faster than the best softmax from between 2,048 and 4,096 positions on (quick at 4,096)"
-    assert f"- forward, batch 1: {crossing}." in text
+    assert f"- forward, batch of 1: {crossing}." in text
     assert "- mixer has at its peak, forward, 1.0 KiB a token, at most 0.0 % off a straight line." in text
     assert "- at 8,192 positions slow does not fit: it needs 32.00 GiB at least, and 12.00 GiB were free." in text

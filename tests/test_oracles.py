@@ -13,16 +13,17 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.energy import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from tests.oracles import attention, generation
+from tests.oracles import attention, generation, mixers
 from tests.records import cell, record, save
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 SHAPES = {
     "generation": ("batch_size", "prompt_tokens", "new_tokens", "text", "depth"),
     "attention": ("seq_len", "batch_size", "mode"),
+    "mixers": ("seq_len", "batch_size", "mode"),
 }
-ORACLES: dict[str, Any] = {"generation": generation, "attention": attention}
-LEAST_NUMBERS = {"generation": 30, "attention": 15}
+ORACLES: dict[str, Any] = {"generation": generation, "attention": attention, "mixers": mixers}
+LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15}
 
 
 def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, QualityError, SpecError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality.judge import judge
+from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.scratch import check_room, scratch_file
 from benchmarker.quality.text import check_text, is_text, read_text
@@ -28,6 +29,9 @@ from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests import records
+
+if TYPE_CHECKING:
+    from benchmarker.engines.base import TokenSource
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 2000
 
@@ -174,13 +178,15 @@ def test_a_data_set_in_a_record_is_known_by_what_asked_for_it() -> None:
 def test_no_memory_for_the_first_window_is_a_quality_that_is_missing(
     session_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("benchmarker.quality.judge.first_logits", full)
-    model: Any = None
+    monkeypatch.setattr("benchmarker.quality.judge.keep_steps", full)
+    closed: list[str] = []
+    subject = Subject(cast("TokenSource", SimpleNamespace(model=None)), lambda: closed.append("source"))
     with pytest.raises(QualityError, match="--quality: out of memory while scoring"):
-        judge(plan(session_model), [model], CpuDevice(), Silent())
+        judge(plan(session_model), subject, CpuDevice(), Silent())
+    assert closed == ["source"]
 
 
 def test_more_tokens_kept_than_there_are_is_refused(session_model: Path) -> None:

@@ -17,7 +17,7 @@ from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.recommendation import recommendation_to_markdown
-from benchmarker.schema.quality import TaskResult
+from benchmarker.schema.quality import Quality, TaskResult
 from benchmarker.schema.quality_words import quality_line
 from benchmarker.workloads.generation import judging
 from benchmarker.workloads.generation.reading.best import tokens_in_common
@@ -63,7 +63,8 @@ def test_the_text_the_baseline_and_the_noise_are_named_under_the_table() -> None
     said = judged()
     assert (
         "Quality on 8,160 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 512, the second half "
-        "scored), each variant against fp16 of Qwen/Qwen3-4B in float16; ± is a standard error over the windows."
+        "scored), each variant against fp16 of Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of "
+        "another text, not of another quantizing of the same weights."
     ) in said
     assert (
         "The baseline's divergence from itself, run twice, is 1.00e-06; what is not above it is indistinguishable."
@@ -98,7 +99,8 @@ def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> N
         "Quality of fp16 and int8 on 8,160 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 512, "
         "the second half scored), each variant against fp16 of Qwen/Qwen3-4B in float16; of gptq on 8,160 tokens of "
         "mine.txt (sha256 efefefefefef; windows of 512, the second half scored), each variant against fp16 of "
-        "Qwen/Qwen3-4B in float16; ± is a standard error over the windows. Perplexities and divergences on different "
+        "Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of another text, not of "
+        "another quantizing of the same weights. Perplexities and divergences on different "
         "texts, or parts of one, do not compare: the first table and budgets leave out those of gptq."
     ) in said
     gptq = results.rows[2]
@@ -154,6 +156,7 @@ def test_a_program_gets_the_errors_the_tail_and_the_noise_of_what_was_judged() -
         "kl_divergence_median": 0.01405,
         "kl_divergence_90": 0.0562,
         "kl_divergence_99": pytest.approx(0.1405),
+        "kl_divergence_999": None,
         "kl_divergence_max": 0.562,
         "kl_divergence_noise": 1e-6,
         "ln_ratio": 0.0171,
@@ -161,6 +164,7 @@ def test_a_program_gets_the_errors_the_tail_and_the_noise_of_what_was_judged() -
         "text_sha256": "cd" * 32,
         "quality_size": "quick",
         "quality_top_k": None,
+        "quality_path": "forward",
     }
 
 
@@ -229,7 +233,7 @@ def test_a_sweep_judges_each_form_once_after_its_rounds_in_a_process_that_times_
 def judged_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A sweep whose fakes were judged on the shipped text."""
     made = records.quality(text_sha256=read_text(None).sha256)
-    monkeypatch.setattr(records, "quality", lambda: made)
+    monkeypatch.setattr(records, "quality", lambda **fields: made.model_copy(update=fields))
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "quick")
     return stage
@@ -346,3 +350,46 @@ def test_the_plan_says_that_quality_comes_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "full", dry_run=True)
     assert "  then quality (full), once for each form" in stage.printed
+
+
+def by_its_step(kl: float, **fields: Any) -> Quality:
+    """As runs of today measure it."""
+    made = records.quality(kl=kl, path="step", **fields)
+    against = made.against.model_copy(update={"kl_999": 0.9, "change_low": -0.312, "change_high": 0.18})
+    return made.model_copy(update={"against": against})
+
+
+def test_tails_and_the_path_that_was_scored_stand_beside_the_mean() -> None:
+    plain = records.record("fp16").model_copy(update={"quality": by_its_step(0.0002, is_baseline=True)})
+    said = to_markdown(
+        compare_records([plain, records.record("gptq").model_copy(update={"quality": by_its_step(0.02)})])
+    )
+    assert "| same top | RMS Δp | Δp 0.1 % | Δp 99.9 % |" in said
+    assert "-31.2 % |" in said
+    assert "+18.0 % |" in said
+    assert "Each was scored by the decode step that is timed, one token at a time." in said
+    # The engine's rounding: the baseline is the model's own forward.
+    assert "0.0002" in next(line for line in said.splitlines() if line.startswith("| fp16") and "0.312" not in line)
+    assert "Silent zone" not in said
+
+
+def test_a_prefill_is_never_merged_with_steps() -> None:
+    variants = {"fp16": by_its_step(0.0002, is_baseline=True), "awq": records.quality(path="prefill", top_k=100)}
+    compared = compare_records(
+        [records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()]
+    )
+    rows = {row.variant: row for row in compared.rows}
+    assert (rows["awq"].perplexity, rows["awq"].kl_divergence) == (None, None)
+    assert rows["awq"].quality is not None
+    assert "Of awq the numbers are of its prefill, which is all that the engine tells" in to_markdown(compared)
+
+
+def test_forms_that_hardly_differ_are_not_ranked_by_their_divergence() -> None:
+    variants = {"fp16": by_its_step(0.0002, is_baseline=True), "int8": by_its_step(0.0004), "bnb4": by_its_step(0.02)}
+    said = to_markdown(
+        compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()])
+    )
+    assert (
+        "Silent zone: below 0.01 nats a divergence does not say which form is better, only that little moved: fp16 and "
+        "int8 are not ranked by it; use tasks." in said
+    )

@@ -49,7 +49,10 @@ def test_a_path_that_does_not_exist(tmp_path):
 
 def test_a_file_in_place_of_a_folder(model_folder):
     file = model_folder / "config.json"
-    assert complaint(file) == f"{file}: a file; give the folder that holds the model's config and weights"
+    assert complaint(file) == (
+        f"{file}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
+        "--engine llama-cpp)"
+    )
 
 
 def test_a_folder_has_no_revisions(model_folder):

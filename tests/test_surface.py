@@ -123,7 +123,8 @@ def without_defaults(written: Any, read: Any) -> Any:
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCES.iterdir()))
 def test_nothing_of_a_reference_is_lost_or_changed_by_reading_it(folder):
     for path in (REFERENCES / folder).glob("*-*.json"):
-        written = upgraded(json.loads(path.read_bytes()))
+        written = json.loads(path.read_bytes())
+        written = upgraded(written) if written["schema_version"] == 1 else written
         assert without_defaults(written, json.loads(read_record(path).model_dump_json())) == written, path.name
 
 

@@ -34,8 +34,8 @@ class Checkpoint:
     @property
     def quantization(self) -> dict[str, Any] | None:
         """The `quantization_config` that the checkpoint carries, if it is quantized already."""
-        found = self.config.get("quantization_config")
-        return found if isinstance(found, dict) else None
+        quantization = self.config.get("quantization_config")
+        return quantization if isinstance(quantization, dict) else None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Target:
 class Progress(Protocol):
     """How a long step reports: `step("quantizing layers", 3, 36)`."""
 
-    def step(self, what: str, done: int, total: int) -> None: ...
+    def step(self, what: str, finished: int, total: int) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -58,7 +58,7 @@ class Progress(Protocol):
 class Silent:
     """Reports nothing."""
 
-    def step(self, what: str, done: int, total: int) -> None: ...
+    def step(self, what: str, finished: int, total: int) -> None: ...
 
     def note(self, text: str) -> None: ...
 

@@ -108,10 +108,10 @@ def _write(
         if len(shards) == 1
         else [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
     )
-    done = count(1)
+    steps = count(1)
     for name, shard in zip(names, shards, strict=True):
         for _ in write_tensors(folder / name, shard, generator):
-            progress.step("writing random weights", next(done), len(tensors))
+            progress.step("writing random weights", next(steps), len(tensors))
     if len(shards) > 1:
         weight_map = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
         index = {"metadata": {"total_size": sum(map(tensor_bytes, tensors))}, "weight_map": weight_map}

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Silent
 from benchmarker.checkpoints.dummy import make_dummy
 from benchmarker.checkpoints.files import check_weights, read_config
+from benchmarker.checkpoints.gguf_file import SUFFIX, gguf_facts
 from benchmarker.checkpoints.hub import fetch, look_up
 from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
@@ -58,6 +59,10 @@ def find_in_form(
     """
     progress = progress or Silent()
     dummy = model.load_format == "dummy"
+    if gguf := _gguf_file(model):
+        checkpoint = _gguf_checkpoint(model, gguf)
+        check_config(checkpoint.config)
+        return checkpoint
 
     def check_folder(folder: Path) -> None:
         config = read_config(folder)
@@ -91,6 +96,9 @@ def look_for(model: ModelSpec) -> str | None:
         ModelError: It cannot be found, reached or read.
     """
     weights = model.load_format != "dummy"
+    if gguf := _gguf_file(model):
+        _gguf_checkpoint(model, gguf)
+        return None
     folder = _local_folder(model, weights=weights)
     if folder is None:
         return look_up(model.id, revision=model.revision, weights=weights)
@@ -98,6 +106,26 @@ def look_for(model: ModelSpec) -> str | None:
     if weights:
         check_weights(folder)
     return None
+
+
+def _gguf_file(model: ModelSpec) -> Path | None:
+    """The file, where the model is given as one of llama.cpp's."""
+    path = Path(model.id).expanduser()
+    return path if path.suffix == SUFFIX and path.is_file() else None
+
+
+def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
+    """A GGUF file with the shapes that it states. It has no folder: engines that read it are told the file.
+
+    Raises:
+        ModelError: It is no GGUF file, is damaged, or of an architecture that llama.cpp does not know.
+    """
+    if model.load_format == "dummy":
+        raise ModelError(f"{model.id}: a GGUF file has its weights; leave --load-format dummy out")
+    _refuse_revision(model, "a file")
+    facts = gguf_facts(path)
+    config = {"model_type": facts.architecture, **facts.shapes}
+    return Checkpoint(folder=path, model_id=model.id, revision=None, dummy=False, config=config)
 
 
 def _find_folder(
@@ -125,7 +153,10 @@ def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
         _refuse_revision(model, "a folder")
         return local
     if local.is_file():
-        raise ModelError(f"{model.id}: a file; give the folder that holds the model's config and weights")
+        raise ModelError(
+            f"{model.id}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
+            "--engine llama-cpp)"
+        )
     shape = shipped_shape(model.id)
     if shape is not None and only_shipped(model.id):
         _refuse_revision(model, "a model that ships with benchmarker")

@@ -28,6 +28,18 @@ BLOCK_K = 256
 """Weights that the K formats (Q4_K, Q6_K, ...) pack together, all of one row."""
 WRITTEN = ("qwen3",)
 """`model_type`s that are written here; llama.cpp's own convert_hf_to_gguf.py writes the others."""
+PLAIN = ("F32", "F16", "BF16")
+"""Types that are not packed."""
+OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
+SHAPE_FIELDS = {
+    "num_hidden_layers": "block_count",
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+}
+"""Names in a config.json, and the same in a GGUF file."""
 BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)
 """What reading a damaged file raises."""
 
@@ -43,6 +55,14 @@ class GgufFacts:
     tensors_by_type: dict[str, int]
     narrow_rows: dict[str, tuple[int, ...]]
     """Of the quantized tensors whose rows no K format can hold: their types, each with the rows' lengths."""
+    shapes: dict[str, int]
+    """What a config.json would hold of it, by the same names: `vocab_size`, `max_position_embeddings`, ..."""
+    packed_parameters: int
+    """Of the tensors in fewer than 16 bits."""
+    output: str
+    """Type of the output layer: of its own tensor, or of the embedding where it has none."""
+    is_tied: bool
+    """Whether the embedding is the output layer too."""
 
     @property
     def weight_bytes(self) -> int:
@@ -90,20 +110,36 @@ def gguf_facts(path: Path) -> GgufFacts:
     sizes: Counter[str] = Counter()
     tensors: Counter[str] = Counter()
     narrow: dict[str, set[int]] = {}
+    types: dict[str, str] = {}
+    packed = 0
     for tensor in reader.tensors:
         name = tensor.tensor_type.name
+        types[str(tensor.name)] = name
+        packed += 0 if name in PLAIN else int(tensor.n_elements)
         sizes[name] += int(tensor.n_bytes)
         tensors[name] += 1
         row = int(tensor.shape[0])
-        if row % BLOCK_K and name not in ("F32", "F16", "BF16"):
+        if row % BLOCK_K and name not in PLAIN:
             narrow.setdefault(name, set()).add(row)
     return GgufFacts(
         architecture=architecture,
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
+        shapes=_shapes_in(reader, architecture),
+        packed_parameters=packed,
+        output=types.get(OUTPUT) or types.get(EMBEDDING, "none"),
+        is_tied=OUTPUT not in types,
         bytes_by_type=dict(sizes),
         tensors_by_type=dict(tensors),
         narrow_rows={name: tuple(sorted(rows)) for name, rows in narrow.items()},
     )
+
+
+def _shapes_in(reader: Any, architecture: str) -> dict[str, int]:
+    """Shapes that the file states of its model."""
+    fields = {name: reader.get_field(f"{architecture}.{key}") for name, key in SHAPE_FIELDS.items()}
+    shapes = {name: int(field.contents()) for name, field in fields.items() if field is not None}
+    rows = next((int(tensor.shape[1]) for tensor in reader.tensors if str(tensor.name) == EMBEDDING), None)
+    return shapes if rows is None else {**shapes, "vocab_size": rows}
 
 
 def _check_magic(path: Path) -> None:

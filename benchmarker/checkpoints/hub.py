@@ -58,13 +58,13 @@ def fetch(
     shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
     everything = [*shape, *(WEIGHT_FILES if weights else ())]
     try:
-        known = _ask(model_id, revision)
-        if known is None:
+        answer = _ask(model_id, revision)
+        if answer is None:
             folder = _download(model_id, revision, everything, progress, offline=True)
             check_config(folder)
             return folder, folder.name
         if weights:
-            _check_weights(model_id, known.files)
+            _check_weights(model_id, answer.files)
         # Asked for by the name that the user gave, so that the cache knows it by that name when the hub is away.
         check_config(_download(model_id, revision, shape, progress))
         folder = _download(model_id, revision, everything, progress)
@@ -82,11 +82,11 @@ def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None
     Raises:
         ModelError: As there.
     """
-    known = _ask(model_id, revision)
-    if known is not None:
+    answer = _ask(model_id, revision)
+    if answer is not None:
         if weights:
-            _check_weights(model_id, known.files)
-        return known.commit
+            _check_weights(model_id, answer.files)
+        return answer.commit
     try:
         return _download(model_id, revision, [*SHAPE_FILES], Silent(), offline=True).name
     except _NoAnswerError as error:

@@ -47,9 +47,9 @@ def write_tensors(
         header = _header(tensors)
         file.write(LENGTH.pack(len(header)) + header)
         for tensor in tensors:
-            made = tensor.make(generator)
-            assert tuple(made.shape) == tensor.shape, f"{tensor.name}: {tuple(made.shape)}"
-            file.write(_raw(made))
+            values = tensor.make(generator)
+            assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
+            file.write(_raw(values))
             yield tensor
 
 

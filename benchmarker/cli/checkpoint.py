@@ -22,12 +22,12 @@ def list_checkpoints() -> None:
     from benchmarker.checkpoints.cache import cache_folder, entries
     from benchmarker.core.units import gib
 
-    found = entries()
-    for entry in found:
+    cached = entries()
+    for entry in cached:
         about = entry.description
         options = " ".join(f"{key}={value}" for key, value in about.options.items())
         typer.echo(f"{entry.key}  {gib(entry.size_bytes):>10}  {about.kind:5}  {about.model}  {options}")
-    typer.echo(f"{len(found)} in {cache_folder()}, {gib(sum(entry.size_bytes for entry in found))}")
+    typer.echo(f"{len(cached)} in {cache_folder()}, {gib(sum(entry.size_bytes for entry in cached))}")
 
 
 @checkpoints.command("remove")
@@ -72,8 +72,8 @@ def make_checkpoint(
     from benchmarker.execution.job import make_job
 
     with one_line_errors():
-        asked = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
-        typed = {f"subject.model.{name}": value for name, value in asked.items()}
+        fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+        typed = {f"subject.model.{name}": value for name, value in fields.items()}
         job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
         from benchmarker.hardware.device import find_device
         from benchmarker.quantization.prepare import prepare_checkpoint

@@ -73,7 +73,7 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
     from benchmarker.logs.table_json import table_to_row
 
     rows = [table_to_row(report) for reading in readings for report in reading.reports]
-    rows += [row for one in explained for row in explanations_to_rows(one.explained, one.contrasts)]
+    rows += [row for log in explained for row in explanations_to_rows(log.explained, log.contrasts)]
     typer.echo(json.dumps(rows, indent=1, allow_nan=False))
 
 

@@ -20,9 +20,12 @@ def generate(
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
     load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32, for what is not quantized.")] = "float16",
-    quant: Annotated[str, typer.Option(help="fp16, int8, gptq or bnb4.")] = "fp16",
+    quant: Annotated[str, typer.Option(help="fp16, int8, int4, gptq, bnb4 or bnb8.")] = "fp16",
     option: Annotated[list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.")] = None,
     engine: Annotated[str, typer.Option(help="eager, cuda_graph, compile or native.")] = "eager",
+    engine_option: Annotated[
+        list[str] | None, typer.Option(help="The engine's own, as key=value such as prefill=captured; repeat it.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 200,
     chat_template: Annotated[
         bool, typer.Option("--chat-template", help="Wrap each text in the model's own template.")
@@ -36,9 +39,17 @@ def generate(
     Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
     """
     with one_line_errors():
-        asked: dict[str, Any] = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
-        form = {"quant": quant, "engine": engine}
-        generator = _load(asked, form, option or [], device=device, chat_template=chat_template, verbose=verbose)
+        typed = {
+            "subject.model.id": model,
+            "subject.model.revision": revision,
+            "subject.model.load_format": load_format,
+            "subject.model.dtype": dtype,
+            "variant.quant": quant,
+            "variant.engine": engine,
+            "variant.options": option or None,
+            "variant.engine_options": engine_option or None,
+        }
+        generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
         for text in prompt or _lines():
             for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
                 print(piece, end="", flush=stream)
@@ -58,18 +69,18 @@ def _lines() -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _load(
-    asked: dict[str, Any], form: dict[str, Any], options: list[str], *, device: str, chat_template: bool, verbose: bool
-) -> Any:
-    """A Generator. All is checked before a byte of the model is looked for."""
+def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
+    """A Generator. All is checked before a byte of the model is looked for.
+
+    Args:
+        typed: What was typed, by the place in a job that it fills.
+    """
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device
     from benchmarker.execution.job import make_job
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import open_model
 
-    typed = {f"subject.model.{name}": value for name, value in asked.items()}
-    typed |= {f"variant.{name}": value for name, value in form.items()} | {"variant.options": options or None}
     job: Any = make_job(typed)
     variant = job.variant
     found_device = find_device(device)
@@ -77,5 +88,9 @@ def _load(
     with quiet_libraries(verbose=verbose) as streams:
         loaded, checkpoint = open_model(job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
         return Generator(
-            loaded.model, engine=variant.engine, tokenizer=load_tokenizer(checkpoint), chat_template=chat_template
+            loaded.model,
+            engine=variant.engine,
+            engine_options=variant.engine_options,
+            tokenizer=load_tokenizer(checkpoint),
+            chat_template=chat_template,
         )

@@ -42,6 +42,7 @@ def asked_job(
     device: str,
     output: Path | None,
     part: str | None,
+    find_limit: str | None = None,
     quiet: bool,  # noqa: ARG001
     verbose: bool,  # noqa: ARG001
     **values: Any,
@@ -57,6 +58,8 @@ def asked_job(
     from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
     if job_file is not None:
+        if find_limit:
+            raise SpecError("--find-limit: a saved job says which cells it measures; leave --job out")
         return _saved_job(context, job_file, part=part, device=device, output=output)
     is_named = workload.name != DEFAULT_WORKLOAD
     return make_job(
@@ -94,10 +97,13 @@ def _saved_job(context: typer.Context, path: Path, *, part: str | None, device: 
     return job.model_copy(update=changes | ({"device": device} if "--device" in typed else {}))
 
 
-def run_workload(workload: Workload, *, quiet: bool, verbose: bool, **asked: Any) -> None:
+def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, verbose: bool, **asked: Any) -> None:
     """Do the job that the arguments ask for."""
     with one_line_errors():
-        job = asked_job(workload, quiet=quiet, verbose=verbose, **asked)
+        job = asked_job(workload, find_limit=find_limit, quiet=quiet, verbose=verbose, **asked)
+        if find_limit:
+            _say_limit(job, find_limit, Terminal(quiet=quiet, verbose=verbose))
+            return
         if job.part:
             end_with_parent()
         with quiet_libraries(verbose=verbose) as streams:
@@ -118,6 +124,21 @@ def run_workload(workload: Workload, *, quiet: bool, verbose: bool, **asked: Any
             if not job.part:
                 say_result(record, run.path, terminal, workload_of(job.workload))
     if is_lacking(record):
+        raise typer.Exit(1)
+
+
+def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
+    """Find the largest value of an axis that fits, and print it with where its records are."""
+    from benchmarker.core.names import slug
+    from benchmarker.schema.registry import workload_of
+    from benchmarker.sweep.find_limit import find_limit
+    from benchmarker.sweep.state import now_id
+
+    title = slug(workload_of(job.workload).title(job).lower())
+    folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
+    limit, _ = find_limit(job, axis, terminal, folder=folder)
+    terminal.table(f"{job.variant.name}: {limit.words}\n\nrecords: {folder}")
+    if limit.largest is None:
         raise typer.Exit(1)
 
 

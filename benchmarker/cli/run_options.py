@@ -35,6 +35,17 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
+    "find_limit": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--find-limit",
+                help="Name of a size, such as seq_len: find the largest that fits into memory, each value in a "
+                "process of its own.",
+            ),
+        ],
+        None,
+    ),
     "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table alone.")], False),
     "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
 }
@@ -79,11 +90,14 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
         if option.kind == "pairs" or option.key:
             typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
             continue
-        value, shown = todays(option.place, value), option.flag if option.kind == "flag" else f"{option.flag} {value}"
+        value, spelling = (
+            todays(option.place, value),
+            option.flag if option.kind == "flag" else f"{option.flag} {value}",
+        )
         if typed.get(option.place, value) != value:
             things = f"{option.place.rpartition('.')[2]}s"
-            raise SpecError(f"{sources[option.place]} and {shown} name two {things}; give one of them")
-        typed[option.place], sources[option.place] = value, shown
+            raise SpecError(f"{sources[option.place]} and {spelling} name two {things}; give one of them")
+        typed[option.place], sources[option.place] = value, spelling
     return typed
 
 

@@ -51,16 +51,16 @@ def _draw(site: Site) -> str:
     page = site.folder / REPORT_NAME
     command = [*site.report, str(site.folder), "--output", str(page)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no report: {error}"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return f"report: {page}"
     again = ["benchmarker", "report", *command[len(site.report) :]]
-    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
-    return f"no report: {plain_line(said[-1], longest=LINE_LENGTH)}; again with: {shlex.join(again)}"
+    messages = [line for line in process.stderr.splitlines() if line.strip()] or [f"it ended with {process.returncode}"]
+    return f"no report: {plain_line(messages[-1], longest=LINE_LENGTH)}; again with: {shlex.join(again)}"
 
 
 def _say_failure(failure: Failure, terminal: Terminal) -> None:

@@ -31,6 +31,8 @@ class Limitable:
     form: Callable[[float], str]
     how: str
     """How it gets measured, for where it was not."""
+    meaning: str = ""
+    """What keeping to the limit does not mean."""
 
 
 def plain_keys(record: RunRecord) -> list[CellKey]:

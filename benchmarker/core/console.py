@@ -48,9 +48,9 @@ class Terminal:
             quiet: Print tables alone.
             verbose: The libraries are talking too, so a bar would be torn apart: print lines instead.
         """
-        given = streams or Streams(sys.stdout, sys.stderr)
-        self._out = _console(given.out)
-        self._error = _console(given.error)
+        destination = streams or Streams(sys.stdout, sys.stderr)
+        self._out = _console(destination.out)
+        self._error = _console(destination.error)
         self._quiet = quiet
         self._steps: Bar | Tenths = (
             Bar(self._error)
@@ -70,10 +70,10 @@ class Terminal:
         """Say something from inside a long step, unless quiet."""
         self.line(text)
 
-    def step(self, what: str, done: int, total: int) -> None:
+    def step(self, what: str, finished: int, total: int) -> None:
         """Show how far a long step is, unless quiet: `step("quantizing layers", 3, 36)`."""
         if not self._quiet:
-            self._steps.step(clean(what), done, total)
+            self._steps.step(clean(what), finished, total)
 
     def pin(self, text: str) -> None:
         """Keep these lines below all others, in place of the last ones; an empty text takes them off."""
@@ -159,12 +159,12 @@ class Bar:
         self._what = ""
         self._drawn_at: float | None = None
 
-    def step(self, what: str, done: int, total: int) -> None:
+    def step(self, what: str, completed: int, total: int) -> None:
         if self._progress is None or what != self._what:
             self._begin(what, total)
         assert self._progress is not None
-        finished = done >= total
-        self._progress.update(self._task, completed=done, total=max(total, 1), count=_count(done, total)[2:])
+        finished = completed >= total
+        self._progress.update(self._task, completed=completed, total=max(total, 1), count=_count(completed, total)[2:])
         if finished:
             self._progress = None
             self.clear()
@@ -207,23 +207,23 @@ class Tenths:
         self._what = ""
         self._tenth = -1
 
-    def step(self, what: str, done: int, total: int) -> None:
-        tenth = 10 * done // max(total, 1)
+    def step(self, what: str, finished: int, total: int) -> None:
+        tenth = 10 * finished // max(total, 1)
         if what != self._what or tenth < self._tenth:
             self._what, self._tenth = what, -1
         if tenth > self._tenth:
             self._tenth = tenth
-            self._console.print(Text(f"  {what}{_count(done, total)}"), soft_wrap=True, highlight=False)
+            self._console.print(Text(f"  {what}{_count(finished, total)}"), soft_wrap=True, highlight=False)
             self._console.file.flush()
 
     def clear(self) -> None: ...
 
 
-def _count(done: int, total: int) -> str:
+def _count(finished: int, total: int) -> str:
     """`: 3/36`; in percent where it is bytes that are counted, and nothing where there is no end to count to."""
     if total <= 0:
         return ""
-    return f": {done}/{total}" if total < 1_000_000 else f": {100 * done / total:.0f} %"
+    return f": {finished}/{total}" if total < 1_000_000 else f": {100 * finished / total:.0f} %"
 
 
 @contextmanager

@@ -22,10 +22,10 @@ def fitting_libraries() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        said = misfit(error)
-        if said is None:
+        conflict = misfit(error)
+        if conflict is None:
             raise
-        raise MissingLibraryError(said) from error
+        raise MissingLibraryError(conflict) from error
 
 
 def misfit(error: ImportError) -> str | None:
@@ -39,10 +39,10 @@ def misfit(error: ImportError) -> str | None:
     asking, lacking = names[-1] if names else OURS, (error.name or "").split(".")[0]
     if OURS in (asking, lacking) or not lacking:
         return None
-    known, asker = installed_version(lacking), f"{asking} {installed_version(asking) or ''}"
-    if known is None:
+    version, asker = installed_version(lacking), f"{asking} {installed_version(asking) or ''}"
+    if version is None:
         return f"{asker} needs {lacking}, which is not installed; pip install {lacking}"
-    lack = f"{asker} asks {lacking} {known} for what it does not have"
+    lack = f"{asker} asks {lacking} {version} for what it does not have"
     reason = error.msg.split(" (")[0]
     remedy = f"upgrade {lacking}, or install the versions of script/constraints.txt"
     return f"the installed libraries do not fit together: {lack} ({reason}); {remedy}"

@@ -114,13 +114,13 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """End of a sentence that offers the near miss, or else what there is.
 
     Returns:
         `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`.
     """
-    choices = sorted(known)
+    choices = sorted(names)
     near = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     if near:
         return f"; did you mean '{near[0]}'?"

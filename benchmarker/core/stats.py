@@ -108,7 +108,7 @@ def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]
     ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). What slows a whole round down, such
     as a warm room, is in both times and cancels. Where no round has both, nothing pairs them: see `unpaired_ratio`.
     """
-    common = [one for one in baseline if one in variant]
+    common = [cell for cell in baseline if cell in variant]
     if not common:
         return unpaired_ratio(list(baseline.values()), list(variant.values()))
     logs = [math.log(baseline[number] / variant[number]) for number in common]
@@ -180,7 +180,7 @@ def against_each(first: Mapping[Round, float], others: Sequence[Mapping[Round, f
 
     That it came first was seen in the data, so that all of them are corrected for.
     """
-    ratios = [paired_ratio(other, first) for other in others]
+    ratios = [paired_ratio(second, first) for second in others]
     return list(zip(ratios, verdicts(ratios), strict=True))
 
 
@@ -252,9 +252,9 @@ SMALL = 1e-4
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
     critical = _critical(freedom, tests)
-    found = float(nctdtrinc(freedom, 1 - POWER, critical))
+    effect = float(nctdtrinc(freedom, 1 - POWER, critical))
     # scipy stops searching at the sixth digit or so: Newton's method, with a slope from two points, for the others.
     for _ in range(2):
-        at, beside = nctdtr(freedom, found, critical), nctdtr(freedom, found + SMALL, critical)
-        found -= float((at - (1 - POWER)) * SMALL / (beside - at))
-    return found
+        power, beside = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + SMALL, critical)
+        effect -= float((power - (1 - POWER)) * SMALL / (beside - power))
+    return effect

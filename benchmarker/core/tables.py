@@ -104,5 +104,5 @@ def escaped(text: str, *, longest: int = NAME_LENGTH) -> str:
 def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
     """The text without escape codes, controls and line breaks, cut to `longest` characters, for a terminal."""
     spaced = " ".join(without_escape_codes(text).split())
-    shown = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    printable = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
+    return printable if len(printable) <= longest else f"{printable[: longest - 1]}…"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def plural(number: int, one: str, many: str) -> str:
+def plural(number: int, singular: str, many: str) -> str:
     """`1 process`, `5 processes`."""
-    return f"{number} {one if number == 1 else many}"
+    return f"{number} {singular if number == 1 else many}"
 
 
 def duration_words(duration_s: float) -> str:

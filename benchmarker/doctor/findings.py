@@ -31,8 +31,8 @@ class Finding:
 
 def findings(machine: Machine) -> list[Finding]:
     """What every rule has to say, what does not work first."""
-    said = [finding for rule in RULES for finding in rule(machine)]
-    return sorted(said, key=lambda one: ("no", "note", "ok").index(one.level))
+    conclusions = [finding for rule in RULES for finding in rule(machine)]
+    return sorted(conclusions, key=lambda finding: ("no", "note", "ok").index(finding.level))
 
 
 def _gpu(machine: Machine) -> Iterator[Finding]:
@@ -65,10 +65,10 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
             f"update the driver, or install a torch built for CUDA {card.supports} or older",
         )
     else:
-        said = f": {machine.torch_says}" if machine.torch_says else ""
+        reason = f": {machine.torch_says}" if machine.torch_says else ""
         yield Finding(
             "no",
-            f"there is {name}, but torch does not see it{said}",
+            f"there is {name}, but torch does not see it{reason}",
             "check CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, and in a container that the card is passed in"
             if not machine.has_amd
             else "check HIP_VISIBLE_DEVICES, and that you may use /dev/kfd (groups render and video)",
@@ -94,11 +94,13 @@ def _architecture(machine: Machine) -> Iterator[Finding]:
                 "install a torch built for it, or set HSA_OVERRIDE_GFX_VERSION to a close relative that is in the list",
             )
         return
-    own = _numbers(capability)
-    known = [
+    card = _numbers(capability)
+    architectures = [
         _numbers(f"{name[3:-1]}.{name[-1]}") for name in machine.architectures if re.fullmatch(r"sm_\d{2,3}", name)
     ]
-    if own < LEAST_CAPABILITY or not any(one[0] == own[0] and one <= own for one in known):
+    if card < LEAST_CAPABILITY or not any(
+        architecture[0] == card[0] and architecture <= card for architecture in architectures
+    ):
         yield Finding(
             "no",
             f"compute capability {capability} is not among what this torch has kernels for "
@@ -149,6 +151,8 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
         )
     if "nvidia-ml-py" in machine.missing and machine.torch_for == "cuda":
         yield Finding("note", "no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
+    if "ray" not in machine.missing:
+        yield Finding("note", "Ray: sweep --places ray was run by its authors on CPUs alone, not on real GPUs")
     if machine.torch_for == "rocm" and machine.torch_sees_gpu:
         yield Finding(
             "note",

@@ -89,11 +89,11 @@ def _both_clocks_ns() -> tuple[int, int]:
     tries: list[tuple[int, int, int]] = []
     for _ in range(CLOCK_TRIES):
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        shown = time.perf_counter_ns()
+        clock_ns = time.perf_counter_ns()
         after = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        tries.append((after - before, shown, (before + after) // 2))
-    _, shown, raw = min(tries)
-    return shown, raw
+        tries.append((after - before, clock_ns, (before + after) // 2))
+    _, clock_ns, raw = min(tries)
+    return clock_ns, raw
 
 
 def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
@@ -136,9 +136,9 @@ def _memory(device: Device) -> Reading:
     after = _mark(device)
     del block
     device.release()
-    shown = None if before is None or after is None else (after - before) / GIB
+    taken_gib = None if before is None or after is None else (after - before) / GIB
     within = (0.95, 1.1) if device.kind == "cpu" else (0.999, 1.001)
-    return Reading("memory", "GiB", size / GIB, shown, within, "one tensor")
+    return Reading("memory", "GiB", size / GIB, taken_gib, within, "one tensor")
 
 
 def _mark(device: Device) -> int | None:
@@ -151,8 +151,8 @@ def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
     expected = gpu.memory_bytes_per_s() if gpu else None
     remark = "the memory's clock and bus width" if expected else "nothing tells what the memory allows"
-    shown = limits.read_bytes_per_s / 1e9
-    return Reading("bandwidth", "GB/s", expected and expected / 1e9, shown, (0.6, 1.02), remark)
+    measured = limits.read_bytes_per_s / 1e9
+    return Reading("bandwidth", "GB/s", expected and expected / 1e9, measured, (0.6, 1.02), remark)
 
 
 def _energy(device: Device, gpu: Gpu | None) -> Reading:
@@ -161,8 +161,8 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
         why = "no counter on a processor" if device.kind == "cpu" else "no NVML or amdsmi"
         return Reading("energy", "J", None, None, within, why)
     work = _load(device)
-    expected, shown = energy_and_power(gpu, work, window_s=ENERGY_WINDOW_S)
-    return Reading("energy", "J", expected, shown, within, "mean power times the time, under load")
+    expected, measured = energy_and_power(gpu, work, window_s=ENERGY_WINDOW_S)
+    return Reading("energy", "J", expected, measured, within, "mean power times the time, under load")
 
 
 def energy_and_power(
@@ -186,13 +186,13 @@ def _load(device: Device) -> Callable[[], None]:
     """Keeps the device at work for about a tenth of a second."""
     import torch
 
-    left, right = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
+    first, second = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
 
     def work() -> None:
         until = time.perf_counter() + POWER_STEP_S
         while time.perf_counter() < until:
             for _ in range(20):
-                torch.mm(left, right)
+                torch.mm(first, second)
             device.synchronize()
 
     return work

@@ -21,7 +21,7 @@ from benchmarker.schema.environment import Environment
 
 HUB_LIMIT_S = 5.0
 COMPILERS = ("g++", "c++", "clang++")
-LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "nvidia-ml-py")
+LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "nvidia-ml-py", "ray")
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ def machine_words(machine: Machine) -> str:
         f"capability {device.capability}" if device.capability else "",
         f"driver {device.driver}" if device.driver else "",
     ]
-    said = ", ".join(filter(None, parts))
+    summary = ", ".join(filter(None, parts))
     packages = ", ".join(f"{name} {version}" for name, version in around.packages.items())
     runtime = f" {machine.torch_runtime}" if machine.torch_runtime else ""
     built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPUs"}[machine.torch_for]
     lines = [
         f"benchmarker {__version__}, Python {around.python}, {around.system}",
-        f"device: {plain_line(device.name)}" + (f" ({said})" if said else ""),
+        f"device: {plain_line(device.name)}" + (f" ({summary})" if summary else ""),
         f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads are ours, {gib(around.memory_bytes)}",
         f"torch: built for {built}{runtime}",
         f"packages: {plain_line(packages, longest=400)}",
@@ -40,13 +40,13 @@ def machine_words(machine: Machine) -> str:
     return bullets(lines)
 
 
-def finding_words(found: Sequence[Finding]) -> str:
+def finding_words(all_findings: Sequence[Finding]) -> str:
     """One line each, and what to do under it."""
     lines = []
-    for one in found:
-        lines.append(f"- {MARKS[one.level]} {plain_line(one.what, longest=300)}")
-        if one.do:
-            lines.append(f"  - do: {plain_line(one.do, longest=300)}")
+    for finding in all_findings:
+        lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
+        if finding.do:
+            lines.append(f"  - do: {plain_line(finding.do, longest=300)}")
     return "\n".join(lines)
 
 
@@ -73,11 +73,11 @@ def reading_words(readings: Sequence[Reading]) -> str:
     """Each instrument with what it showed of what was known."""
     verdicts = {True: "right", False: "**off**", None: "cannot tell"}
     columns = [
-        Column[Reading]("instrument", lambda one: one.instrument, "left"),
-        Column[Reading]("known", lambda one: _value(one.expected, one.unit)),
-        Column[Reading]("shown", lambda one: _value(one.shown, one.unit)),
-        Column[Reading]("", lambda one: verdicts[one.is_right], "left"),
-        Column[Reading]("of", lambda one: plain_line(one.remark), "left"),
+        Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
+        Column[Reading]("known", lambda reading: _value(reading.expected, reading.unit)),
+        Column[Reading]("shown", lambda reading: _value(reading.shown, reading.unit)),
+        Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
+        Column[Reading]("of", lambda reading: plain_line(reading.remark), "left"),
     ]
     return table(columns, readings)
 

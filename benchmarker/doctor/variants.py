@@ -44,7 +44,7 @@ def _why_failed(command: list[str], folder: Path) -> str | None:
     """The last line of a run that failed; None of one that did not."""
     environment = {**os.environ, "BENCHMARKER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -55,13 +55,13 @@ def _why_failed(command: list[str], folder: Path) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"it took more than {TRY_LIMIT_S:.0f} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return None
-    lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+    lines = [line.strip() for line in (process.stderr + "\n" + process.stdout).splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith("error: ")), None) or _cell_reason(folder)
     if reason:
         return reason.removeprefix("error: ")
-    return lines[-1][:300] if lines else f"it ended with {done.returncode}"
+    return lines[-1][:300] if lines else f"it ended with {process.returncode}"
 
 
 def _cell_reason(folder: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.tables import bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
@@ -27,21 +28,23 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     except DeviceError as error:
         device, trouble = find_device("cpu"), str(error)
     machine = look(device)
-    found = findings(machine)
+    conclusions = findings(machine)
     terminal.table(machine_words(machine))
     if trouble:
         terminal.table(f"**{trouble}** What follows is said of the processor.\n")
-    terminal.table(finding_words(found))
+    terminal.table(finding_words(conclusions))
     outcomes = list(clinic.look(machine, device))
     if not quick:
         outcomes = list(try_all(outcomes, clinic, device, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
+    if beside := list(clinic.beside(device)):
+        terminal.table(bullets(beside))
     is_well = not trouble and all_run(outcomes)
     if quick:
         return is_well
-    shown = list(readings(device))
-    terminal.table(reading_words(shown))
-    return is_well and all(one.is_right is not False for one in shown)
+    instruments = list(readings(device))
+    terminal.table(reading_words(instruments))
+    return is_well and all(reading.is_right is not False for reading in instruments)
 
 
 def _clinic(workload: str) -> Clinic:

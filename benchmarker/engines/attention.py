@@ -146,9 +146,9 @@ def attend_prompt(
 
 def _checked(module: nn.Module, mask: Tensor | None, filled: Filled | None, others: dict[str, Any]) -> Filled:
     """What is filled, where the model asks for nothing that is not written here."""
-    asked = [name for name in OTHER_WAYS if others.get(name) is not None]
-    if filled is None or mask is not None or asked:
-        why = ", ".join(asked) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
+    wanted = [name for name in OTHER_WAYS if others.get(name) is not None]
+    if filled is None or mask is not None or wanted:
+        why = ", ".join(wanted) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
         raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
     return filled
 
@@ -203,10 +203,10 @@ def flash(
     """
     batch, heads, queries, head_dim = query.shape
     in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
-    made = flash_kernel(
+    output = flash_kernel(
         *in_a_row, query_starts, key_starts, lengths, queries=queries, positions=key.shape[1], scaling=scaling
     )
-    return made.view(batch, queries, heads, head_dim)
+    return output.view(batch, queries, heads, head_dim)
 
 
 def flash_kernel(
@@ -225,7 +225,7 @@ def flash_kernel(
 
     The operator is the one beneath torch.nn.attention.varlen.
     """
-    made: Tensor = torch.ops.aten._flash_attention_forward(
+    output: Tensor = torch.ops.aten._flash_attention_forward(
         query,
         key,
         value,
@@ -239,7 +239,7 @@ def flash_kernel(
         scale=scaling,
         seqused_k=lengths,
     )[0]
-    return made
+    return output
 
 
 @flash.register_fake

@@ -74,11 +74,24 @@ class Scores:
     follows the prompt and i further ids, so that after a prompt of one id there are as many rows as ids."""
 
 
+@dataclass(frozen=True)
+class PrefillScores:
+    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
+    is what is timed, was not asked. A divergence computed from them is a lower bound."""
+
+    ids: NDArray[numpy.int64]
+    """[positions, top]; -1 where an engine gave fewer."""
+    log_probabilities: NDArray[numpy.float32]
+    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
+
+
 class TokenSource(Protocol):
     """A checkpoint that an engine has opened. The methods with a body need not be written."""
 
     model: PreTrainedModel | None = None
     """The torch model, where there is one in this process: quality, kernel counts and the roofline ask for it."""
+    is_elsewhere: bool = False
+    """Whether the tokens are made in another process."""
     loaded: LoadFacts | None = None
     """What loading cost and made; None where the engine does not tell."""
 
@@ -113,6 +126,11 @@ class TokenSource(Protocol):
         Returns:
             None where the engine cannot be asked.
         """
+        del ids
+        return None
+
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+        """Scores that are of the engine's prefill, where that is all that it can be asked for. A row an id."""
         del ids
         return None
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decode_loop import Shape, StaticCacheDecoder
+from benchmarker.engines.cache_shape import Shape
+from benchmarker.engines.decode_loop import StaticCacheDecoder
 from benchmarker.engines.graph_capture import Captured
 from benchmarker.engines.prefill_decode import greedy
 from benchmarker.engines.static_cache import Filled, StaticKVCache
@@ -98,13 +99,13 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         """The graph of a padded length, and whether it was made just now; None where it cannot be captured."""
         if length in shape.prefills or self._plain_because is not None or self._capture is None:
             return shape.prefills.get(length), False
-        known = shape.cache.place.known
+        known_position = shape.cache.place.known
         try:
             with self._explained():
                 shape.prefills[length] = self._record(shape, length)
         except UnsupportedError as error:
             self._plain_because = str(error)
-        shape.cache.go_to(known or 0)
+        shape.cache.go_to(known_position or 0)
         # Recording writes where a depth lies.
         shape.context = None
         return shape.prefills.get(length), True
@@ -124,11 +125,11 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
             cache.place.position.copy_(start)
             visible.lengths.copy_(start + length)
             cache.filled.lengths.copy_(start + 1)
-            following, made = self._prompt_step(ids, cache, visible, (count - 1).view(1))
+            following, prompt_logits = self._prompt_step(ids, cache, visible, (count - 1).view(1))
             cache.advance(count)
             shape.token.copy_(following)
             shape.tokens.index_copy_(1, cache.place.position.view(1), shape.token)
-            logits[:] = [made]
+            logits[:] = [prompt_logits]
 
         cache.go_to(0)
         cache.begin_decoding()

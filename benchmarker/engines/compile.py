@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from benchmarker.engines.attention import decode_attention_backend
 from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.cache_shape import Shape
 from benchmarker.engines.compile_layers import Route, decoder_layers
-from benchmarker.engines.decode_loop import Shape, StaticCacheDecoder
+from benchmarker.engines.decode_loop import StaticCacheDecoder
 from benchmarker.engines.graph_capture import Capture, capture_for
 from benchmarker.engines.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.kernels_used import linear_kernels

@@ -69,13 +69,13 @@ class Route:
                 f"{self._model} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
             )
         self._ran += 1
-        own = {**arguments, "past_key_values": cache.layers[index]}
-        return self._run(self._layers[index], hidden_states, own)
+        layer_arguments = {**arguments, "past_key_values": cache.layers[index]}
+        return self._run(self._layers[index], hidden_states, layer_arguments)
 
-    def _last_norm(self, own: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+    def _last_norm(self, norm: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         # Some models have the same norm before their layers too.
         if self._ran < len(self._layers):
-            return own(hidden)
+            return norm(hidden)
         self._left = hidden
         return hidden
 
@@ -100,12 +100,12 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 @contextmanager
 def _forward_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """The module calls this inside; libraries that hang a forward on a module get theirs back."""
-    own = vars(module).get("forward")
+    override = vars(module).get("forward")
     module.forward = forward
     try:
         yield
     finally:
-        if own is None:
+        if override is None:
             del module.forward
         else:
-            module.forward = own
+            module.forward = override

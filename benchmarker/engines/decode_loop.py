@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from benchmarker.engines.attention import way_of
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
-from benchmarker.engines.graph_capture import Capture, Captured
+from benchmarker.engines.cache_shape import Latest, Shape
+from benchmarker.engines.graph_capture import Capture
 from benchmarker.engines.kernels_used import linear_kernels
 from benchmarker.engines.prefill_decode import (
     CHUNK,
@@ -27,6 +26,7 @@ from benchmarker.engines.prefill_decode import (
     prefill_logits,
 )
 from benchmarker.engines.static_cache import StaticKVCache
+from benchmarker.engines.token_stream import TokenStream
 from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
@@ -35,40 +35,6 @@ from benchmarker.schema.kernels_used import KernelUse, read_attention
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
-
-    from benchmarker.engines.captured_prefill import RecordedPrefill
-
-PIECE = 8
-"""Steps that a GPU is given between two looks at the tokens: as many are in vain at most twice, at the end."""
-
-
-@dataclass
-class Latest:
-    """What the step that ran last left behind."""
-
-    logits: Tensor | None = None
-    """[batch, 1, vocabulary]. Of a captured step always the same memory, which each replay writes anew."""
-
-
-@dataclass
-class Shape:
-    """All that belongs to one cache shape."""
-
-    cache: StaticKVCache
-    token: Tensor
-    """[batch, 1]: what the next step takes."""
-    tokens: Tensor
-    """[batch, positions of the cache]: each token at its own position."""
-    plain_step: Callable[[], None]
-    """One decode step, kernel by kernel."""
-    step: Callable[[], None]
-    """The same in the way that the runtime runs it."""
-    captured: Captured | None = None
-    context: Tensor | None = None
-    """The tokens of the depth that the cache holds; None for none."""
-    prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
-    """Captured prefills by their padded length."""
-    latest: Latest = field(default_factory=lambda: Latest())
 
 
 class StaticCacheDecoder:
@@ -130,30 +96,12 @@ class StaticCacheDecoder:
         return Decoded(tokens=tokens, start_ns=start_ns, first_ns=first_ns, last_ns=end_ns, end_ns=end_ns)
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
-        """See Decoder.stream. The host reads a piece while the device makes the next one, so that it never waits."""
+        """See Decoder.stream."""
         self._check_device()
-        prompt_tokens = prompt.shape[1]
         shape = self._begin(prompt, new_tokens)
-        on_host = self._read_later(shape, prompt_tokens, 1)
-        launched = 1
-        while True:
-            count = min(PIECE if self._runs_ahead else 1, new_tokens - launched)
-            ahead = None
-            if self._runs_ahead and count:
-                ahead = self._advance(shape, prompt_tokens + launched, count)
-            tokens = on_host()
-            kept = list(takewhile(lambda token: token not in stop, tokens))
-            if kept:
-                yield kept
-            if len(kept) < len(tokens) or not count:
-                return
-            on_host = ahead or self._advance(shape, prompt_tokens + launched, count)
-            launched += count
-
-    @property
-    def _runs_ahead(self) -> bool:
-        """Whether steps are done while the host does something else."""
-        return self._device.kind != "cpu"
+        runs_ahead = self._device.kind != "cpu"
+        stream = TokenStream(shape, prompt.shape[1], new_tokens, runs_ahead=runs_ahead, explained=self._explained)
+        yield from stream.pieces(stop)
 
     def _begin(self, prompt: Tensor, new_tokens: int) -> Shape:
         """A shape with the prompt in its cache and the first new token made."""
@@ -176,32 +124,6 @@ class StaticCacheDecoder:
         assert self._shape is not None
         self._shape.context = None
         return self._shape
-
-    def _advance(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-        """Start so many steps; the value waits for their tokens, whose first is at `position` in the cache."""
-        import torch
-
-        with torch.no_grad(), self._explained():
-            for _ in range(count):
-                shape.step()
-        return self._read_later(shape, position, count)
-
-    def _read_later(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-        import torch
-
-        tokens = shape.tokens[0, position : position + count]
-        if not tokens.is_cuda:
-            values: list[int] = tokens.tolist()
-            return lambda: values
-        copied = torch.empty(count, dtype=tokens.dtype, pin_memory=True).copy_(tokens, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-
-        def read() -> list[int]:
-            event.synchronize()
-            return list(copied.tolist())
-
-        return read
 
     def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
         """See Decoder.score. The shape that ran last is used where it has room: all of its sequences are the text."""

@@ -126,15 +126,15 @@ class Generator:
         decode = self._tokenizer.decode
         tokens: list[int] = []
         # Text is made of a few tokens at a time, with those before them: a space may belong to either.
-        settled = shown = 0
+        settled = printed = 0
         try:
             for more in self._decoder.stream(prompt, new_tokens, self.stop_tokens):
                 tokens += more
-                before = decode(tokens[settled:shown], skip_special_tokens=True)
+                before = decode(tokens[settled:printed], skip_special_tokens=True)
                 text = decode(tokens[settled:], skip_special_tokens=True)
                 if len(text) > len(before) and not text.endswith(UNFINISHED):
                     yield text[len(before) :]
-                    settled, shown = shown, len(tokens)
+                    settled, printed = printed, len(tokens)
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
@@ -143,7 +143,7 @@ class Generator:
                 "fewer new tokens or a smaller form"
             ) from error
         rest = decode(tokens[settled:], skip_special_tokens=True)
-        rest = rest[len(decode(tokens[settled:shown], skip_special_tokens=True)) :]
+        rest = rest[len(decode(tokens[settled:printed], skip_special_tokens=True)) :]
         if rest:
             yield rest
 

@@ -96,11 +96,11 @@ class GraphCapture:
         import torch
 
         driver = Driver()
-        found: list[str] = []
+        names: list[str] = []
 
         def look(module: Any, *_: Any) -> None:
-            if not found and driver.is_spoiled(self._stream.cuda_stream):
-                found.append(type(module).__name__)
+            if not names and driver.is_spoiled(self._stream.cuda_stream):
+                names.append(type(module).__name__)
 
         hook = torch.nn.modules.module.register_module_forward_hook(look)
         try:
@@ -110,7 +110,7 @@ class GraphCapture:
             _end_capture_of_random_numbers()
         finally:
             hook.remove()
-        return f"{found[0]} launches a kernel that no graph can hold, as one on the default stream" if found else None
+        return f"{names[0]} launches a kernel that no graph can hold, as one on the default stream" if names else None
 
     def _warm(self, step: Step) -> None:
         """As torch asks for it: on the recorded stream, with nothing else under way. Leaves no cached memory."""

@@ -48,13 +48,13 @@ def kernels_timed_alone() -> Iterator[None]:
         "L2_cache_size": TIMES_THE_CACHE * timer.L2_cache_size,
         "benchmark_gpu": partial(timer.benchmark_gpu, **REPEATS),
     }
-    own = dict(vars(timer))
+    attributes = dict(vars(timer))
     vars(timer).update(changed)
     try:
         yield
     finally:
         vars(timer).clear()
-        vars(timer).update(own)
+        vars(timer).update(attributes)
 
 
 def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
     from torch._inductor import config
 
     has: dict[str, Any] = config.get_config_copy()
-    known = {name: value for name, value in wanted.items() if name in has}
-    if "combo_kernels_pointwise_only" not in known:
-        known.pop("combo_kernels", None)
-    return known
+    settings = {name: value for name, value in wanted.items() if name in has}
+    if "combo_kernels_pointwise_only" not in settings:
+        settings.pop("combo_kernels", None)
+    return settings

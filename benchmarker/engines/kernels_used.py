@@ -41,8 +41,8 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
         )
         for replacement in replacements
     ]
-    taken = {id(module) for replacement in replacements for module in replacement.modules}
-    rest = [module for module in linears if id(module) not in taken]
+    replaced = {id(module) for replacement in replacements for module in replacement.modules}
+    rest = [module for module in linears if id(module) not in replaced]
     return (*ours, *_by_class(rest, total=len(linears), compiled=True))
 
 

@@ -19,7 +19,7 @@ from benchmarker.kernels import optimize
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarker.engines.decode_loop import Shape
+    from benchmarker.engines.cache_shape import Shape
     from benchmarker.engines.static_cache import Filled, StaticKVCache
     from benchmarker.schema.kernels_used import KernelUse
 

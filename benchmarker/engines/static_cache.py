@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
+from benchmarker.checkpoints.attention_shape import head_dim, key_heads
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.workloads.generation.demand import head_dim, key_heads
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
 
@@ -97,9 +97,9 @@ class StaticKVCache:
         self.length = length
         self.place = Place(torch.zeros((), dtype=torch.int64, device=device), known=0)
         self.layers = StaticCache(config=model.config, max_cache_len=length)
-        other = next((type(layer).__name__ for layer in self.layers.layers if type(layer) is not StaticLayer), None)
-        if other:
-            raise UnsupportedError(f"a static cache of {other} is not written yet; use --engine eager")
+        unfit = next((type(layer).__name__ for layer in self.layers.layers if type(layer) is not StaticLayer), None)
+        if unfit:
+            raise UnsupportedError(f"a static cache of {unfit} is not written yet; use --engine eager")
         parts = [StaticKVLayer(length, self.place) for _ in self.layers.layers]
         for part in parts:
             part.allocate((batch, key_heads(config), head_dim(config)), dtype=weight.dtype, device=device)

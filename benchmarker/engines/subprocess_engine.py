@@ -48,20 +48,38 @@ class DriverError(BenchmarkerError):
     """The driver of an engine died, hung, or answered what makes no sense."""
 
 
+class HostMemoryError(DriverError):
+    """An engine ran out of the machine's memory."""
+
+    kind = "oom_host"
+
+
+class GpuMemoryError(DriverError):
+    """An engine ran out of the GPU's memory."""
+
+    kind = "oom_gpu"
+
+
+OUT_OF_MEMORY = "out of memory"
+"""How a driver's error begins where memory ran out, whatever the engine's own words are."""
+
+
 class Driver:
     """A driver program that is running, in a process group of its own."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
         """Start it.
 
         Args:
             name: The engine's, for messages.
             command: Interpreter, program and arguments.
+            on_gpu: Whether it is a GPU's memory that it may run out of.
 
         Raises:
             DriverError: It cannot be started.
         """
         self._name = name
+        self._on_gpu = on_gpu
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._unread = b""
         try:
@@ -99,8 +117,15 @@ class Driver:
         if not isinstance(answer, dict):
             raise DriverError(f"{self._name}: its driver answered '{what}' with no JSON object: {_shown(line)}")
         if "error" in answer:
-            raise UnsupportedError(f"{self._name}: {_shown(str(answer['error']).encode())}")
+            raise self._refused(_shown(str(answer["error"]).encode()))
         return answer
+
+    def _refused(self, error: str) -> BenchmarkerError:
+        """What to raise where it says that it cannot do something."""
+        words = f"{self._name}: {error}"
+        if not error.startswith(OUT_OF_MEMORY):
+            return UnsupportedError(words)
+        return GpuMemoryError(words) if self._on_gpu else HostMemoryError(words)
 
     def _line(self, what: str, limit_s: float) -> bytes:
         assert self._process.stdout is not None
@@ -149,6 +174,8 @@ class Driver:
 
 class SubprocessSource(TokenSource):
     """What a driver has opened."""
+
+    is_elsewhere = True
 
     def __init__(self, name: str, driver: Driver, *, limit_s: float) -> None:
         self._name = name

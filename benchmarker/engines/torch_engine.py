@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
+from benchmarker.checkpoints.gguf_file import SUFFIX
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.quantization.base import Options
@@ -180,8 +181,10 @@ class TorchEngine:
         return None
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Every quantization's loader refuses for itself what it cannot read."""
-        del form, checkpoint
+        """Every quantization's loader refuses for itself what it cannot read in a folder."""
+        del form
+        if checkpoint.folder.suffix == SUFFIX:
+            return f"{checkpoint.model_id} is a GGUF file, which llama.cpp reads: --engine llama-cpp"
         return None
 
     def source(

@@ -125,9 +125,9 @@ class CpuDevice:
         if not self._is_reset:
             return Peak()
         with contextlib.suppress(OSError):
-            found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-            if found:
-                return Peak(resident_bytes=int(found.group(1)) * 1024)
+            match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+            if match:
+                return Peak(resident_bytes=int(match.group(1)) * 1024)
         return Peak()
 
     def release(self) -> None: ...
@@ -161,8 +161,8 @@ def find_device(name: str = "auto") -> Device:
         return CudaDevice(torch.cuda.current_device()) if torch.cuda.is_available() else CpuDevice()
     if name == "cpu":
         return CpuDevice()
-    found = re.fullmatch(r"cuda(?::(\d+))?", name)
-    if not found:
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if not match:
         raise DeviceError(f"--device {name}: write auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPUs only"
@@ -170,7 +170,7 @@ def find_device(name: str = "auto") -> Device:
             f"--device {name}: torch sees no GPU here (torch {torch.__version__} is built for {built_for}); "
             "use --device cpu, or install a torch built for the GPU's driver"
         )
-    index = int(found.group(1)) if found.group(1) else torch.cuda.current_device()
+    index = int(match.group(1)) if match.group(1) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
         raise DeviceError(
             f"--device {name}: there is no GPU {index}; torch sees {torch.cuda.device_count()}, numbered from 0"

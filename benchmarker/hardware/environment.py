@@ -88,7 +88,7 @@ def commit_of(package: Path) -> str | None:
 
 def _git(checkout: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
             capture_output=True,
             text=True,
@@ -97,11 +97,11 @@ def _git(checkout: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _packages() -> dict[str, str]:
-    return {name: found for name in PACKAGES if (found := installed_version(name))}
+    return {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 def _device_facts(device: Device) -> DeviceFacts:

@@ -19,9 +19,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 def cpu_name() -> str:
     """The processor's name as its maker writes it, or else its architecture."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE)
-        if found:
-            return " ".join(found.group(1).split())
+        match = re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE)
+        if match:
+            return " ".join(match.group(1).split())
     return platform.processor() or platform.machine()
 
 
@@ -64,7 +64,7 @@ def _control_groups(controller: str) -> Iterator[Path]:
         root = CGROUPS / controllers if controllers else CGROUPS
         folder = root / path.lstrip("/")
         # In a container the path may be the host's, which is not mounted here; the root then is our own group.
-        yield from (one for one in [folder, *folder.parents] if one.is_relative_to(root) and one.is_dir())
+        yield from (place for place in [folder, *folder.parents] if place.is_relative_to(root) and place.is_dir())
 
 
 def _text(path: Path) -> str:

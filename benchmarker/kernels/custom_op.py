@@ -59,11 +59,11 @@ def _is_untraceable(module: nn.Module) -> bool:
 
 
 def _hide(linear: Any) -> None:
-    own = type(linear)
+    library_class = type(linear)
     linear.opaque_number = torch.tensor(len(_layers))
     _layers.append(weakref.ref(linear))
-    linear.own_class = own
-    linear.__class__ = with_forward(own, through_operator)
+    linear.own_class = library_class
+    linear.__class__ = with_forward(library_class, through_operator)
 
 
 def through_operator(linear: Any, hidden: Tensor) -> Tensor:

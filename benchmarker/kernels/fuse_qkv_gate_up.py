@@ -66,9 +66,9 @@ def join_linears(model: PreTrainedModel) -> list[nn.Module]:
 
 def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
     """Those of one input together. Which they are is not read off their names but seen in a run of one token."""
-    seen: list[tuple[Any, Tensor]] = []
+    calls: list[tuple[Any, Tensor]] = []
     hooks = [
-        linear.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0]))) for linear in linears
+        linear.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs[0]))) for linear in linears
     ]
     try:
         with torch.no_grad():
@@ -77,10 +77,10 @@ def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[An
         for hook in hooks:
             hook.remove()
     # A weight that is used twice has no place that is its own.
-    uses = Counter(id(linear.weight) for linear, _ in seen)
+    uses = Counter(id(linear.weight) for linear, _ in calls)
     # All these tensors are alive: no two of them have the same identity.
-    for one in dict.fromkeys(id(tensor) for _, tensor in seen):
-        together = [linear for linear, tensor in seen if id(tensor) == one]
+    for tensor_id in dict.fromkeys(id(tensor) for _, tensor in calls):
+        together = [linear for linear, tensor in calls if id(tensor) == tensor_id]
         if len(together) > 1 and all(uses[id(linear.weight)] == 1 for linear in together):
             yield together
 
@@ -107,10 +107,10 @@ def _part(linear: Any, hidden: Tensor) -> Tensor:
     if part.start == 0:
         part.joint.made = part.joint.product(hidden)
     assert part.joint.made is not None
-    made = part.joint.made[..., part.start : part.stop]
+    output = part.joint.made[..., part.start : part.stop]
     if part.is_last:
         part.joint.made = None
-    return made
+    return output
 
 
 def _joined(linears: Sequence[Any]) -> nn.Linear | None:
@@ -153,9 +153,9 @@ def _joined_rows(linears: Sequence[Any]) -> nn.Parameter:
 
 def _in_a_row(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
     """One after another in memory; each becomes a view of its part."""
-    whole = torch.cat([one.data for one in parameters])
-    for one, part in zip(parameters, whole.split([len(one) for one in parameters]), strict=True):
-        one.data = part
+    whole = torch.cat([parameter.data for parameter in parameters])
+    for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
+        parameter.data = part
     return nn.Parameter(whole, requires_grad=False)
 
 

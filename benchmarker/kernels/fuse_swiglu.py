@@ -57,8 +57,8 @@ def _is_the_same(mlp: Any) -> bool:
 def _difference(mlp: Any, hidden: Tensor) -> float:
     """Of what ours makes to what the MLP makes itself, relative; no number where one of them overflows."""
     with torch.no_grad():
-        own, made = type(mlp).forward(mlp, hidden).float(), _fused(mlp, hidden).float()
-    return float((made - own).norm() / own.norm())
+        expected, fused = type(mlp).forward(mlp, hidden).float(), _fused(mlp, hidden).float()
+    return float((fused - expected).norm() / expected.norm())
 
 
 def _gated(mlp: Any, hidden: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from benchmarker.core.log_text import read_log
 from benchmarker.logs.explain_table import TableReport, report_on
 from benchmarker.logs.import_log import import_log
 from benchmarker.profiling.printed_table import read_tables
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class LogReading:
     """What one text holds."""
 
     reports: tuple[TableReport, ...]
-    records: tuple[GenerationRecord, ...]
+    records: tuple[RunRecord, ...]
     """Its runs; none where it has no latencies."""
     why_no_records: str | None = None
     """Why its latencies cannot be used, where it has some."""

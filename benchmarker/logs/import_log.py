@@ -17,12 +17,14 @@ from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.log_text import read_log
 from benchmarker.core.names import slug
 from benchmarker.core.terminal_text import lines_of
+from benchmarker.logs.log import DeviceKind, Log, kind_of
 from benchmarker.logs.runs import LoggedRun, find_runs
-from benchmarker.logs.to_record import DeviceKind, Log, kind_of, to_record
 from benchmarker.logs.variant import QUANTS, Evidence
 from benchmarker.profiling.printed_table import read_tables
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.workload import imported
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
 
@@ -35,7 +37,7 @@ def import_log(
     kind: str | None = None,
     quants: Sequence[str] = (),
     day: str | None = None,
-) -> tuple[GenerationRecord, ...]:
+) -> tuple[RunRecord, ...]:
     """Read the runs of one log.
 
     Args:
@@ -79,7 +81,7 @@ def import_log(
     return _records(runs, log)
 
 
-def write_imports(records: Sequence[GenerationRecord], folder: Path) -> list[Path]:
+def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     """Write each record to a file of its own.
 
     The same log gives the same names, so that nothing is there twice, and by name they are in the log's order.
@@ -93,13 +95,16 @@ def write_imports(records: Sequence[GenerationRecord], folder: Path) -> list[Pat
     return paths
 
 
-def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[GenerationRecord, ...]:
-    seen: Counter[str | None] = Counter()
+def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
+    workload = workload_of(DEFAULT_WORKLOAD)
+    assert workload.from_log
+    to_record = imported(workload.from_log)
+    rounds: Counter[str | None] = Counter()
     records = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):
         last_line = following.line if following else len(log.lines)
-        records.append(to_record(run, log, last_line=last_line, earlier=seen[run.name]))
-        seen[run.name] += 1
+        records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))
+        rounds[run.name] += 1
     return tuple(records)
 
 

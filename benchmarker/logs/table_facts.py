@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from benchmarker.core.units import seconds
 from benchmarker.explain.numbers import code, percent
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import category
+from benchmarker.profiling.float32 import is_float32
 from benchmarker.profiling.printed_values import ProfilerTable, TableRow
 
-# cuBLAS and CUTLASS name the types of a product: sgemm is of float32, and so are f32 operands of an attention kernel.
-_SINGLES = re.compile(r"sgemm|_f32_|f32f32|<float, float, float")
 _WORTH_A_LINE = 0.05
 _BUSY = 0.90
 _LAUNCH_S = 20e-6
@@ -22,7 +19,7 @@ _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipModule
 
 def singles_in_full(report: TableReport) -> list[str]:
     """Products and attention in 32-bit floats, which run without the tensor cores."""
-    rows = [row for row in report.table.kernels if _SINGLES.search(row.name) and _is_arithmetic(row)]
+    rows = [row for row in report.table.kernels if is_float32(row.name) and _is_arithmetic(row)]
     own_s = sum(row.self_device_s or 0.0 for row in rows)
     if report.phase.by == "cpu" or own_s < _WORTH_A_LINE * report.table.total_s:
         return []

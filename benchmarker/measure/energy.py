@@ -109,8 +109,8 @@ def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
     """Refuse a counter that stands still or contradicts the board's power readings."""
     if energy_j <= 0:
         raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
-    counted, shown = energy_j / seconds, statistics.fmean(powers) if powers else None
-    if shown and not 1 / AGREES_WITHIN <= counted / shown <= AGREES_WITHIN:
+    counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
+    if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
         raise DeviceError(
-            f"the board's counter says {counted:.0f} W and its power readings {shown:.0f} W; one is wrong"
+            f"the board's counter says {counted:.0f} W and its power readings {mean_power_w:.0f} W; one is wrong"
         )

@@ -39,7 +39,7 @@ class DeviceMemory:
 
 def memory_of(measured: Measured[Any], growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
     """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
-    allocated = [one.peak_allocated_bytes for one in measured.samples if one.peak_allocated_bytes is not None]
+    allocated = [sample.peak_allocated_bytes for sample in measured.samples if sample.peak_allocated_bytes is not None]
     return Memory(
         peak_allocated_bytes=max(allocated, default=None),
         peak_reserved_bytes=measured.reserved_bytes,

@@ -126,8 +126,8 @@ def _product(device: Device, dtype: str, size: int) -> Product:
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
-    left, right = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
-    return Product(2 * size**3 / best_time(device, lambda: left @ right), dtype, size)
+    first, second = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
+    return Product(2 * size**3 / best_time(device, lambda: first @ second), dtype, size)
 
 
 def _launches(device: Device) -> dict[str, float]:

@@ -107,8 +107,8 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        found = device_work(read_trace(exported), device_index=torch_device(device).index)
-    return sum(kernel.calls for kernel in found.kernels)
+        kernels = device_work(read_trace(exported), device_index=torch_device(device).index).kernels
+    return sum(kernel.calls for kernel in kernels)
 
 
 def _profiler(device: Device) -> profile:

@@ -14,19 +14,20 @@ instead, so that a trace tells the sections apart by when the host launched the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.hardware.device import Device
 from benchmarker.profiling.sections import section_mark
 from benchmarker.schema.training import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
     from torch.optim import Optimizer
 
 Around = Callable[[StepPart], AbstractContextManager[None]]
+Result = TypeVar("Result")
 
 
 class TrainingStep:
@@ -56,6 +57,7 @@ class TrainingStep:
         self._accumulate = accumulate
         self._is_divided = parts
         self._part: StepPart | None = None
+        self._is_annotated = False
         self.losses: tuple[Tensor, ...] = ()
         """Of the micro-batches of the last step, without their graphs, on the device."""
 
@@ -88,7 +90,11 @@ class TrainingStep:
             with record_function(section_mark(part)):
                 yield
 
-        return TrainingSample(latency_s=self._timed(annotated))
+        self._is_annotated = True
+        try:
+            return TrainingSample(latency_s=self._timed(annotated))
+        finally:
+            self._is_annotated = False
 
     def memory(self) -> StepMemory:
         """Run one step, and read the allocator's marks around each part. With several micro-batches the first tells
@@ -122,37 +128,21 @@ class TrainingStep:
             optimizer_peak_bytes=peaks["optimizer"],
         )
 
-    @contextmanager
-    def recompute_annotated(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """While open, annotate the forward passes of these modules that run inside a backward pass.
+    def recomputing(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """The function, annotated where a profiled step calls it inside the backward pass.
 
-        Args:
-            modules: What is checkpointed, such as a model's layers.
+        Wrap what is given to `torch.utils.checkpoint.checkpoint`: its second call is the recomputation.
         """
-        from torch.profiler import record_function
 
-        marks: dict[int, record_function] = {}
+        def call(*arguments: Any, **named: Any) -> Result:
+            from torch.profiler import record_function
 
-        def begin(module: nn.Module, arguments: Any) -> None:  # noqa: ARG001
-            if self._part == "backward":
-                marks[id(module)] = record_function(section_mark(RECOMPUTE))
-                marks[id(module)].__enter__()
+            if self._part != "backward" or not self._is_annotated:
+                return function(*arguments, **named)
+            with record_function(section_mark(RECOMPUTE)):
+                return function(*arguments, **named)
 
-        def end(module: nn.Module, arguments: Any, output: Any) -> None:  # noqa: ARG001
-            mark = marks.pop(id(module), None)
-            if mark is not None:
-                mark.__exit__(None, None, None)
-
-        handles = []
-        for module in modules:
-            handles.append(module.register_forward_pre_hook(begin))
-            # A recomputation stops by an exception as soon as it has all that the backward pass wants.
-            handles.append(module.register_forward_hook(end, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return call
 
     def _timed(self, around: Around) -> float:
         self._device.synchronize()

@@ -154,7 +154,7 @@ _OPERATOR = re.compile(
 def category(name: str) -> Category:
     """What most of the kernel is for."""
     parts = shares(name)
-    return max(parts, key=lambda one: (parts[one], -CATEGORIES.index(one)))
+    return max(parts, key=lambda category: (parts[category], -CATEGORIES.index(category)))
 
 
 def seconds_by_category(times: Iterable[tuple[str, float]]) -> dict[Category, float]:

@@ -48,7 +48,7 @@ class Layout:
     @property
     def device(self) -> str | None:
         """As the columns call it; None for a table of the CPU alone."""
-        names = (found[1] or found[2] for column in self.columns if (found := _OF_A_TIME.match(column)))
+        names = (match[1] or match[2] for column in self.columns if (match := _OF_A_TIME.match(column)))
         return next((name for name in names if name != "CPU"), None)
 
     def cells(self, line: str) -> dict[str, str] | None:
@@ -164,7 +164,7 @@ def _rule(line: str) -> tuple[int, tuple[int, ...]] | None:
     dashes = line[max(before, 0) :].rstrip()
     if before < 0 or set(dashes) != {"-", " "} or "|" in line:
         return None
-    return before, tuple(found.end() for found in re.finditer("-+", dashes))
+    return before, tuple(dash.end() for dash in re.finditer("-+", dashes))
 
 
 def _is_markdown_rule(line: str) -> bool:

@@ -76,5 +76,5 @@ def _has_cpu_time(row: TableRow) -> bool:
     return bool(row.self_cpu_s or row.cpu_total_s)
 
 
-def _about_equal(one: float, other: float) -> bool:
-    return abs(one - other) <= 0.1 * max(one, other)
+def _about_equal(first: float, second: float) -> bool:
+    return abs(first - second) <= 0.1 * max(first, second)

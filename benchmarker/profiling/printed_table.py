@@ -41,8 +41,8 @@ def _tables(lines: Sequence[Line], rank: int | None) -> Iterator[ProfilerTable]:
     begins = [(layout, end, is_whole) for layout, end, is_whole in layouts(lines)]
     for layout, end, is_whole in begins:
         below = lines[end : end + 1 + _LINES_WITH_TOTALS]
-        if any(other.line > layout.line for other, _, _ in begins):
-            following = min(other.line for other, _, _ in begins if other.line > layout.line)
+        if any(later.line > layout.line for later, _, _ in begins):
+            following = min(later.line for later, _, _ in begins if later.line > layout.line)
             below = [line for line in below if line[0] < following]
         yield _table(lines, end, below, layout, rank=rank, is_whole=is_whole)
 
@@ -58,14 +58,14 @@ def _table(
         below: What follows its rows: a rule and its totals, where it is whole.
     """
     inside = lines[layout.rows_from : end]
-    shown = [text[layout.before :].rstrip() for number, text in lines[:end] if number >= layout.line]
-    shown += [text[layout.before :].rstrip() for _, text in below[:1] if is_whole and layout.ends]
+    table_lines = [text[layout.before :].rstrip() for number, text in lines[:end] if number >= layout.line]
+    table_lines += [text[layout.before :].rstrip() for _, text in below[:1] if is_whole and layout.ends]
     totals: dict[str, float | None] = {}
     for _, text in below:
         total = _TOTAL.search(text)
         if total:
             totals[total[1]] = _time(total[2])
-            shown.append(total[0])
+            table_lines.append(total[0])
     whose = layout.device or "CPU"
     is_printed = totals.get(whose) is not None
     if not is_printed:
@@ -79,7 +79,7 @@ def _table(
         rows=_without_twins(with_kinds(rows, device_s), layout),
         cpu_s=totals.get("CPU"),
         device_s=device_s,
-        text="\n".join(shown) + "\n",
+        text="\n".join(table_lines) + "\n",
         is_total_printed=is_printed,
         is_whole=is_whole,
         title=title_above(lines, layout),
@@ -93,7 +93,7 @@ def _without_twins(rows: Sequence[TableRow], layout: Layout) -> tuple[TableRow, 
     """
     if {"Self CPU", "CPU total"} & set(layout.columns):
         return tuple(rows)
-    pairs = ((row, row.kind == "kernel" and row in rows[at + 1 :]) for at, row in enumerate(rows))
+    pairs = ((row, row.kind == "kernel" and row in rows[position + 1 :]) for position, row in enumerate(rows))
     return tuple(replace(row, kind="operator") if is_twin else row for row, is_twin in pairs)
 
 
@@ -134,26 +134,26 @@ def _row(line: Line, layout: Layout) -> TableRow | None:
 
 def _time(text: str | None) -> float | None:
     """Seconds."""
-    found = _TIME.match(text or "")
+    match = _TIME.match(text or "")
     # Read as one decimal number, 136.484ms is exactly what 0.136484 is.
-    return float(f"{found[1]}e{_EXPONENTS[found[2]]}") if found else None
+    return float(f"{match[1]}e{_EXPONENTS[match[2]]}") if match else None
 
 
 def _flops(cells: dict[str, str]) -> float | None:
     """Of the column `Total MFLOPs`, or with another prefix; torch prints two dashes where it has none."""
     for column, text in cells.items():
-        found = _FLOPS.match(column)
-        if found and text.strip("-"):
-            return float(text) * 10.0 ** (3 * " KMGTP".index(found[1] or " "))
+        match = _FLOPS.match(column)
+        if match and text.strip("-"):
+            return float(text) * 10.0 ** (3 * " KMGTP".index(match[1] or " "))
     return None
 
 
 def _percent(text: str | None) -> float | None:
-    found = _PERCENT.match(text or "")
-    return float(found[1]) if found else None
+    match = _PERCENT.match(text or "")
+    return float(match[1]) if match else None
 
 
 def _size(text: str | None) -> int | None:
     """Bytes; torch's GB are 2^30."""
-    found = _SIZE.match(text or "")
-    return round(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " ")) if found else None
+    match = _SIZE.match(text or "")
+    return round(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " ")) if match else None

@@ -55,13 +55,17 @@ def _header(profile: Profile, what: str) -> str:
 
 
 def _rows(profile: Profile, limit: int) -> str:
-    shown, others = profile.kernels[:limit], profile.kernels[limit:]
+    longest, others = profile.kernels[:limit], profile.kernels[limit:]
     what = "kernel" if profile.by == "device" else "operator"
-    lines = [(_code(kernel.name), str(category(kernel.name)), *_numbers(kernel)) for kernel in shown]
+    lines = [(_code(kernel.name), str(category(kernel.name)), *_numbers(kernel)) for kernel in longest]
     if others:
-        together = Kernel(name="", calls=sum(one.calls for one in others), total_s=sum(one.total_s for one in others))
+        together = Kernel(
+            name="", calls=sum(kernel.calls for kernel in others), total_s=sum(kernel.total_s for kernel in others)
+        )
         lines.append((f"({len(others)} other {what}s)", "", *_numbers(together)))
-    percent = hundredths([kernel.total_s for kernel in shown] + [sum(one.total_s for one in others)] * bool(others))
+    percent = hundredths(
+        [kernel.total_s for kernel in longest] + [sum(kernel.total_s for kernel in others)] * bool(others)
+    )
     return tabulate(
         [
             (name, purpose, time, share, calls, mean)

@@ -76,12 +76,24 @@ class Top:
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
         rows = []
-        for part, own in _in_chunks(logits, targets):
+        for part, target in _in_chunks(logits, targets):
             logs = part.float().log_softmax(-1)
             top = logs.topk(self._count)
             ids = _argmax_first(top.indices, logs).to(torch.int32).view(torch.float32)
-            rows.append(torch.cat([ids, top.values, logs.gather(-1, own[:, None])], dim=-1))
+            rows.append(torch.cat([ids, top.values, logs.gather(-1, target[:, None])], dim=-1))
         self._file[window] = _bytes(torch.cat(rows))
+
+    def put_likeliest(self, window: int, ids: Tensor, logs: Tensor, own: Tensor) -> None:
+        """Keep what an engine tells of the likeliest alone.
+
+        Args:
+            ids: [positions, at least the count], the likeliest first.
+            logs: Their log-probabilities, likewise.
+            own: Log-probability of the text's own token, [positions].
+        """
+        count = self._count
+        numbers = ids[:, :count].to(torch.int32).contiguous().view(torch.float32)
+        self._file[window] = _bytes(torch.cat([numbers, logs[:, :count].float(), own[:, None].float()], dim=-1))
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> Compared:
         kept = _tensor(self._file[window], torch.float32).view(len(baseline), -1)
@@ -106,10 +118,10 @@ class Top:
 def _compare_whole(kept: Tensor, baseline: Tensor, targets: Tensor) -> Compared:
     ours = kept.to(baseline.device).float().log_softmax(-1)
     theirs = baseline.float().log_softmax(-1)
-    own = targets[:, None]
+    columns = targets[:, None]
     return Compared(
-        nats=-ours.gather(-1, own).squeeze(-1),
-        baseline_nats=-theirs.gather(-1, own).squeeze(-1),
+        nats=-ours.gather(-1, columns).squeeze(-1),
+        baseline_nats=-theirs.gather(-1, columns).squeeze(-1),
         kl=(theirs.exp() * (theirs - ours)).sum(-1),
         same_top=ours.argmax(-1) == theirs.argmax(-1),
     )
@@ -141,7 +153,7 @@ def _tensor(row: Bytes, dtype: torch.dtype) -> Tensor:
 
 def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same positions of each, a few at a time."""
-    return zip(*(one.split(CHUNK) for one in tensors), strict=True)
+    return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
 
 
 def _joined(parts: Iterable[Compared]) -> Compared:

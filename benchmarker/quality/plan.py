@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 BASELINE = QuantSpec(quant="fp16")
+PREFILL_TOP = 100
+"""As the drivers of the engines ask for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Plan:
         """`fp16 of Qwen/Qwen3-4B in float16`."""
         return baseline_name(self.baseline.model_id, self.dtype)
 
+    @property
+    def prefill_top(self) -> int:
+        """Of how many tokens an engine's prefill is asked."""
+        return min(self.top_k or PREFILL_TOP, PREFILL_TOP)
+
     def row_bytes(self, dtype: torch.dtype) -> int:
         """What one window takes in the file, with logits of that type."""
         if self.top_k is not None:
@@ -61,6 +68,7 @@ def make_plan(
     checkpoint: Checkpoint,
     tokenizer: Any | None,
     progress: Progress,
+    is_plain: bool = True,
 ) -> Plan:
     """Read the text, cut it, find the baseline.
 
@@ -68,6 +76,7 @@ def make_plan(
         name: Of the variant.
         checkpoint: The variant's, as it was found.
         tokenizer: The variant's.
+        is_plain: Whether the engine runs the form as it is, without one of its own.
 
     Raises:
         BenchmarkerError: The text, the tokenizer, the baseline or the room on the disk will not do.
@@ -91,11 +100,11 @@ def make_plan(
         baseline=baseline,
         dtype=model.dtype,
         vocabulary=int(checkpoint.config["vocab_size"]),
-        is_baseline=form.quant == BASELINE.quant and spec.baseline is None,
+        is_baseline=is_plain and form.quant == BASELINE.quant and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:
         raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
-    check_room(len(windows.ids) * plan.row_bytes(getattr(torch, model.dtype)))
+    check_room(len(windows.ids) * plan.row_bytes(torch.float32))
     return plan
 
 
@@ -114,16 +123,16 @@ def _find_baseline(
                 "name the original with --quality-baseline MODEL"
             )
         return checkpoint
-    found = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
-    other = load_tokenizer(found)
-    if other is None or other.get_vocab() != tokenizer.get_vocab():
+    baseline_checkpoint = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
+    baseline_tokenizer = load_tokenizer(baseline_checkpoint)
+    if baseline_tokenizer is None or baseline_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ModelError(
             f"--quality-baseline {spec.baseline}: its vocabulary differs from that of {model.id}, so that their "
             "predictions do not compare; give the model that it was quantized from"
         )
-    if found.config["vocab_size"] != checkpoint.config["vocab_size"]:
+    if baseline_checkpoint.config["vocab_size"] != checkpoint.config["vocab_size"]:
         raise ModelError(
-            f"--quality-baseline {spec.baseline}: predicts {found.config['vocab_size']} tokens, and {model.id} "
-            f"{checkpoint.config['vocab_size']}; give the model that it was quantized from"
+            f"--quality-baseline {spec.baseline}: predicts {baseline_checkpoint.config['vocab_size']} tokens, and "
+            f"{model.id} {checkpoint.config['vocab_size']}; give the model that it was quantized from"
         )
-    return found
+    return baseline_checkpoint

@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.quality.kept import Compared, Kept
+from benchmarker.engines.base import TokenSource
+from benchmarker.quality.kept import Compared, Kept, Top
 from benchmarker.quality.statistics import Scores
-from benchmarker.quality.windows import SCORED, Windows
+from benchmarker.quality.windows import SCORED, SCORED_FROM, Windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,6 +33,56 @@ def keep(model: PreTrainedModel, windows: Windows, kept: Kept, progress: Progres
     """
     for window, logits, targets in _predictions(model, windows, progress, name=name):
         kept.put(window, logits, targets)
+
+
+def keep_steps(
+    source: TokenSource, windows: Windows, kept: Kept, progress: Progress, *, name: str, dtype: torch.dtype
+) -> bool:
+    """Keep what an engine's decode step predicts. The first half of a window is its prompt.
+
+    Returns:
+        Whether the engine can be asked.
+
+    Raises:
+        QualityError: A prediction is not a finite number.
+    """
+    started = time.monotonic()
+    for window, ids in enumerate(windows.ids):
+        scores = source.score(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+        if scores is None:
+            return False
+        if not numpy.isfinite(scores.log_probabilities).all():
+            raise _not_finite(name, window, len(windows.ids), dtype)
+        kept.put(window, torch.from_numpy(scores.log_probabilities), torch.from_numpy(windows.targets[window]))
+        if time.monotonic() - started > PATIENCE_S:
+            progress.step(f"scoring {name} by its decode step", window + 1, len(windows.ids))
+    return True
+
+
+def keep_prefill(source: TokenSource, windows: Windows, kept: Top, progress: Progress, *, name: str) -> bool:
+    """Keep what an engine's prefill tells of the likeliest tokens.
+
+    Returns:
+        Whether the engine can be asked.
+
+    Raises:
+        QualityError: It does not tell the probability of the text's own tokens.
+    """
+    for window, ids in enumerate(windows.ids):
+        scores = source.prefill_scores(ids.tolist())
+        if scores is None:
+            return False
+        rows = slice(SCORED_FROM, SCORED_FROM + SCORED)
+        order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
+        logs = numpy.take_along_axis(scores.log_probabilities[rows], order, axis=1)
+        tokens = numpy.take_along_axis(scores.ids[rows], order, axis=1)
+        is_own = tokens == windows.targets[window][:, None]
+        if not is_own.any(axis=1).all():
+            raise QualityError(f"--quality: {name} does not tell how likely the text's own tokens are")
+        own = torch.from_numpy(logs[is_own])
+        kept.put_likeliest(window, torch.from_numpy(tokens), torch.from_numpy(logs), own)
+        progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
+    return True
 
 
 def score_against(
@@ -59,12 +111,6 @@ def score_against(
     )
 
 
-@torch.inference_mode()
-def first_logits(model: PreTrainedModel, windows: Windows) -> Tensor:
-    """Of the first window's scored positions, [SCORED, vocabulary]: tells the type and the width."""
-    return _logits(model, torch.from_numpy(windows.ids[:1]).to(model.device))
-
-
 def _predictions(
     model: PreTrainedModel, windows: Windows, progress: Progress, *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -75,13 +121,17 @@ def _predictions(
         with torch.inference_mode():
             logits = _logits(model, ids[window : window + 1])
             if not bool(torch.isfinite(logits).all()):
-                raise QualityError(
-                    f"--quality: {name} gives logits that are not finite in window {window + 1} of {len(ids)}, so that "
-                    f"there is no perplexity; {_way_out(model.dtype)}"
-                )
+                raise _not_finite(name, window, len(ids), model.dtype)
         yield window, logits, targets[window]
         if time.monotonic() - started > PATIENCE_S:
             progress.step(f"scoring {name}", window + 1, len(ids))
+
+
+def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> QualityError:
+    return QualityError(
+        f"--quality: {name} gives logits that are not finite in window {window + 1} of {windows}, so that "
+        f"there is no perplexity; {_way_out(dtype)}"
+    )
 
 
 def _way_out(dtype: torch.dtype) -> str:

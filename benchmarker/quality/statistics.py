@@ -47,7 +47,8 @@ def perplexity(nats: Floats) -> tuple[float, float | None]:
 
 def divergence(scores: Scores) -> Divergence:
     """Everything that is said about the pair."""
-    median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
+    median, ninety, ninety_nine, last = np.quantile(scores.kl, (0.5, 0.9, 0.99, 0.999))
+    low, high = np.quantile(scores.probability_change, (0.001, 0.999))
     same_top = scores.same_top.astype(np.float64)
     paired = scores.nats - scores.baseline_nats
     return Divergence(
@@ -58,6 +59,9 @@ def divergence(scores: Scores) -> Divergence:
         kl_median=float(median),
         kl_90=float(ninety),
         kl_99=float(ninety_nine),
+        kl_999=float(last),
+        change_low=float(low),
+        change_high=float(high),
         kl_max=float(scores.kl.max()),
         same_top=float(same_top.mean()),
         same_top_error=standard_error(same_top),
@@ -76,11 +80,11 @@ def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
     squared = np.square(scores.probability_change)
     return tuple(
         WindowMeans(
-            nats=float(scores.nats[at].mean()),
-            baseline_nats=float(scores.baseline_nats[at].mean()),
-            kl=float(scores.kl[at].mean()),
-            same_top=float(scores.same_top[at].mean()),
-            squared_change=float(squared[at].mean()),
+            nats=float(scores.nats[window].mean()),
+            baseline_nats=float(scores.baseline_nats[window].mean()),
+            kl=float(scores.kl[window].mean()),
+            same_top=float(scores.same_top[window].mean()),
+            squared_change=float(squared[window].mean()),
         )
-        for at in range(len(scores.nats))
+        for window in range(len(scores.nats))
     )

@@ -36,12 +36,12 @@ def check_tasks(names: Sequence[str]) -> None:
     require("tasks", "lm_eval")
     from lm_eval.tasks import TaskManager
 
-    known: set[str] = set(TaskManager().all_tasks)
+    task_names: set[str] = set(TaskManager().all_tasks)
     for name in names:
         if name.endswith(".yaml") and not Path(name).is_file():
             raise SpecError(f"--tasks {name}: no such file")
-        if not name.endswith(".yaml") and name not in known:
-            raise SpecError(f"--tasks: no task '{name}'{did_you_mean(name, known)}")
+        if not name.endswith(".yaml") and name not in task_names:
+            raise SpecError(f"--tasks: no task '{name}'{did_you_mean(name, task_names)}")
 
 
 def run_tasks(
@@ -66,29 +66,30 @@ def run_tasks(
     wanted: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
     try:
         # Its standard errors by bootstrap are left out: ours are of paired answers.
-        found: Any = simple_evaluate(harness, tasks=wanted, limit=limit, bootstrap_iters=0, log_samples=True)
+        evaluation: Any = simple_evaluate(harness, tasks=wanted, limit=limit, bootstrap_iters=0, log_samples=True)
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise QualityError(f"--tasks: the questions cannot be read: {reason}") from error
-    results = (_result(name, found, version("lm_eval")) for name in sorted(found["samples"]))
-    return tuple(one.model_copy(update={"asked": tuple(names), "limit": limit}) for one in results)
+    results = (_result(name, evaluation, version("lm_eval")) for name in sorted(evaluation["samples"]))
+    return tuple(result.model_copy(update={"asked": tuple(names), "limit": limit}) for result in results)
 
 
-def _result(name: str, found: Any, harness_version: str) -> TaskResult:
+def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
     """One task's answers as its first filter cuts them out; each question is there once for each filter."""
-    every = found["samples"][name]
+    every = evaluation["samples"][name]
     cut_by = every[0].get("filter", NO_FILTER) if every else NO_FILTER
     samples = sorted(
-        (one for one in every if one.get("filter", NO_FILTER) == cut_by), key=lambda sample: int(sample["doc_id"])
+        (sample for sample in every if sample.get("filter", NO_FILTER) == cut_by),
+        key=lambda sample: int(sample["doc_id"]),
     )
-    metric = next((one for one in METRICS if samples and one in samples[0]), None)
+    metric = next((metric_name for metric_name in METRICS if samples and metric_name in samples[0]), None)
     if metric is None:
         raise QualityError(f"--tasks {name}: has no accuracy ({', '.join(METRICS)}); choose another task")
     return TaskResult(
         task=name,
-        version=str(found["versions"].get(name)),
+        version=str(evaluation["versions"].get(name)),
         harness=harness_version,
         metric=metric if cut_by == NO_FILTER else f"{metric} ({cut_by})",
-        few_shots=int(found["n-shot"].get(name, 0)),
+        few_shots=int(evaluation["n-shot"].get(name, 0)),
         right=tuple(bool(sample[metric]) for sample in samples),
     )

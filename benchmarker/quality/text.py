@@ -116,16 +116,16 @@ def _read_dataset(source: str) -> Text:
     try:
         import datasets
 
-        found: Any = datasets.load_dataset(name, config or None)
+        parts: Any = datasets.load_dataset(name, config or None)
     # A RuntimeError is a data set that is a program, which the library no longer runs; an ImportError, a library
     # for its format that is not installed.
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SpecError(f"--eval-text {source}: no such file, and no data set that can be read: {reason}") from error
-    split = split or next((one for one in SPLITS if one in found), "")
-    if split not in found:
-        raise SpecError(f"--eval-text {source}: no split '{split}'{did_you_mean(split, list(found))}")
-    return Text(f"data set {name}{config and f':{config}'}:{split}", "\n\n".join(_texts(found[split], source)))
+    split = split or next((name for name in SPLITS if name in parts), "")
+    if split not in parts:
+        raise SpecError(f"--eval-text {source}: no split '{split}'{did_you_mean(split, list(parts))}")
+    return Text(f"data set {name}{config and f':{config}'}:{split}", "\n\n".join(_texts(parts[split], source)))
 
 
 def _texts(rows: Any, source: str) -> list[str]:

@@ -53,10 +53,13 @@ def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress:
     return Loaded(read_model(checkpoint, target, quantization=quantization))
 
 
-def _own_config_wins(own: dict[str, Any], options: Bnb4Options) -> tuple[str, ...]:
-    stored = {"quant_type": own.get("bnb_4bit_quant_type"), "double_quant": own.get("bnb_4bit_use_double_quant")}
-    given = options.model_dump(include=options.model_fields_set)
-    unused = [f"{key}={value}" for key, value in given.items() if stored[key] != value]
+def _own_config_wins(checkpoint_config: dict[str, Any], options: Bnb4Options) -> tuple[str, ...]:
+    stored = {
+        "quant_type": checkpoint_config.get("bnb_4bit_quant_type"),
+        "double_quant": checkpoint_config.get("bnb_4bit_use_double_quant"),
+    }
+    choices = options.model_dump(include=options.model_fields_set)
+    unused = [f"{key}={value}" for key, value in choices.items() if stored[key] != value]
     what = ", ".join(f"{key}={value}" for key, value in stored.items())
     return (f"the checkpoint is bitsandbytes 4 bit already ({what})",) + (
         (f"its own config won over {', '.join(unused)}",) if unused else ()

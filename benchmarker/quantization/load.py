@@ -46,14 +46,14 @@ def load_model(
     Raises:
         BenchmarkerError: One line that says what was wrong and what to do.
     """
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": model,
         "revision": revision,
         "load_format": load_format,
         "dtype": dtype,
         "trust_remote_code": trust_remote_code,
     }
-    spec = validated(ModelSpec, asked, where="load_model")
+    spec = validated(ModelSpec, fields, where="load_model")
     form = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
     try:
         form = resolved_quant(form)

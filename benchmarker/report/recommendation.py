@@ -18,7 +18,8 @@ def recommendation_lines(results: Results, recommendation: Recommendation) -> tu
     """The answer in at most three lines: which variant of those that fit, what it costs, how to run it."""
     budget = plain_line(recommendation.budget).replace("`", "'")
     first = f"For the budget `{budget}`, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
-    return (first, *(rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()))
+    rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
+    return (" ".join((first, *_meanings(recommendation))), *rest)
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
@@ -30,7 +31,14 @@ def budget_lines(recommendation: Recommendation) -> list[str]:
 def recommendation_to_markdown(recommendation: Recommendation) -> str:
     """The answer, then every variant against the budget."""
     first = f"**For the budget `{recommendation.budget}`, at {cell_words(recommendation.cell)}**"
-    return f"{first}: {_answer(recommendation)}\n\n{bullets(budget_lines(recommendation))}"
+    answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
+    return f"{first}: {answer}\n\n{bullets(budget_lines(recommendation))}"
+
+
+def _meanings(recommendation: Recommendation) -> list[str]:
+    """What has to be known of a metric that the budget limits, once each."""
+    checks = recommendation.candidates[0].checks if recommendation.candidates else ()
+    return list(filter(None, dict.fromkeys(check.limit.what.meaning for check in checks)))
 
 
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:

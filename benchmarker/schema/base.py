@@ -60,33 +60,37 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
         key = str(place.pop())
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
     elif problem["type"] not in ("value_error", "missing"):
-        given = problem["input"]
-        shown = f", not {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= SHOWN_LENGTH else ""
-        text = f"{text[0].lower()}{text[1:]}{shown}{_instead(problem['type'], place, given)}"
+        typed_value = problem["input"]
+        ending = (
+            f", not {typed_value!r}"
+            if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
+            else ""
+        )
+        text = f"{text[0].lower()}{text[1:]}{ending}{_instead(problem['type'], place, typed_value)}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return f"{path}: {text}" if path else text
 
 
-def _instead(error_type: str, place: Sequence[int | str], given: object) -> str:
+def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
     """How the value is written, where somebody wrote it in the way that comes to mind first."""
-    if error_type == "model_type" and isinstance(given, str) and place:
-        return f"; write {place[-1]}: {{id: {given}}}"
-    if error_type in ("tuple_type", "list_type") and isinstance(given, dict) and given and place:
-        name, value = next(iter(given.items()))
-        inner = ", ".join(f"{key}: {part}" for key, part in value.items()) if isinstance(value, dict) else "..."
+    if error_type == "model_type" and isinstance(value, str) and place:
+        return f"; write {place[-1]}: {{id: {value}}}"
+    if error_type in ("tuple_type", "list_type") and isinstance(value, dict) and value and place:
+        name, form = next(iter(value.items()))
+        inner = ", ".join(f"{key}: {part}" for key, part in form.items()) if isinstance(form, dict) else "..."
         return f"; write {place[-1]} as a list: - {{name: {name}, {inner}}}"
     return ""
 
 
 def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
     """The keys that the value at this place may have."""
-    found: type[BaseModel] | None = kind
+    model: type[BaseModel] | None = kind
     for part in place:
-        if found is not None and isinstance(part, str) and part in found.model_fields:
-            found = next(_models_in(found.model_fields[part].annotation), None)
-    return list(found.model_fields) if found is not None else []
+        if model is not None and isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), None)
+    return list(model.model_fields) if model is not None else []
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -36,6 +36,11 @@ class Clinic(Protocol):
             device: That would be measured.
         """
 
+    def beside(self, device: Any) -> Iterator[str]:
+        """What else runs here and is not tried, such as engines with an environment of their own: a line each."""
+        del device
+        return iter(())
+
     def trial(self, device: Any) -> AbstractContextManager[tuple[Callable[[Outcome], list[str]], Path]]:
         """Arguments of a run that tries an outcome, and the folder that holds what trying needs and leaves behind. Its
         records go into `records` there."""

@@ -77,7 +77,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
     Raises:
         ResultsError: A path is not there, or nothing in them could be used.
     """
-    found: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
+    unique: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
     problems: list[str] = []
     # Reading makes none, and walking through all the records again and again took 3/4 of the time.
     with no_garbage_collection():
@@ -88,12 +88,12 @@ def collect(paths: Sequence[str | Path]) -> Collected:
                 problems.append(str(error))
                 continue
             if record:
-                found.setdefault((record.run_id, record.started_at, record.variant.name, record.round), (path, record))
-    if not found:
+                unique.setdefault((record.run_id, record.started_at, record.variant.name, record.round), (path, record))
+    if not unique:
         raise ResultsError(_nothing_found(paths, problems))
-    folders = dict.fromkeys(path.parent for path, _ in found.values())
+    folders = dict.fromkeys(path.parent for path, _ in unique.values())
     baselines = {_baseline(folder) for folder in folders}
-    return Collected(tuple(found.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
+    return Collected(tuple(unique.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
 
 
 def _baseline(folder: Path) -> str | None:
@@ -107,15 +107,15 @@ def _baseline(folder: Path) -> str | None:
 
 def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
     """Each file once, and whether it was named outright."""
-    seen: set[Path] = set()
-    for given in map(Path, paths):
-        if not given.exists():
-            raise ResultsError(f"{given}: no such file or folder; give a record or a folder of records")
-        for path in [given] if given.is_file() else _json_files(given):
+    visited: set[Path] = set()
+    for argument in map(Path, paths):
+        if not argument.exists():
+            raise ResultsError(f"{argument}: no such file or folder; give a record or a folder of records")
+        for path in [argument] if argument.is_file() else _json_files(argument):
             where = path.resolve()
-            if where not in seen:
-                seen.add(where)
-                yield path, path is given
+            if where not in visited:
+                visited.add(where)
+                yield path, path is argument
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

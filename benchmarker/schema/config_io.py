@@ -35,13 +35,13 @@ _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+012345
 
 
 def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
+    keys: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, str):
-            if key in seen:
+            if key in keys:
                 raise SpecError(f"line {key_node.start_mark.line + 1}: the key '{key}' is given twice")
-            seen.add(key)
+            keys.add(key)
     return loader.construct_mapping(node, deep=deep)
 
 
@@ -143,10 +143,10 @@ def resolved(workload: Workload, variant: VariantBase, *, where: str, joint: str
         SpecError: There is no such name; after `where`.
     """
     try:
-        found: VariantBase = workload.resolve(variant)
+        resolved: VariantBase = workload.resolve(variant)
     except FieldError as error:
         raise SpecError(f"{where}{joint + error.field if error.field else ''}: {error}") from error
-    return found
+    return resolved
 
 
 def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from benchmarker.schema.base import Number, Plain, Whole
+from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.kernels_used import KernelUse
 
 
@@ -55,6 +56,8 @@ class EngineFacts(Plain):
     """Whose kernels a decode step uses. In records of schema 1 this program's own, and those that attend."""
     engine_version: str | None = None
     """Of an engine that is a program of its own. None where the versions of the environment tell it."""
+    external: ExternalFacts | None = None
+    """Build, settings and proof of an engine that runs in a process of its own."""
     kernels_per_token: Number | None = None
     """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
     and without a profile."""

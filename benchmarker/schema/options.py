@@ -26,6 +26,7 @@ COMMON = {
     "--variant": True,
     "--device": True,
     "--output": True,
+    "--find-limit": True,
     "--quiet": False,
     "--verbose": False,
 }

@@ -28,7 +28,14 @@ class Divergence(Plain):
     kl_90: Number
     """90th percentile over the tokens."""
     kl_99: Number
+    kl_999: Number | None = None
+    """99.9th percentile. None in older records, as the next two."""
     kl_max: Number
+    change_low: Number | None = None
+    """0.1st percentile of the change of the probability that the text's own token was given: the tokens that lost
+    most."""
+    change_high: Number | None = None
+    """99.9th percentile: those that won most."""
     same_top: Number
     """Share of the tokens at which both models think the same next token likeliest."""
     same_top_error: Number | None
@@ -118,6 +125,9 @@ class Quality(Plain):
     """Perplexity, and the divergence from the unquantized model."""
 
     size: Literal["quick", "full"]
+    path: Literal["forward", "step", "prefill"] = "forward"
+    """Whose predictions they are: of the engine's decode `step`, which is what is timed; of its `prefill`, where it
+    tells no other; or, in older records, of the model's own `forward`, whatever the engine."""
     text: str
     """Name of the text: the shipped one's, the file's, or the data set's."""
     text_sha256: str
@@ -141,7 +151,7 @@ class Quality(Plain):
     baseline: str
     """The model that this one is held against."""
     is_baseline: bool
-    """Whether it is that model itself: then `against` is `noise`."""
+    """Whether it is that model itself. By its `forward` `against` is `noise`; by a step it is the engine's rounding."""
     baseline_perplexity: Number
     against: Divergence
     noise: Divergence
@@ -153,6 +163,16 @@ class Quality(Plain):
     """Size of the temporary file that the distributions were kept in."""
     extra_bytes: Whole | None
     """Most bytes of live tensors beyond the model's own while it was scored. None on CPU."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is the baseline's own forward, which cannot be far from itself."""
+        return self.is_baseline and self.path == "forward"
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the divergence is too small to say which of two forms is better."""
+        return self.against.kl_mean < SILENT_KL
 
     @property
     def is_distinguishable(self) -> bool:
@@ -170,6 +190,12 @@ class Quality(Plain):
             self.scored_from,
             self.begins_with,
         )
+
+
+SILENT_KL = 0.01
+"""Nats a token. Below it a divergence does not rank forms: near the baseline its rank correlation with benchmark scores
+is 0.00 and -0.24 (arXiv 2606.19558, 28 forms of one model and 41 of another). Where "near" ends is our choice: above
+what 8 bit forms cost, 0.0014 in llama.cpp's table for Llama-3-8B, and below its 4 bit forms' 0.031."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:

@@ -14,15 +14,15 @@ INDISTINGUISHABLE = "indistinguishable"
 def quality_line(quality: Quality) -> str:
     """The whole of it in one line, for the end of a run."""
     against = quality.against
-    said = [f"quality: perplexity {decimal(quality.perplexity)}"]
-    if not quality.is_baseline:
-        said += [
+    sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
+    if not quality.is_reference:
+        sentences += [
             f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
             f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
             f"99 % {significant(against.kl_99, 3)}",
             f"same top token {percent(against.same_top, places=1)}",
         ]
-    return ", ".join([*said, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+    return ", ".join([*sentences, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
 
 
 def step_line(checked: StepDivergence) -> str:

@@ -14,6 +14,7 @@ WORKLOADS: dict[str, str] = {
     "generation": "benchmarker.workloads.generation",
     "attention": "benchmarker.workloads.attention",
     "mixers": "benchmarker.workloads.mixers",
+    "finetune": "benchmarker.workloads.finetune",
 }
 """Packages whose `WORKLOAD` describes a workload, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"

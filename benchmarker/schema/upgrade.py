@@ -87,8 +87,8 @@ def _variant(variant: Json, facts: Any, *, on_gpu: bool) -> Json:
     engine = {"graph": "cuda_graph"}.get(runtime, runtime) if isinstance(runtime, str) else runtime
     if runtime == "compile" and "engine_options" not in variant:
         uses = facts.get("kernels_used") if isinstance(facts, dict) else None
-        known = [use for use in uses if isinstance(use, dict)] if isinstance(uses, list) else []
-        is_own = on_gpu if facts is None else any(use.get("origin") == "benchmarker" for use in known)
+        whole_uses = [use for use in uses if isinstance(use, dict)] if isinstance(uses, list) else []
+        is_own = on_gpu if facts is None else any(use.get("origin") == "benchmarker" for use in whole_uses)
         engine = "native" if is_own else "compile"
     return new | ({"engine": engine} if "runtime" in variant else {})
 

@@ -9,11 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from benchmarker.schema.experiment import ExperimentBase
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import CellBase, Missing, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.judging_protocol import Judging
+from benchmarker.schema.record import CellBase, RunRecord, SampleBase
+from benchmarker.schema.workload_defaults import (
+    as_typed,
+    no_inputs,
+    nothing_to_look_for,
+    nothing_to_prepare,
+    nothing_wrong,
+    plain_dtype,
+    plain_facts,
+    plain_parts,
+    same_subject,
+    unchanged,
+)
 
 
 @dataclass(frozen=True)
@@ -137,86 +150,6 @@ def imported(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def unchanged(variant: Any) -> Any:
-    return variant
-
-
-def as_typed(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Takes the place of nothing else."""
-    return dict(typed)
-
-
-def nothing_wrong(job: Any, typed: Mapping[str, Any] | None = None) -> None:
-    """Refuses nothing."""
-
-
-def plain_parts(job: Job) -> dict[str, Any]:
-    """Subject and variant, as they were asked for."""
-    return {
-        "subject": job.subject.model_dump(mode="json"),
-        "variant": job.variant.model_dump(mode="json", exclude={"name"}),
-    }
-
-
-def plain_facts(job: Job) -> dict[str, Any]:
-    """The variant with all its options."""
-    return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
-
-
-def plain_dtype(job: Job) -> str:
-    """The variant's type, or the subject's."""
-    dtype = getattr(job.variant, "dtype", None) or getattr(job.subject, "dtype", None)
-    return dtype or "float32"
-
-
-def same_subject(job: Job, other: Job) -> bool:
-    """Are of the same subject."""
-    return job.subject == other.subject
-
-
-def no_inputs(job: Job, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
-    """Reads no file."""
-    return {}
-
-
-def nothing_to_prepare(job: Any, device: Any, progress: Any) -> None:
-    """Needs nothing on disk."""
-
-
-def nothing_to_look_for(job: Job) -> str | None:  # noqa: ARG001
-    """Needs nothing that could be missing."""
-    return None
-
-
-class Judging(Protocol):
-    """What a workload measures apart from time: once for each form, in a process of its own, after everything that is
-    timed. The jobs and records are its own."""
-
-    name: str
-    """`quality`."""
-
-    def check(self, job: Any) -> None:
-        """Refuse what cannot be measured, before anything is timed. Raises BenchmarkerError."""
-
-    def form(self, job: Any) -> str | None:
-        """Jobs with the same text share one measurement. None where nothing is asked."""
-
-    def words(self, job: Any) -> str:
-        """What is asked, for the plan."""
-
-    def is_done(self, record: Any, job: Any) -> bool:
-        """Whether all that is asked is in the record, measured as it is asked."""
-
-    def changes(self, job: Any, judged: Any, reason: Missing | None) -> dict[str, Any]:
-        """Fields of the records, from that of the process that measured (None if there is none) and why it failed."""
-
-    def missing(self, record: Any) -> Missing | None:
-        """Why something is not there that was asked for."""
-
-    def lost(self, job: Any, judged: Any) -> str:
-        """What a process that failed was to measure and did not."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """The description of a workload."""
@@ -289,6 +222,9 @@ class Workload:
     """`module:name` of the Judging: what is measured apart from time. None where there is nothing."""
     reasons: str | None = None
     """Where it says what its time is made of, as `module:NAME`; None for the defaults of `explain.reasons`."""
+    from_log: str | None = None
+    """`module:function` that makes a record of one run in a log of the reference script: see `logs/import_log.py`. None
+    where no such log has its numbers."""
     of_log: str | None = None
     """`module:function` that says in sentences what a log's profiler tables tell together: (tables, the whole text).
     None where it has nothing to say."""

@@ -73,10 +73,10 @@ class Watch:
             status = self.path.stat()
         except OSError:
             return False
-        seen = (status.st_ino, status.st_mtime_ns)
-        if seen == self._seen:
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if stamp == self._seen:
             return False
-        self._seen = seen
+        self._seen = stamp
         # One that cannot be read is looked into when the child has ended.
         with contextlib.suppress(ResultsError):
             self.record = read_record(self.path)

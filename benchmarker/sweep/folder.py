@@ -124,7 +124,7 @@ def take_stock(
         if record.variant.name in jobs and record.round < rounds:
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    done: dict[CellId, CellBase] = {}
+    cells_done: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
     older = 0
     for path, record, cells in used:
@@ -136,7 +136,7 @@ def take_stock(
                 f"{path.name}{SET_ASIDE}"
             )
         elif cells:
-            done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
+            cells_done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
             if record.profile:
                 profiled.add(record.variant.name)
             after = _closed(record, is_watched=is_watched)
@@ -152,7 +152,7 @@ def take_stock(
             f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
             f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
         )
-    return Stock(done, frozenset(profiled), tuple(notes))
+    return Stock(cells_done, frozenset(profiled), tuple(notes))
 
 
 def sweep_up(folder: Path) -> None:
@@ -228,7 +228,7 @@ def _rounds_split_by_card(
     return {
         number
         for number in range(rounds)
-        if any(one != card and len(cells) < whole for one, cells in cards[number].items())
+        if any(uuid != card and len(cells) < whole for uuid, cells in cards[number].items())
     }
 
 

@@ -21,7 +21,7 @@ def out_of_memory_kills() -> int | None:
     """Kills so far, by the narrowest counter there is; None where the system does not count."""
     for path in COUNTERS:
         with contextlib.suppress(OSError):
-            found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
-            if found:
-                return int(found.group(1))
+            match = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+            if match:
+                return int(match.group(1))
     return None

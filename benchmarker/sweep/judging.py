@@ -14,11 +14,11 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.job import Job
+from benchmarker.schema.judging_protocol import Judging
 from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Judging
 from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import Fault, fault_of

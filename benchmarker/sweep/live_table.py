@@ -55,5 +55,5 @@ class Standing:
     def _words(self, cell: tuple[str, int], is_running: bool) -> str:
         rates = self._rates.get(cell)
         fault = self._faults.get(cell)
-        known = significant(statistics.median(rates)) if rates else status_words(fault) if fault else None
-        return " ".join([*([known] if known else []), *([RUNNING] if is_running else [])]) or UNKNOWN
+        words = significant(statistics.median(rates)) if rates else status_words(fault) if fault else None
+        return " ".join([*([words] if words else []), *([RUNNING] if is_running else [])]) or UNKNOWN

@@ -47,13 +47,13 @@ class Task:
     """What part of the variant's grid they are."""
 
 
-def missing_tasks(asked: Asked, done: Collection[CellId]) -> list[Task]:
+def missing_tasks(request: Asked, finished: Collection[CellId]) -> list[Task]:
     """Everything that is still to be measured, in its order."""
     tasks = []
-    for number in range(asked.rounds):
-        for variant in order(list(asked.jobs), number, asked.seed):
-            count = len(asked.jobs[variant].grid.points())
-            cells = tuple(at for at in range(count) if (number, variant, at) not in done)
+    for number in range(request.rounds):
+        for variant in order(list(request.jobs), number, request.seed):
+            count = len(request.jobs[variant].grid.points())
+            cells = tuple(position for position in range(count) if (number, variant, position) not in finished)
             if cells:
                 tasks.append(Task(number, variant, cells, len(cells) / count))
     return tasks
@@ -61,12 +61,12 @@ def missing_tasks(asked: Asked, done: Collection[CellId]) -> list[Task]:
 
 def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]]) -> list[Task]:
     """What is still to be measured when these cells, by variant and position, are not tried again."""
-    left = []
+    remaining = []
     for task in tasks:
-        cells = tuple(at for at in task.cells if (task.variant, at) not in given_up)
+        cells = tuple(position for position in task.cells if (task.variant, position) not in given_up)
         if cells:
-            left.append(replace(task, cells=cells, share=task.share * len(cells) / len(task.cells)))
-    return left
+            remaining.append(replace(task, cells=cells, share=task.share * len(cells) / len(task.cells)))
+    return remaining
 
 
 class Forecast:
@@ -82,8 +82,8 @@ class Forecast:
 
     def seconds(self, tasks: Sequence[Task]) -> float:
         """What these tasks will take: as the same variant did before, or as the others did."""
-        known = [statistics.median(ratios) for ratios in self._ratios.values()]
-        otherwise = statistics.median(known) if known else 1.0
+        medians = [statistics.median(ratios) for ratios in self._ratios.values()]
+        otherwise = statistics.median(medians) if medians else 1.0
         return sum(
             self._guesses[task.variant]
             * task.share
@@ -98,24 +98,24 @@ def _guess_s(job: Job) -> float:
     return START_S + sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
 
-def plan_lines(asked: Asked, forecast: Forecast) -> list[str]:
+def plan_lines(request: Asked, forecast: Forecast) -> list[str]:
     """What is going to be measured, and roughly how long that takes."""
-    tasks = missing_tasks(asked, ())
-    first = next(iter(asked.jobs.values()))
+    tasks = missing_tasks(request, ())
+    first = next(iter(request.jobs.values()))
     points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
     return [
-        f"plan: {plural(asked.rounds, 'round', 'rounds')} of {', '.join(asked.jobs)}",
+        f"plan: {plural(request.rounds, 'round', 'rounds')} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"by a first guess {duration_words(forecast.seconds(tasks))}",
-        f"  order rotated, and reversed in every second round; seed {asked.seed}",
-        *_judging_lines(workload, list(asked.jobs.values())),
+        f"  order rotated, and reversed in every second round; seed {request.seed}",
+        *_judging_lines(workload, list(request.jobs.values())),
     ]
 
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
     """What is measured after everything that is timed; nothing where nothing is."""
     judging = workload.judged_by
-    asked = [job for job in jobs if judging and judging.form(job)]
-    return [f"  then {judging.name} ({judging.words(asked[0])}), once for each form"] if judging and asked else []
+    judged = [job for job in jobs if judging and judging.form(job)]
+    return [f"  then {judging.name} ({judging.words(judged[0])}), once for each form"] if judging and judged else []

@@ -32,14 +32,16 @@ def look_around(device: str, *, probe: tuple[str, ...] = PROBE) -> Environment:
     """
     command = [*probe, device]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s") from None
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     try:
         return Environment.model_validate_json(lines[-1] if lines else "")
     except ValidationError:
-        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"exit {done.returncode}")
+        last = next(
+            (line for line in reversed(process.stderr.splitlines()) if line.strip()), f"exit {process.returncode}"
+        )
         raise DeviceError(last.strip().removeprefix("error: ")) from None
 
 

@@ -111,7 +111,7 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *
     notes = (*notes, *_edited(config, content_sha256, saved, is_used=jobs is None))
     jobs = jobs or _jobs(config, experiment, names, options, read_job)
     first = experiment.baseline or experiment.variants[0].name
-    baseline = next((shown for name, shown in zip(names, jobs, strict=True) if name == first), first)
+    baseline = next((title for name, title in zip(names, jobs, strict=True) if name == first), first)
     return Asked(
         config=config,
         config_sha256=config_sha256,
@@ -134,10 +134,14 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
     Raises:
         SpecError: More than one of them does.
     """
-    asked = [number for number, given in ((rounds, rounds), (QUICK_ROUNDS, quick), (PUBLISH_ROUNDS, publish)) if given]
-    if len(asked) > 1:
+    choices = [
+        number
+        for number, is_wanted in ((rounds, rounds), (QUICK_ROUNDS, quick), (PUBLISH_ROUNDS, publish))
+        if is_wanted
+    ]
+    if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) say the same thing; give one of them")
-    return asked[0] if asked else None
+    return choices[0] if choices else None
 
 
 def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) -> tuple[list[str], list[str]]:
@@ -146,7 +150,7 @@ def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) 
     Raises:
         SpecError: There is no such option.
     """
-    known = option_names(workload_of(workload))
+    takes_value = option_names(workload_of(workload))
     words: list[str] = []
     options: list[str] = []
     is_value = False
@@ -157,14 +161,16 @@ def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) 
             options.append(word)
         elif not word.startswith("-"):
             words.append(word)
-        elif name not in known:
-            raise SpecError(f"no option '{name}'{did_you_mean(name, known)}")
+        elif name not in takes_value:
+            raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
         elif name == "--config":
             raise SpecError("--config: a sweep's config stands by itself, and there is one already")
         elif name == "--job":
             raise SpecError("--job: is measured by `benchmarker run`; a sweep takes a config")
+        elif name == "--find-limit":
+            raise SpecError("--find-limit: is for `benchmarker run`, one variant at a time; leave it out")
         else:
-            is_value = known[name] and name == word
+            is_value = takes_value[name] and name == word
             options.append(word)
     return words, options
 
@@ -175,12 +181,12 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
     Raises:
         SpecError: A word is neither a variant nor a folder, or there are two folders.
     """
-    known = [variant.name for variant in experiment.variants]
-    others = [word for word in words if word not in known]
+    names = [variant.name for variant in experiment.variants]
+    others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not _looks_like_folder(others[0])):
-        raise SpecError(f"{config}: no variant '{others[-1]}'{did_you_mean(others[-1], known)}")
-    wanted = set(words) & set(known)
-    return [name for name in known if not wanted or name in wanted], Path(others[0]) if others else None
+        raise SpecError(f"{config}: no variant '{others[-1]}'{did_you_mean(others[-1], names)}")
+    wanted = set(words) & set(names)
+    return [name for name in names if not wanted or name in wanted], Path(others[0]) if others else None
 
 
 def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:

@@ -102,23 +102,23 @@ def decide(
     if not rest or fault is None:
         unmeasured = Fault("other", "the process ended without measuring it")
         return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
-    at = rest[0]
-    if fault.status in RETRIED and tries.get(at, 0) + 1 < TRIES:
-        return Decision({} if phase == "load" else {at: fault}, rest, is_final=False)
+    position = rest[0]
+    if fault.status in RETRIED and tries.get(position, 0) + 1 < TRIES:
+        return Decision({} if phase == "load" else {position: fault}, rest, is_final=False)
     if phase == "load":
         reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
         return Decision(dict.fromkeys(rest, Fault(fault.kind, reason)), (), is_final=True)
     if fault.status in OUT_OF_MEMORY:
-        after = _without_larger(at, fault.kind, rest[1:], points, workload)
-        return Decision({at: fault, **after.failed}, after.pending, is_final=True)
-    return Decision({at: fault}, rest[1:], is_final=True)
+        after = _without_larger(position, fault.kind, rest[1:], points, workload)
+        return Decision({position: fault, **after.failed}, after.pending, is_final=True)
+    return Decision({position: fault}, rest[1:], is_final=True)
 
 
 def _without_larger(
-    at: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
+    failed: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
-    larger = [position for position in rest if workload.at_least(points[position], points[at])]
-    reason = f"not tried: the smaller {workload.in_words(points[at])} ran out of memory"
+    larger = [position for position in rest if workload.at_least(points[position], points[failed])]
+    reason = f"not tried: the smaller {workload.in_words(points[failed])} ran out of memory"
     return Decision(
         dict.fromkeys(larger, Fault(kind, reason)),
         tuple(position for position in rest if position not in larger),

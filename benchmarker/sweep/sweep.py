@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -18,17 +17,17 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError
 from benchmarker.core.names import slug
 from benchmarker.core.words import duration_words
-from benchmarker.execution.job_file import is_job_file, refuse_changed, with_origin, write_job
+from benchmarker.execution.job_file import with_origin
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.attempts import measure
 from benchmarker.sweep.child import SweepTimeoutError
-from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file
+from benchmarker.sweep.folder import Stock
 from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.lock import locked
+from benchmarker.sweep.open_folder import open_folder, refuse_mixture, sweep_file, write_plan
 from benchmarker.sweep.order import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweep.places.order import clear_parcels
 from benchmarker.sweep.places.place import Places
@@ -36,6 +35,7 @@ from benchmarker.sweep.places.run import check_devices, first_visit, measure_at_
 from benchmarker.sweep.probe import look_around
 from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
 from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
+from benchmarker.sweep.variant_round import measure
 
 __all__ = ["Seams", "Settings", "run_sweep"]
 
@@ -99,36 +99,36 @@ def run_sweep(
             nothing has run. Or a record could not be saved; what there is was compared first.
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
-    asked = read_arguments(config, arguments, settings, read_job=read_job)
+    request = read_arguments(config, arguments, settings, read_job=read_job)
     if not settings.places:
         # Else each host looks at its own.
-        check_inputs(asked.jobs.values())
-    forecast = Forecast(asked.jobs)
-    for line in (*asked.notes, *plan_lines(asked, forecast)):
+        check_inputs(request.jobs.values())
+    forecast = Forecast(request.jobs)
+    for line in (*request.notes, *plan_lines(request, forecast)):
         terminal.line(line)
     if settings.dry_run:
         return []
     if settings.places:
-        return _run_at_places(asked, settings, terminal, say_ending, seams)
-    first = next(iter(asked.jobs.values()))
+        return _run_at_places(request, settings, terminal, say_ending, seams)
+    first = next(iter(request.jobs.values()))
     # It is the model of all variants, each of which would say that there is none. What was measured of it before is
     # gone on with all the same.
-    commit = _commit_before(asked, first) if settings.resume else seams.look_for(first)
+    commit = _commit_before(request, first) if settings.resume else seams.look_for(first)
     surroundings = seams.look_around(first.device)
     site = Site(
-        asked=asked,
+        asked=request,
         settings=settings,
         environment=surroundings,
-        folder=asked.folder or _new_folder(asked, surroundings),
+        folder=request.folder or _new_folder(request, surroundings),
         monitor=seams.find_monitor(surroundings),
         deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
-        sweep=sweep_file(asked),
-        jobs=planned_jobs(asked, surroundings, commit=commit),
+        sweep=sweep_file(request),
+        jobs=planned_jobs(request, surroundings, commit=commit),
         run=seams.run,
         report=seams.report,
     )
     with locked(site.folder):
-        ledger, stock = Ledger(Standing(site.workload)), _open_folder(site, forecast, terminal)
+        ledger, stock = Ledger(Standing(site.workload)), open_folder(site, forecast, terminal)
         ledger.profiled |= stock.profiled
         for (_, variant, position), cell in stock.done.items():
             ledger.standing.take(variant, position, cell)
@@ -141,28 +141,30 @@ def run_sweep(
         return _finish(site, ledger, terminal, say_ending, work)
 
 
-def _run_at_places(asked: Asked, settings: Settings, terminal: Terminal, say_ending: Ending, seams: Seams) -> list[str]:
+def _run_at_places(
+    request: Asked, settings: Settings, terminal: Terminal, say_ending: Ending, seams: Seams
+) -> list[str]:
     """The same over several cards, or hosts: see `benchmarker.sweep.places`."""
-    check_devices(asked)
+    check_devices(request)
     deadline_s = time.monotonic() + settings.timeout_s if settings.timeout_s else None
-    first, sweep = next(iter(asked.jobs.values())), sweep_file(asked)
+    first, sweep = next(iter(request.jobs.values())), sweep_file(request)
     template = template_of(
-        asked,
+        request,
         settings,
         sweep,
-        commit=_commit_before(asked, first) if settings.resume else None,
+        commit=_commit_before(request, first) if settings.resume else None,
         run=None if seams.run == RUN else seams.run,
         probe=seams.probe,
         prepare=seams.prepare,
     )
     places = seams.open_places(settings)
     try:
-        visited = first_visit(places, template, asked, terminal)
+        visited = first_visit(places, template, request, terminal)
         site = Site(
-            asked=asked,
+            asked=request,
             settings=settings,
             environment=visited.environment,
-            folder=asked.folder or _new_folder(asked, visited.environment),
+            folder=request.folder or _new_folder(request, visited.environment),
             monitor=None,
             deadline_s=deadline_s,
             sweep=sweep,
@@ -186,27 +188,27 @@ def _run_at_places(asked: Asked, settings: Settings, terminal: Terminal, say_end
         places.stop()
 
 
-def planned_jobs(asked: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
+def planned_jobs(request: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
     """The jobs with what their processes are to find.
 
     Args:
         commit: Hub commit of the model; None where it is not known.
     """
     return {
-        name: with_origin(job, surroundings, config=asked.config, config_sha256=asked.config_sha256, commit=commit)
-        for name, job in asked.jobs.items()
+        name: with_origin(job, surroundings, config=request.config, config_sha256=request.config_sha256, commit=commit)
+        for name, job in request.jobs.items()
     }
 
 
-def _commit_before(asked: Asked, first: Job) -> str | None:
+def _commit_before(request: Asked, first: Job) -> str | None:
     """Hub commit that the folder's sweep began with; None where it did not know it."""
     is_same = workload_of(first.workload).is_same
-    commits = [job.origin.commit for job in asked.saved if job.origin and is_same(job, first)]
+    commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
     return next((commit for commit in commits if commit), None)
 
 
-def _new_folder(asked: Asked, surroundings: Environment) -> Path:
-    job = next(iter(asked.jobs.values()))
+def _new_folder(request: Asked, surroundings: Environment) -> Path:
+    job = next(iter(request.jobs.values()))
     title = workload_of(job.workload).title(job)
     return RESULTS / slug(surroundings.device.name.lower()) / slug(title.lower()) / now_id()
 
@@ -228,90 +230,14 @@ def _finish(site: Site, ledger: Ledger, terminal: Terminal, say_ending: Ending, 
     return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
 
 
-def _open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
-    """Look through what is there, and write down what is asked.
-
-    Raises:
-        ResultsError: There is a sweep already, which nobody asked to resume.
-    """
-    asked = site.asked
-    refuse_mixture(site)
-    stock = take_stock(
-        site.folder,
-        asked.jobs,
-        site.keys(),
-        rounds=asked.rounds,
-        card=site.environment.device.uuid,
-        is_watched=site.monitor is not None,
-    )
-    for note in stock.notes:
-        terminal.line(note)
-    if site.settings.resume:
-        cells = asked.rounds * sum(len(job.grid.points()) for job in asked.jobs.values())
-        left = missing_tasks(asked, stock.done)
-        to_go = f"; by a first guess {duration_words(forecast.seconds(left))} to go" if stock.done and left else ""
-        terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
-    write_plan(site)
-    return stock
-
-
-def refuse_mixture(site: Site) -> None:
-    """Refuse a folder with records that would stand beside those to come.
-
-    Raises:
-        ResultsError: There is a sweep already, which nobody asked to resume; or it is of something else.
-    """
-    if not site.settings.resume and any(not is_job_file(path) for path in site.folder.glob("*.json")):
-        raise ResultsError(
-            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
-            "or choose another folder with --output"
-        )
-    refuse_changed(site.asked.saved, list(site.jobs.values()))
-
-
-def write_plan(site: Site) -> None:
-    """Write down what is asked."""
-    asked = site.asked
-    if site.sweep != asked.before:
-        write_sweep_file(site.folder, site.sweep)
-    # After the file that makes this a sweep's folder: one that was killed in between is gone on with from its config.
-    for job in site.jobs.values():
-        if job not in asked.saved:
-            write_job(job, site.folder)
-
-
-def sweep_file(asked: Asked) -> SweepFile:
-    """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
-    if asked.before:
-        return asked.before.model_copy(
-            update={
-                "rounds": asked.rounds,
-                "arguments": asked.arguments,
-                "seed": asked.seed,
-                "baseline": asked.baseline,
-            }
-        )
-    return SweepFile(
-        config=str(asked.config),
-        arguments=asked.arguments,
-        rounds=asked.rounds,
-        seed=asked.seed,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        baseline=asked.baseline,
-    )
-
-
 def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal) -> None:
     """Measure every task; what was given up in an earlier round is not tried again."""
     tasks = missing_tasks(site.asked, stock.done)
     begun = 0
     while tasks:
         task, begun = tasks[0], begun + 1
-        left = duration_words(forecast.seconds(tasks))
-        where = (
-            f"[round {task.round + 1}/{site.asked.rounds}, {begun} of {begun + len(tasks) - 1}] "
-            f"{task.variant} ({left} left)"
-        )
+        position = f"[round {task.round + 1}/{site.asked.rounds}, {begun} of {begun + len(tasks) - 1}]"
+        where = f"{position} {task.variant} ({duration_words(forecast.seconds(tasks))} left)"
         terminal.line(where)
         terminal.pin(f"\n{_standing(site, ledger, running=task.variant)}\n{where}")
         started = time.monotonic()

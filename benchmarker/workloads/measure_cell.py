@@ -59,7 +59,8 @@ def measure_cell(
     except (UnsupportedError, WrongResultError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
-        if not device.is_out_of_memory(error):
+        # An engine in a process of its own says by its kind of error whose memory it ran out of.
+        if not device.is_out_of_memory(error) and kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = kind_of(error, device), first_line(error)
     # Outside the except block, whose traceback keeps the failed repeat's tensors alive.

@@ -186,6 +186,25 @@ def kill_the_sweep(record: dict, path: str) -> None:
     time.sleep(600)
 
 
+def kill_the_workers_parent(record: dict, path: str) -> None:
+    """As if Ray's worker died, which started the process that started this one."""
+    os.kill(parent_of(os.getppid()), signal.SIGKILL)
+    time.sleep(600)
+
+
+def kill_the_host(record: dict, path: str) -> None:
+    """As if the host died: Ray's own process there, and the worker that this one was started by."""
+    worker = parent_of(os.getppid())
+    os.kill(parent_of(worker), signal.SIGKILL)
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(600)
+
+
+def parent_of(process: int) -> int:
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rsplit(")", 1)[1].split()[1])
+
+
 def leave_grandchild(record: dict, path: str) -> None:
     """A helper that keeps the output open and would outlive its parent."""
     if os.fork() == 0:
@@ -205,6 +224,8 @@ DEEDS = {
     "control codes": control_codes,
     "interrupt": interrupt,
     "kill the sweep": kill_the_sweep,
+    "kill the worker's parent": kill_the_workers_parent,
+    "kill the host": kill_the_host,
     "grandchild": leave_grandchild,
     "slow": lambda record, path: time.sleep(0.7),
     "out of memory": fail("oom_gpu", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1),

@@ -27,11 +27,12 @@ from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.sweep.open_folder import sweep_file
 from benchmarker.sweep.places.place import Places
 from benchmarker.sweep.places.run import open_places
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
-from benchmarker.sweep.sweep import Seams, Settings, planned_jobs, sweep_file
+from benchmarker.sweep.sweep import Seams, Settings, planned_jobs
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
@@ -176,7 +177,7 @@ class Stage:
             }
             for name, job in asked.jobs.items()
         }
-        quality = json.loads(records.quality().model_dump_json())
+        quality = json.loads(records.quality(path="step").model_dump_json())
         script = {"variants": variants, "faults": list(self.faults), "quality": quality}
         (self.home / "script.json").write_text(json.dumps(script))
 

@@ -14,6 +14,8 @@ from benchmarker.engines.external.environments import Marker, environment_states
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver, SubprocessEngine
 from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.schema.external_facts import ExternalFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -52,6 +54,15 @@ class ExternalEngine(SubprocessEngine):
             UnsupportedError: It is not.
         """
 
+    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
+        """What loading cost and made; None where the engine does not tell enough.
+
+        Args:
+            load_s: Seconds that the engine took.
+        """
+        del checkpoint, facts, load_s
+        return None
+
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
         """See Engine.open."""
@@ -61,9 +72,9 @@ class ExternalEngine(SubprocessEngine):
         arguments, fields = self.arguments(checkpoint, form, device, state.interpreter, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
         growth_bytes = growth_of(device)
-        driver = Driver(self.name, self._command(state.interpreter))
+        driver = Driver(self.name, self._command(state.interpreter), on_gpu=device.kind != "cpu")
         try:
-            driver.ask("open", limit_s=self.limit_s, **arguments)
+            opened = driver.ask("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
                 self.name,
                 driver,
@@ -73,6 +84,7 @@ class ExternalEngine(SubprocessEngine):
                 growth_bytes=growth_bytes,
             )
             self.prove(form, checkpoint, source)
+            source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
             yield source
         finally:
             driver.close()

@@ -18,6 +18,8 @@ from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
+from benchmarker.schema.external_facts import ExternalFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -80,7 +82,28 @@ class LlamaCppEngine(ExternalEngine):
             "weight_bytes_by_type": facts.bytes_by_type,
             "tensors_by_type": facts.tensors_by_type,
             "fallback": None if is_gguf(checkpoint) else facts.fallback(options.gguf),
+            "output_type": facts.output,
+            "packed_parameters": facts.packed_parameters,
+            "parameters": facts.parameters,
+            "is_tied": facts.is_tied,
         }
+
+    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
+        """See ExternalEngine.loaded: as the file's own table of tensors has it."""
+        del checkpoint
+        if not facts.parameters or facts.weight_bytes is None:
+            return None
+        return LoadFacts(
+            load_s=load_s,
+            weight_bytes=facts.weight_bytes,
+            parameters=facts.parameters,
+            bits_per_weight=8 * facts.weight_bytes / facts.parameters,
+            quantized_fraction=(facts.packed_parameters or 0) / facts.parameters,
+            linear_classes={},
+            weight_classes=facts.tensors_by_type,
+            lm_head_dtype=facts.output_type or "none",
+            lm_head_tied=bool(facts.is_tied),
+        )
 
     def gguf_path(
         self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress
@@ -90,7 +113,9 @@ class LlamaCppEngine(ExternalEngine):
             return checkpoint.folder
         require_gguf()
         commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
-        model = commit or content_sha256(checkpoint.folder)
+        # A dummy's folder is named after all that it was made from.
+        dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
+        model = dummy or commit or content_sha256(checkpoint.folder)
         plain = _cached(
             checkpoint, "F16", {"model": model, "gguf": "F16"}, lambda path: _write(checkpoint, path, progress)
         )

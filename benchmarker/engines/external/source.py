@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarker.engines.base import Generation, Scores, TokenIds
-from benchmarker.engines.external.facts import ExternalFacts, disagreement
+from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
+from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.subprocess_engine import Driver, DriverError, SubprocessSource
 from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
 
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
-
 FACTS_S = 60.0
-
-
-@dataclass(frozen=True)
-class PrefillScores:
-    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
-    is what is timed, was not asked. A divergence computed from them is a lower bound."""
-
-    ids: NDArray[numpy.int64]
-    """[positions, top]; -1 where an engine gave fewer."""
-    log_probabilities: NDArray[numpy.float32]
-    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
 
 
 class ExternalSource(SubprocessSource):
@@ -127,10 +112,14 @@ class ExternalSource(SubprocessSource):
         return _prefill_scores(answer["rows"])
 
     def facts(self) -> EngineFacts:
-        """See TokenSource.facts; `external_facts` has the rest."""
+        """See TokenSource.facts."""
         answer = self._driver.ask("facts", limit_s=FACTS_S)
         return EngineFacts(
-            name=self._name, tokens_read="each", kv_cache=answer["kv_cache"], engine_version=answer["version"]
+            name=self._name,
+            tokens_read="each",
+            kv_cache=answer["kv_cache"],
+            engine_version=answer["version"],
+            external=self.external_facts(answer),
         )
 
     def peak_bytes(self) -> int | None:
@@ -142,9 +131,13 @@ class ExternalSource(SubprocessSource):
         growth_bytes = self._growth_bytes()
         return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
 
-    def external_facts(self) -> ExternalFacts:
-        """Build, settings and proof of what ran."""
-        answer = self._driver.ask("facts", limit_s=FACTS_S)
+    def external_facts(self, answer: dict[str, Any] | None = None) -> ExternalFacts:
+        """Build, settings and proof of what ran.
+
+        Args:
+            answer: Of the driver to `facts`, where it was asked already.
+        """
+        answer = answer or self._driver.ask("facts", limit_s=FACTS_S)
         fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
         return ExternalFacts.model_validate(
             {

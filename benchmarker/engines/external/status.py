@@ -25,7 +25,7 @@ class EngineStatus:
     @property
     def line(self) -> str:
         """For people."""
-        state = f"{self.version} is ready" if self.remedy is None else self.remedy
+        state = f"{self.version} runs here" if self.remedy is None else self.remedy
         return f"{self.engine}: {state}{'' if self.was_run else f' ({NOT_RUN})'}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -10,9 +12,10 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
-from benchmarker.engines.external.facts import ExternalFacts
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.quantization.base import Options
+from benchmarker.schema.external_facts import ExternalFacts
+from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -27,8 +30,8 @@ EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Of vLLM's online forms: a dense model would run in 16 bit under an int8 label (vllm/config/quantization.py, 0.33)."""
 UNQUANTIZED = "Unquantized"
 """How vLLM's classes for layers of 16 bit begin."""
-EXTRA_TOKENS = 16
-"""Room in max_model_len beside the prompt and the new tokens."""
+ONE_BYTE = re.compile(r"int8|float8")
+"""Types of weights that are one byte a parameter."""
 
 
 class VllmOptions(Options):
@@ -99,6 +102,40 @@ class VllmEngine(ExternalEngine):
         problem = contradiction(label, source.external_facts(), weights_bytes(checkpoint))
         if problem:
             raise UnsupportedError(f"vllm: {problem}")
+
+    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
+        """See ExternalEngine.loaded. What is quantized already does not say how many parameters it packs."""
+        parameters = parameters_of(checkpoint)
+        if parameters is None or facts.weight_bytes is None:
+            return None
+        sizes = facts.weight_bytes_by_type
+        packed = {name: count for name, count in sizes.items() if ONE_BYTE.match(name)}
+        return LoadFacts(
+            load_s=load_s,
+            weight_bytes=facts.weight_bytes,
+            parameters=parameters,
+            bits_per_weight=8 * facts.weight_bytes / parameters,
+            quantized_fraction=min(1.0, sum(packed.values()) / parameters),
+            linear_classes=facts.linear_methods,
+            weight_classes={},
+            lm_head_dtype=str(facts.settings.get("dtype")),
+            lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
+        )
+
+
+def parameters_of(checkpoint: Checkpoint) -> int | None:
+    """Of an unquantized checkpoint, each shared tensor once, from the headers of its files; None for another."""
+    if checkpoint.quantization is not None:
+        return None
+    from safetensors import safe_open
+
+    count = 0
+    for path in checkpoint.folder.glob("*.safetensors"):
+        with safe_open(path, framework="np") as file:
+            tied = checkpoint.config.get("tie_word_embeddings")
+            names = [name for name in file.keys() if not (tied and name == "lm_head.weight")]  # noqa: SIM118
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    return count or None
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:

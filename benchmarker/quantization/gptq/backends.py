@@ -88,11 +88,11 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None
         return
     kernel = KERNELS[name]
     _check_device(kernel, gpu)
-    for key, known in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
-        if quantization[key] not in known:
+    for key, supported in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
+        if quantization[key] not in supported:
             raise SpecError(
-                f"gptq: the {kernel.title} kernel knows {key} {', '.join(map(str, known))}, not {quantization[key]}. "
-                "Set options.kernel to 'auto'."
+                f"gptq: the {kernel.title} kernel knows {key} {', '.join(map(str, supported))}, "
+                f"not {quantization[key]}. Set options.kernel to 'auto'."
             )
     if kernel.symmetric_only and not quantization["sym"]:
         raise SpecError(f"gptq: the {kernel.title} kernel needs sym=true. Set options.kernel to 'auto'.")
@@ -114,9 +114,9 @@ def _check_device(kernel: Kernel, gpu: Gpu | None) -> None:
             f"gptq: the {kernel.title} kernel needs an NVIDIA GPU; this is {gpu.name}. Set options.kernel to 'triton'."
         )
     if gpu.nvidia and gpu.capability < kernel.capability:
-        needed, found = (".".join(map(str, pair)) for pair in (kernel.capability, gpu.capability))
+        needed, present = (".".join(map(str, pair)) for pair in (kernel.capability, gpu.capability))
         raise DeviceError(
-            f"gptq: the {kernel.title} kernel needs compute capability {needed}; this is {gpu.name} ({found}). "
+            f"gptq: the {kernel.title} kernel needs compute capability {needed}; this is {gpu.name} ({present}). "
             "Set options.kernel to 'triton'."
         )
 
@@ -150,16 +150,16 @@ def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
     """
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
-    found = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
-    if not found:
+    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
+    if not classes:
         raise ModelError("gptq: the loaded model has no GPTQ layer; is the checkpoint's quantization_config right?")
-    if name != "auto" and set(found) != {KERNELS[name].linear_class}:
-        got = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+    if name != "auto" and set(classes) != {KERNELS[name].linear_class}:
+        got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
         raise DeviceError(
             f"gptq: asked for the {KERNELS[name].title} kernel, gptqmodel gave {got}. "
             "Set options.kernel to 'auto' to accept that, or see why with --verbose."
         )
-    return ", ".join(sorted(found))
+    return ", ".join(sorted(classes))
 
 
 def unready_kernel(error: BaseException) -> str | None:

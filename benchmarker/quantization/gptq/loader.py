@@ -60,9 +60,9 @@ class GPTQOptions(Options):
     @field_validator("group_size")
     @classmethod
     def _known_group_size(cls, group_size: int) -> int:
-        known = (-1, 16, 32, 64, 128, 256, 512, 1024)
-        if group_size not in known:
-            raise ValueError(f"{group_size} is not one of {', '.join(map(str, known))}")
+        group_sizes = (-1, 16, 32, 64, 128, 256, 512, 1024)
+        if group_size not in group_sizes:
+            raise ValueError(f"{group_size} is not one of {', '.join(map(str, group_sizes))}")
         return group_size
 
 
@@ -93,8 +93,10 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
     Raises:
         DeviceError: The kernel cannot be made ready here.
     """
-    own = checkpoint.quantization or {}
-    stored = {key: own.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()}
+    checkpoint_config = checkpoint.quantization or {}
+    stored = {
+        key: checkpoint_config.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()
+    }
     check_kernel(options.kernel, stored, find_gpu(target.device))
     import_libraries("gptqmodel")
     from transformers import GPTQConfig
@@ -115,20 +117,26 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
             "Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
         ) from error
     linear_class = check_what_ran(options.kernel, model)
-    return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(own, options)))
+    return Loaded(
+        model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(checkpoint_config, options))
+    )
 
 
-def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
+def _own_config_wins(checkpoint_config: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
     """What became of the options that say how to quantize."""
-    meta = own.get("meta")
+    meta = checkpoint_config.get("meta")
     if isinstance(meta, dict) and "benchmarker" in meta:
         return (str(meta["benchmarker"]),)
-    given = options.model_dump(include=options.model_fields_set - {"kernel"})
-    unused = [f"{key}={value}" for key, value in given.items() if key not in own or own[key] != value]
+    choices = options.model_dump(include=options.model_fields_set - {"kernel"})
+    unused = [
+        f"{key}={value}"
+        for key, value in choices.items()
+        if key not in checkpoint_config or checkpoint_config[key] != value
+    ]
     if not unused:
         return ()
-    kept = ", ".join(f"{key}={own[key]}" for key in FORMAT_KEYS if key in own)
-    return (f"the checkpoint is GPTQ already; its own config ({kept}) won over {', '.join(unused)}",)
+    format_words = ", ".join(f"{key}={checkpoint_config[key]}" for key in FORMAT_KEYS if key in checkpoint_config)
+    return (f"the checkpoint is GPTQ already; its own config ({format_words}) won over {', '.join(unused)}",)
 
 
 LOADER: Loader = Loader(

@@ -148,9 +148,9 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found = re.search(r"Start quantizing block .* (\d+)/(\d+)", record.getMessage())
-            if found:
-                progress.step("quantizing blocks", int(found.group(1)), int(found.group(2)))
+            match = re.search(r"Start quantizing block .* (\d+)/(\d+)", record.getMessage())
+            if match:
+                progress.step("quantizing blocks", int(match.group(1)), int(match.group(2)))
 
     listener, level = Listener(), logger.level
     logger.addHandler(listener)

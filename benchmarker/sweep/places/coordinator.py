@@ -127,7 +127,7 @@ class Coordinator:
             if place in self._busy:
                 continue
             if place.host not in self._ready:
-                if not any(other.host == place.host for other in self._busy):
+                if not any(neighbour.host == place.host for neighbour in self._busy):
                     self._start(place, Work("visit", tuple(self._site.jobs)), places)
             elif self._queue:
                 work = self._next(place)
@@ -143,8 +143,8 @@ class Coordinator:
         return next((work for work in self._queue if work.round % 2 == 0), self._queue[0])
 
     def _start(self, place: Place, work: Work, places: Sequence[Place]) -> None:
-        others = [other for other in places if other.host == place.host and other != place]
-        idle = [other for other in others if other not in self._busy]
+        others = [neighbour for neighbour in places if neighbour.host == place.host and neighbour != place]
+        idle = [neighbour for neighbour in others if neighbour not in self._busy]
         profiled = self._ledger.profiled | {
             variant
             for busy in self._busy.values()

@@ -148,7 +148,7 @@ def cores_each(nodes: Sequence[Mapping[str, Any]]) -> int:
 def _name(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
     """The host's name, with the beginning of its id where two have the same."""
     name = str(node["NodeManagerHostname"])
-    namesakes = [other for other in nodes if other["NodeManagerHostname"] == name]
+    namesakes = [node for node in nodes if node["NodeManagerHostname"] == name]
     return f"{name}-{node['NodeID'][:6]}" if len(namesakes) > 1 else name
 
 

@@ -44,13 +44,13 @@ def open_places(settings: Settings) -> Places:
     return RayPlaces(settings.runtime_env)
 
 
-def check_devices(asked: Asked) -> None:
+def check_devices(request: Asked) -> None:
     """Refuse a device by number: a place sees one card, and which it is says --places.
 
     Raises:
         SpecError: A job names one.
     """
-    for job in asked.jobs.values():
+    for job in request.jobs.values():
         if ":" in job.device:
             raise SpecError(f"--device {job.device}: --places says which cards are used; leave --device out")
 
@@ -68,14 +68,14 @@ class Visited:
     """With what their processes are to find."""
 
 
-def first_visit(places: Places, template: Order, asked: Asked, terminal: Terminal) -> Visited:
+def first_visit(places: Places, template: Order, request: Asked, terminal: Terminal) -> Visited:
     """Prepare the first host, and look around at all of its places.
 
     Raises:
         DeviceError: It cannot be used, or what the jobs need is not there.
     """
     first, *others = (place for place in places.places() if place.host == places.places()[0].host)
-    jobs = {name: job.model_copy(update={"origin": None}) for name, job in asked.jobs.items()}
+    jobs = {name: job.model_copy(update={"origin": None}) for name, job in request.jobs.items()}
     terminal.line(f"{first.name}: looking around and preparing the checkpoints")
     with tempfile.TemporaryDirectory() as home:
         parcels = {place: Path(home) / str(place.slot) for place in (first, *others)}
@@ -108,7 +108,7 @@ def _all_ended(places: Places, count: int, terminal: Terminal) -> list[Ended]:
     return over
 
 
-def template_of(asked: Asked, settings: Settings, sweep: SweepFile, *, commit: str | None, **seams: object) -> Order:
+def template_of(request: Asked, settings: Settings, sweep: SweepFile, *, commit: str | None, **seams: object) -> Order:
     """An order with all that is the same in each."""
     return Order.model_validate(
         {
@@ -116,10 +116,10 @@ def template_of(asked: Asked, settings: Settings, sweep: SweepFile, *, commit: s
             "place": "",
             "card": "",
             "sweep": sweep,
-            "config_sha256": asked.config_sha256,
+            "config_sha256": request.config_sha256,
             "commit": commit,
-            "variants": tuple(asked.jobs),
-            "display": asked.display,
+            "variants": tuple(request.jobs),
+            "display": request.display,
             "engines": given_engines(),
             "load_timeout_s": float(settings.load_timeout_s),
             "cell_timeout_s": settings.cell_timeout_s,
@@ -148,9 +148,9 @@ def measure_at_places(
         prepared=visited.place.host,
         show=lambda words: terminal.pin(f"\n{_table(site, ledger)}\n{words}"),
     )
-    done = open_rounds(site, ledger, terminal)
+    finished = open_rounds(site, ledger, terminal)
     names, started = tuple(site.jobs), time.monotonic()
-    works = [Work("round", names, number) for number in range(site.asked.rounds) if number not in done]
+    works = [Work("round", names, number) for number in range(site.asked.rounds) if number not in finished]
     coordinator.run(works)
     if coordinator.rounds_of:
         each = ", ".join(f"{name}: {count}" for name, count in sorted(coordinator.rounds_of.items()))

@@ -23,7 +23,6 @@ from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.record_io import write_atomically
-from benchmarker.sweep.attempts import measure
 from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.order import order as variants_in_order
@@ -43,6 +42,7 @@ from benchmarker.sweep.probe import PROBE, look_around
 from benchmarker.sweep.request import Asked, Settings
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.state import RUN, Ledger, Site
+from benchmarker.sweep.variant_round import measure
 
 PREPARE = (sys.executable, "-m", "benchmarker.sweep.prepare")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
@@ -149,7 +149,7 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
     settings = Settings(
         load_timeout_s=order.load_timeout_s, cell_timeout_s=order.cell_timeout_s, allow_shared=order.allow_shared
     )
-    asked = Asked(
+    request = Asked(
         config=Path(order.sweep.config),
         config_sha256=order.config_sha256,
         arguments=order.sweep.arguments,
@@ -164,7 +164,7 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
         notes=(),
     )
     site = Site(
-        asked=asked,
+        asked=request,
         settings=settings,
         environment=delivery.environment,
         folder=parcel,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention.check import source_sha256
 from benchmarker.workloads.attention.demand import demand_of
-from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.inputs import Inputs, copies_needed, inputs_sha256, make_inputs, shifted
 from benchmarker.workloads.attention.precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.attention.proof import KEPT, kernels_of, not_its_own
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
@@ -47,6 +47,8 @@ NO_BACKEND = (
     "not implemented for",
     "does not support",
     "does not require grad",
+    "forward unsupported",
+    "backward unsupported",
 )
 """What torch says, in lower case, where an operator has nothing for a shape, a type, a device or the backward pass."""
 NOT_A_REASON = ("not used because", "runtime disabled")
@@ -108,15 +110,16 @@ class AttentionBench(Nothing):
             UnsupportedError: It cannot run here.
         """
         shape = shape_of(self._subject, self._variant, point)
-        missing = missing_module(self._implementation)
-        if missing:
-            raise UnsupportedError(f"needs {missing}, which is not installed: {self._implementation.remedy}")
         reason = self._implementation.unsupported(shape, self._device.kind)
         if reason:
             raise UnsupportedError(reason)
+        missing = missing_module(self._implementation)
+        if missing:
+            raise UnsupportedError(f"needs {missing}, which is not installed: {self._implementation.remedy}")
         where, seed = self._device.torch_name, self._subject.seed
         count = copies_needed(shape, self._cache_bytes, kind=self._device.kind)
-        copies = [make_inputs(shape, where, seed=seed + number) for number in range(count)]
+        first = make_inputs(shape, where, seed=seed)
+        copies = [first, *(shifted(first, places) for places in range(1, count))]
         return Ready(shape, self._implementation.open(shape, where), copies)
 
     def correct(self, point: AttentionPoint) -> Mapping[str, Any]:
@@ -154,8 +157,8 @@ class AttentionBench(Nothing):
         first, results = ready.copies[0], results_of(ready.attention, ready.copies[0])
         refuse_kept_output(results, results_of(ready.attention, first))
         del results
-        other = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + len(ready.copies))
-        exchange(first, other)
+        fresh = make_inputs(ready.shape, self._device.torch_name, seed=self._subject.seed + 1)
+        exchange(first, fresh)
         checked = check(results_of(ready.attention, first), first, ready.shape)
         problem = wrong(checked)
         if problem:
@@ -196,15 +199,15 @@ def refuse_kept_output(results: Mapping[Any, Tensor], again: Mapping[Any, Tensor
             )
 
 
-def exchange(first: OneCall, other: OneCall) -> None:
+def exchange(first: OneCall, source: OneCall) -> None:
     """Put the numbers of one copy into the memory of another."""
     import torch
 
     with torch.no_grad():
-        for target, source in zip(first.tensors, other.tensors, strict=True):
-            target.copy_(source)
-        if first.gradient is not None and other.gradient is not None:
-            first.gradient.copy_(other.gradient)
+        for target, values in zip(first.tensors, source.tensors, strict=True):
+            target.copy_(values)
+        if first.gradient is not None and source.gradient is not None:
+            first.gradient.copy_(source.gradient)
 
 
 @contextmanager

@@ -162,10 +162,11 @@ def _claim(before: Unfused, after: Fused, text: str) -> list[str]:
     if claim is None:
         return []
     value = float(claim[1])
-    own = " and ".join(f"{ratio:.2f} in {name} time" for name, ratio in ratios.items())
+    by_tables = " and ".join(f"{ratio:.2f} in {name} time" for name, ratio in ratios.items())
     exact = any(f"{ratio:.2f}" == f"{value:.2f}" for ratio in ratios.values())
     return [
-        f"the log claims {value:.2f}; its tables give {own}" + ("" if exact else ", so it was timed in another way")
+        f"the log claims {value:.2f}; its tables give {by_tables}"
+        + ("" if exact else ", so it was timed in another way")
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.workloads.attention.record import SeenKernel
 from benchmarker.workloads.attention.variants.base import Implementation, Kind
@@ -31,24 +31,33 @@ def kernels_of(
         Kernels on the device, longest first; on a CPU those operators with all that they called.
     """
     from torch._C._autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
 
     on_cpu = device.kind == "cpu"
-    activities = [ProfilerActivity.CPU] if on_cpu else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     device.synchronize()
-    with profile(activities=activities) as profiler:
+    with _profiler(on_cpu=on_cpu) as profiler:
         work()
         device.synchronize()
     calls: dict[str, int] = defaultdict(int)
     total_us: dict[str, float] = defaultdict(float)
     wanted = DeviceType.CPU if on_cpu else DeviceType.CUDA
-    for event in profiler.events() or ():
+    for event in (profiler.function_events if on_cpu else profiler.events()) or ():
         if event.device_type != wanted or (on_cpu and not _is_forward_operator(event.name, operators)):
             continue
         calls[event.name] += 1
         total_us[event.name] += event.time_range.elapsed_us()
     names = sorted(calls, key=lambda name: -total_us[name])
     return tuple(SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in names)
+
+
+def _profiler(*, on_cpu: bool) -> Any:
+    """On a CPU torch's older one: entering the newer imports torch's compiler, a third of the time of a short run."""
+    if on_cpu:
+        from torch.autograd.profiler import profile as host_profile
+
+        return host_profile()
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
 
 
 def _is_forward_operator(name: str, operators: re.Pattern[str]) -> bool:

@@ -184,9 +184,9 @@ def memory_of_passes(attention: Operation, inputs: OneCall, device: Device) -> A
         forward_peak = (device.peak().allocated_bytes or before) - before
         if inputs.gradient is None:
             return AttentionMemory(forward_peak_bytes=forward_peak)
-        kept = torch.cuda.memory_allocated(device.torch_name) - before
+        kept_bytes = torch.cuda.memory_allocated(device.torch_name) - before
         device.reset_peak()
         gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
         backward_peak = (device.peak().allocated_bytes or before) - before
         del output, gradients
-    return AttentionMemory(forward_peak_bytes=forward_peak, kept_bytes=kept, backward_peak_bytes=backward_peak)
+    return AttentionMemory(forward_peak_bytes=forward_peak, kept_bytes=kept_bytes, backward_peak_bytes=backward_peak)

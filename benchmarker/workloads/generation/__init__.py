@@ -41,6 +41,7 @@ WORKLOAD = Workload(
     title=words.title,
     summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",
+    from_log=f"{_HOME}.log_record:to_record",
     doctor=f"{_HOME}.doctor:DOCTOR",
     reasons=f"{_HOME}.reading.reasons:REASONS",
     comparing=f"{_HOME}.reading.comparing:COMPARING",

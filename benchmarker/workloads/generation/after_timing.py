@@ -76,6 +76,10 @@ def profiled(
     last = record.last_good
     if last is None:
         return {}
+    if benchmarker.source.is_elsewhere:
+        reason = f"{job.variant.engine} runs in a process of its own, which torch.profiler here does not see"
+        terminal.line(f"no profile: {reason}")
+        return {"no_profile": Missing(error_kind="unsupported", reason=reason)}
     whole = job.points()[last]
     point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
     terminal.line(f"profiling one generation of {point.new_tokens} tokens")

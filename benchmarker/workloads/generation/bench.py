@@ -15,9 +15,9 @@ from benchmarker.core.units import gib, seconds
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
+from benchmarker.quality.judge import Subject
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.schema.record import Missing
 from benchmarker.workloads.base import Session
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
@@ -28,8 +28,6 @@ from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from benchmarker.quality.plan import Plan
 
 
@@ -101,24 +99,11 @@ class GenerationBench(SourceBenchmarker):
         return self._judge() if job.is_judged else {}
 
     def _judge(self) -> dict[str, Any]:
-        """Fields of the record on quality. The model is handed over whole, so that it can make room for the baseline:
+        """Fields of the record on quality. The source is handed over, so that it can make room for the baseline:
         nothing can be measured after this."""
-        models = [self.source.model]
+        subject = Subject(self.source, self._stack.close)
         del self.source
-        self._stack.close()
-        terminal = self._session.terminal
-        if models[0] is not None:
-            return judged(self._job, self._plan, _taken(models), self._tokenizer, self.device, terminal)
-        reason = f"{self._job.variant.engine} has no model in this process that could be judged"
-        terminal.line(f"no quality: {reason}")
-        return {"no_quality": Missing(error_kind="unsupported", reason=reason)}
-
-
-def _taken(models: list[PreTrainedModel | None]) -> list[PreTrainedModel]:
-    """The models, in a list of their own; nothing of them stays behind."""
-    taken = [model for model in models if model is not None]
-    models.clear()
-    return taken
+        return judged(self._job, self._plan, subject, self._tokenizer, self.device, self._session.terminal)
 
 
 class _Lengths:

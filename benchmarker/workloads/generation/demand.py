@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.attention_shape import head_dim, key_heads
 from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
 from benchmarker.workloads.generation.record import GenerationDemand
 
@@ -77,17 +78,6 @@ def _windows(config: Any) -> list[int | None]:
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
     return [window if kind == "sliding_attention" else None for kind in kinds]
-
-
-def key_heads(config: Any) -> int:
-    """Heads of the keys and of the values. Configs of models in which they are the queries' have no word for them."""
-    return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
-
-
-def head_dim(config: Any) -> int:
-    """Numbers of one head."""
-    # Qwen3-4B has 128, and not hidden_size / heads = 80.
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _activation_bytes(model: nn.Module) -> int:

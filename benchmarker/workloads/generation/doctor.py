@@ -12,14 +12,15 @@ from typing import Any
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
+from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import DType
-from benchmarker.schema.clinic import Outcome
+from benchmarker.schema.clinic import Clinic, Outcome
 
 
-class GenerationClinic:
+class GenerationClinic(Clinic):
     """Quantizations by engines."""
 
     first_way = "eager"
@@ -35,6 +36,11 @@ class GenerationClinic:
                 missing, is_for_others = str(error), isinstance(error, DeviceError)
             for engine in MODEL_ENGINES:
                 yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
+
+    def beside(self, device: Device) -> Iterator[str]:
+        """The external engines: whether each runs here, and the one thing to do."""
+        for status in engine_statuses(device.kind):
+            yield status.line
 
     @contextmanager
     def trial(self, device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:

@@ -105,6 +105,9 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of change of a local model's files; empty for a model from elsewhere."""
     # A name as long as no folder's is an error to ask about; it is not one of ours.
     with contextlib.suppress(OSError, ValueError):
+        if folder.is_file():
+            status = folder.stat()
+            return [(folder.name, status.st_size, status.st_mtime_ns)]
         if folder.is_dir():
             files = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
             return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in files)
@@ -116,6 +119,8 @@ def _model_fingerprint(model_id: str) -> str | None:
     # A name as long as no folder's is an error to ask about; it is not a folder here.
     with contextlib.suppress(OSError, ValueError):
         folder = Path(model_id).expanduser()
+        if folder.is_file():
+            return fingerprint(folder)
         if not folder.is_dir():
             shipped = shipped_shape(model_id)
             return folder_fingerprint(shipped, MODEL_FILES) if shipped else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quality.text import check_text, is_text
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import Quality, TaskResult, baseline_name
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
 
@@ -33,10 +35,13 @@ class GenerationJudging:
             require("tasks", "lm_eval")
 
     def form(self, job: GenerationJob) -> str | None:
-        """Variants that differ only in their engine load the same weights by the same recipe."""
+        """Each engine predicts by its own step; answers to questions are those of the weights, whatever the engine."""
         if not job.quality.is_asked:
             return None
-        return f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
+        weights = f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
+        if job.quality.size == "off" and job.variant.engine in MODEL_ENGINES:
+            return weights
+        return f"{weights} {job.variant.engine} {engine_options(job.variant)!r}"
 
     def words(self, job: GenerationJob) -> str:
         """`quick, arc_easy`."""
@@ -86,6 +91,7 @@ def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
     baseline = baseline_name(asked.baseline or job.model.id, job.model.dtype)
     return (
         quality is not None
+        and quality.path != "forward"
         and (quality.size, quality.top_k, quality.baseline) == (asked.size, asked.top_k, baseline)
         and is_text(asked.text, quality)
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
-from benchmarker.quality.judge import judge
+from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.tasks import check_tasks, run_tasks
 from benchmarker.schema.quality_words import quality_line
@@ -39,31 +40,35 @@ def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | No
         checkpoint=checkpoint,
         tokenizer=tokenizer,
         progress=terminal,
+        is_plain=job.variant.engine in MODEL_ENGINES,
     )
 
 
 def judged(
     job: GenerationJob,
     plan: Plan | None,
-    models: list[PreTrainedModel],
+    subject: Subject,
     tokenizer: Any | None,
     device: Device,
     terminal: Terminal,
 ) -> dict[str, Any]:
-    """Fields of the record: answers and quality, or why they are missing.
-
-    Args:
-        models: The variant alone; it is taken out.
-    """
-    found: dict[str, Any] = {}
+    """Fields of the record: answers and quality, or why they are missing. The subject is dropped."""
+    fields: dict[str, Any] = {}
+    assert subject.source is not None
     if job.quality.tasks:
-        found |= _answers(job, models[0], tokenizer, terminal)
+        fields |= _answers(job, subject.source.model, tokenizer, terminal)
     if plan:
-        found |= _quality(plan, models, device, terminal)
-    return found
+        fields |= _quality(plan, subject, device, terminal)
+    return fields
 
 
-def _answers(job: GenerationJob, model: PreTrainedModel, tokenizer: Any | None, terminal: Terminal) -> dict[str, Any]:
+def _answers(
+    job: GenerationJob, model: PreTrainedModel | None, tokenizer: Any | None, terminal: Terminal
+) -> dict[str, Any]:
+    if model is None:
+        reason = f"{job.variant.engine} has no model in this process that could be asked questions"
+        terminal.line(f"no tasks: {reason}")
+        return {"no_tasks": Missing(error_kind="unsupported", reason=reason)}
     try:
         found = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:
@@ -75,9 +80,9 @@ def _answers(job: GenerationJob, model: PreTrainedModel, tokenizer: Any | None, 
     return {"tasks": found}
 
 
-def _quality(plan: Plan, models: list[PreTrainedModel], device: Device, terminal: Terminal) -> dict[str, Any]:
+def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
     try:
-        quality = judge(plan, models, device, terminal)
+        quality = judge(plan, subject, device, terminal)
     except BenchmarkerError as error:
         terminal.line(f"no quality: {error}")
         return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}

@@ -11,10 +11,16 @@ from benchmarker.workloads.mixers.spec import MixersJob
 
 MIB = 2.0**20
 
+
+def mode_words(mode: str) -> str:
+    """`forward + backward`, `training step`."""
+    return mode.replace("_", " " if mode == "training_step" else " + ")
+
+
 AXES = (
     Axis("seq_len", "S", lambda length: f"{length:,} positions"),
     Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
-    Axis("mode", "mode", lambda mode: mode.replace("_", " + "), is_size=False),
+    Axis("mode", "mode", mode_words, is_size=False),
 )
 
 
@@ -85,8 +91,8 @@ METRICS = (
         unit="FLOP/s",
         scale=1e-12,
         better="higher",
-        formula="4 (delta rule 6) * heads * head_dim * value_dim a token, softmax 4 * heads * head_dim * pairs, "
-        "3 times that (softmax 3.5) with the backward pass, divided by the seconds of one call",
+        formula="4 (delta rule 6) * heads * head_dim * value_dim a token, softmax 2 * heads * (head_dim + value_dim) a "
+        "pair, 3 times that (softmax 3.5) with the backward pass, divided by the seconds of one call",
         of_latency=flops_per_s,
     ),
     Metric(
@@ -118,6 +124,15 @@ METRICS = (
         formula="numbers that one sequence carries through the layer: heads * head_dim * value_dim; softmax's grow "
         "with the positions, heads * (head_dim + value_dim) each",
         of_cell=lambda record, cell: cell.demand.state_floats if cell.demand else None,
+    ),
+    Metric(
+        name="parameters",
+        heading="parameters M",
+        unit="",
+        scale=1e-6,
+        better="lower",
+        formula="of the whole model whose training step is timed, embeddings and head included",
+        of_cell=lambda record, cell: cell.block.parameters if cell.block else None,
     ),
     Metric(
         name="error",

@@ -7,13 +7,13 @@ reads from it (2 more); the delta rule first reads what the key has there alread
     gated delta rule              6 * head_dim * value_dim
 
 The backward pass has twice these products: for each of them the gradients of both factors. Softmax attention counts as
-in `workloads/attention/demand.py`. Kernels that work on chunks multiply more than that, which is their own affair:
-they get no credit for it.
+in `workloads/attention/demand.py`: 2 * (head_dim + value_dim) a pair of tokens, backward 2.5 times that. Kernels that
+work on chunks multiply more than that, which is their own affair: they get no credit for it.
 """
 
 from __future__ import annotations
 
-from benchmarker.workloads.attention.demand import demand_of as softmax_demand
+from benchmarker.workloads.attention.demand import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
 from benchmarker.workloads.attention.spec import Shape as SoftmaxShape
 from benchmarker.workloads.mixers.record import MixersDemand
 from benchmarker.workloads.mixers.spec import Shape
@@ -34,24 +34,22 @@ def softmax_shape(shape: Shape) -> SoftmaxShape:
         causal=True,
         window=None,
         dtype=shape.dtype,
-        mode=shape.mode,
+        mode="forward_backward" if shape.is_backward else "forward",
     )
 
 
 def demand_of(mixer: Mixer, shape: Shape) -> MixersDemand:
     """FLOPs and bytes of one call, and its state."""
+    rows = shape.batch_size * shape.heads
     if mixer.state_products is None:
-        attention = softmax_demand(softmax_shape(shape))
-        return MixersDemand(
-            forward_flops=attention.forward_flops,
-            flops=attention.flops,
-            bytes=attention.bytes,
-            state_floats=state_floats(mixer, shape),
-        )
-    forward = 2 * mixer.state_products * shape.tokens * shape.heads * shape.head_dim * shape.value_dim
+        forward = 2 * rows * allowed_pairs(softmax_shape(shape)) * (shape.head_dim + shape.value_dim)
+        backward = round(BACKWARD_FLOPS * forward)
+    else:
+        forward = 2 * mixer.state_products * rows * shape.seq_len * shape.head_dim * shape.value_dim
+        backward = 2 * forward
     return MixersDemand(
         forward_flops=forward,
-        flops=forward * (3 if shape.is_backward else 1),
+        flops=forward + backward * shape.is_backward,
         bytes=_bytes(mixer, shape),
         state_floats=state_floats(mixer, shape),
     )
@@ -65,13 +63,16 @@ def state_floats(mixer: Mixer, shape: Shape) -> int:
 
 
 def _bytes(mixer: Mixer, shape: Shape) -> int:
-    """Forward: inputs read, output written. Backward: inputs and the output's gradient read, gradients written."""
+    """Forward: inputs read, output written. Backward: inputs and the output's gradient read, gradients written; softmax
+    reads its output again, and keeps the log-sum-exp of each row."""
     rows = shape.tokens * shape.heads
     gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated else 0
     inputs = rows * (2 * shape.head_dim + shape.value_dim) * shape.element_bytes + gates
     output = rows * shape.value_dim * shape.element_bytes
-    forward = inputs + output
-    return forward + (2 * inputs + output if shape.is_backward else 0)
+    if not shape.is_backward:
+        return inputs + output
+    again = output + 2 * LSE_BYTES * rows if mixer.state_products is None else 0
+    return 3 * inputs + 2 * output + again
 
 
 def least_bytes(mixer: Mixer, shape: Shape, *, writes_scores: bool) -> int:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from benchmarker.schema.workload import Options
 
 OPTIONS = Options(
-    # A sweep has a `--seed` of its own.
-    flags={"subject.seed": "--input-seed"},
+    flags={
+        # A sweep has a `--seed` of its own.
+        "subject.seed": "--input-seed",
+        "subject.block.vocabulary": "--model-vocabulary",
+        "subject.tasks.names": "--tasks",
+        "subject.tasks.batch_size": "--task-batch-size",
+        "subject.tasks.vocabulary": "--task-vocabulary",
+    },
+    panels={
+        "subject": "Layer",
+        "subject.block": "Small model",
+        "subject.tasks": "Tasks",
+        "variant": "Variant",
+        "grid": "Grid",
+        "procedure": "Procedure",
+    },
     example="--variant gdn-fla-chunk --seq-len 1024,4096 --head-dim 128",
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
-from benchmarker.schema.record import CellBase, Checked, RunRecord, VariantFacts
+from benchmarker.schema.record import CellBase, Checked, Missing, RunRecord, VariantFacts
 from benchmarker.schema.roofline import Demand
 from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample, SeenKernel
-from benchmarker.workloads.mixers.spec import MixersSubject, Mode
+from benchmarker.workloads.mixers.spec import MixersSubject, Mode, TaskName
 
 MixerName = Literal["softmax", "linear", "gdn", "retention"]
 TensorName = Literal["o", "dq", "dk", "dv", "dg", "dbeta"]
@@ -25,6 +25,42 @@ class MixersDemand(Demand):
     """Inputs read and outputs written once."""
     state_floats: Positive
     """Numbers that one sequence carries through the layer; for softmax they grow with the length."""
+    mixer_flops: Positive | None = None
+    """What of the operations of a training step is the mixers'. None for a mixer alone."""
+
+
+class BlockFacts(Plain):
+    """The model whose training step was timed."""
+
+    parameters: Positive
+    """All of them, embedding and head included."""
+    mixer_parameters: Positive
+    """Of one layer's mixer, with its projections."""
+    mlp_width: Positive
+    """Of the feed-forward's middle: what the parameters are matched by."""
+    residual: float
+    """Parameters over those of the softmax model whose feed-forward is 4 times as wide as the model, less 1."""
+    short_conv: bool
+
+
+class TaskScore(Plain):
+    """One training on one task, judged on data that was not trained on."""
+
+    task: TaskName
+    size: Positive
+    """Pairs of mqar, tokens of copy, bytes of a sequence."""
+    seed: Count
+    steps: Positive
+    asked: Positive
+    """Tokens to be told."""
+    right: Count
+    """Of these, those that the model found likeliest."""
+    chance: Spent
+    """Share that guessing gets right: among the values of the sequence for mqar, among all tokens for copy. 0 for text,
+    where it says nothing."""
+    bits: Spent
+    """Mean bits a token: of the text, bits a byte."""
+    parameters: Positive
 
 
 class TensorError(Plain):
@@ -73,6 +109,8 @@ class MixersCell(CellBase):
     """Free memory of the device before the cell's inputs were made."""
     checked: MixersChecked | None = None
     passes: AttentionMemory | None = None
+    block: BlockFacts | None = None
+    """None for a mixer alone."""
     kernels: tuple[SeenKernel, ...] = ()
     """What ran in one profiled call, longest first."""
     input_copies: Count | None = None
@@ -107,3 +145,6 @@ class MixersRecord(RunRecord):
     built: MixersFacts | None = None
     """None where no cell was begun."""
     cells: tuple[MixersCell, ...] = ()
+    tasks: tuple[TaskScore, ...] = ()
+    no_tasks: Missing | None = None
+    """Why there are none although they were asked for."""

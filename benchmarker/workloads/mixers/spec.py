@@ -1,4 +1,4 @@
-"""What is asked of token mixers: the shapes of one layer, the lengths to measure, and the implementations to compare.
+"""What is asked of token mixers: the shapes of one layer and of a small model, the lengths to measure, and the tasks.
 
 Frozen values, checked when they are made, before torch is imported.
 """
@@ -14,9 +14,54 @@ from benchmarker.schema.base import DType, Plain
 from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
 
-Mode = Literal["forward", "forward_backward"]
+Mode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
+TaskName = Literal["mqar", "copy", "bytes"]
 ELEMENT_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class MixersBlock(Plain):
+    """A small language model around the mixer: for the mode training_step, and for the tasks."""
+
+    hidden: Positive = 256
+    """Width of the model; the mixer's own is heads * head_dim."""
+    layers: Positive = 4
+    """Blocks of a mixer and a feed-forward, each after a norm."""
+    vocabulary: Annotated[int, Field(gt=1)] = 256
+    """Tokens of the model whose training step is timed."""
+    short_conv: bool = False
+    """A causal convolution over 4 positions after queries, keys and values, for every mixer alike."""
+    match: Literal["parameters", "width"] = "parameters"
+    """What is equal: parameters (the feed-forward's width is chosen for it), or width (4 * hidden in all)."""
+
+
+class MixersTasks(Plain):
+    """What models of this mixer are trained on, from fresh weights, once for each seed."""
+
+    names: tuple[TaskName, ...] = ()
+    """mqar (recall of values by their keys), copy, bytes (the shipped text, byte by byte)."""
+    pairs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4, 16)
+    """Of keys and values in a sequence of mqar, which is 8 times as long."""
+    copied: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16,)
+    """Tokens of a sequence of copy, which is twice as long."""
+    text_len: Positive = 256
+    """Bytes of a sequence of bytes."""
+    vocabulary: Annotated[int, Field(ge=4)] = 64
+    """Tokens of mqar and copy."""
+    steps: Positive = 500
+    """Training steps, the same for every mixer."""
+    batch_size: Positive = 64
+    """Sequences of a step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Of AdamW, constant."""
+    seeds: Positive = 3
+    """Trainings, each with its own weights and order of the data."""
+
+    @model_validator(mode="after")
+    def _keys_are_enough(self) -> Self:
+        if "mqar" in self.names and (most := max(self.pairs)) > self.vocabulary // 2 - 1:
+            raise ValueError(f"vocabulary: {self.vocabulary} tokens have no {most} keys; give {2 * most + 2} or more")
+        return self
 
 
 class MixersSubject(Plain):
@@ -36,6 +81,8 @@ class MixersSubject(Plain):
     """Linear attention divides by the sum of its weights, which needs the feature map elu."""
     seed: int = 0
     """Of the random inputs."""
+    block: MixersBlock = MixersBlock()
+    tasks: MixersTasks = MixersTasks()
 
     @model_validator(mode="after")
     def _weights_are_positive(self) -> Self:
@@ -69,7 +116,7 @@ class MixersGrid(GridBase):
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences at once."""
     mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
-    """`forward` as in inference; `forward_backward` with the gradients of all inputs."""
+    """`forward` and `forward_backward` of the mixer alone; `training_step` of a small model around it."""
 
     @model_validator(mode="after")
     def _tokens_fit(self) -> Self:
@@ -104,6 +151,11 @@ class MixersJob(Job):
     variant: MixersVariant
     grid: MixersGrid
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether models are trained on tasks in this process."""
+        return bool(self.subject.tasks.names) and (self.part is None or self.part.only == "quality")
+
 
 class Shape(NamedTuple):
     """Everything that determines the work of one call."""
@@ -125,7 +177,7 @@ class Shape(NamedTuple):
     @property
     def is_backward(self) -> bool:
         """Whether the gradients are part of the work."""
-        return self.mode == "forward_backward"
+        return self.mode != "forward"
 
     @property
     def tokens(self) -> int:

@@ -111,9 +111,9 @@ def _phase(record: AttentionRecord, cell: AttentionCell, total_s: float) -> Phas
 
 
 def _ran(cell: AttentionCell) -> str:
-    shown = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels[:SHOWN_KERNELS]]
-    more = len(cell.kernels) - len(shown)
-    return f"one profiled call ran {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
+    names = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels[:SHOWN_KERNELS]]
+    more = len(cell.kernels) - len(names)
+    return f"one profiled call ran {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
 
 
 def _fewer_bytes(case: Case) -> str:

@@ -65,7 +65,7 @@ class Implementation:
     def unsupported(self, shape: Shape, kind: Kind) -> str | None:
         """Why it cannot run there, in the words of a table; None where nothing is known against it."""
         if kind not in self.kernels:
-            return f"not on {NAMES[kind]}; it runs on {' and '.join(NAMES[one] for one in self.kernels)}"
+            return f"not on {NAMES[kind]}; it runs on {' and '.join(NAMES[able] for able in self.kernels)}"
         if kind == "cpu" and shape.dtype == "tf32":
             return "TF32 is a format of NVIDIA's tensor cores; a CPU has none"
         return self.wrong_shape(shape)

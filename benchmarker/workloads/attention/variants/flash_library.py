@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from benchmarker.core.errors import UnsupportedError, first_line
 from benchmarker.workloads.attention.spec import Shape
 from benchmarker.workloads.attention.variants.base import Attention
 from benchmarker.workloads.attention.variants.sdpa import sdpa_call
@@ -22,7 +23,10 @@ def open_flash_library(version: str) -> Callable[[Shape, str], Attention]:
             sdpa_kernel,
         )
 
-        activate_flash_attention_impl(version)
+        try:
+            activate_flash_attention_impl(version)
+        except (ValueError, ImportError, RuntimeError) as error:
+            raise UnsupportedError(f"torch: {first_line(error)}") from error
         try:
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,7 @@ def user_function(path: str) -> Implementation:
     """An entry for it. Any kernel will do: the proof is the result."""
     return Implementation(
         summary=f"{path}, a function of your own",
-        open=lambda shape, where: Attention(_call(imported(path), shape)),
+        open=lambda shape, where: Attention(_call(path, shape)),
         kernels={"cuda": "", "rocm": "", "cpu": ""},
     )
 
@@ -68,8 +69,20 @@ def _look_here_too() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def _call(function: Callable[..., Any], shape: Shape) -> Callable[..., Any]:
+def _call(path: str, shape: Shape) -> Callable[..., Any]:
+    function = imported(path)
     offered = {"is_causal": shape.causal, "window": shape.window, "enable_gqa": shape.heads != shape.kv_heads}
     parameters = inspect.signature(function).parameters
     options = {name: value for name, value in offered.items() if name in parameters}
-    return lambda query, key, value: function(query, key, value, **options)
+
+    def call(query: Any, key: Any, value: Any) -> Any:
+        try:
+            return function(query, key, value, **options)
+        except RuntimeError:  # Out of memory and torch's refusals, which are told apart elsewhere.
+            raise
+        except Exception as error:
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+            raise SpecError(f"variant {path}: {type(error).__name__}: {first_line(error)} ({place})") from error
+
+    return call

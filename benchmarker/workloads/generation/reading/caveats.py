@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
+from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
+from benchmarker.core.units import gib
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
 from benchmarker.workloads.generation.reading.limits import impossible
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
@@ -120,7 +123,30 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 def kernel_notes(engine: EngineFacts) -> list[str]:
     """What of a decode step was not a library's own kernel: no other program runs it so."""
     ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
-    return ["; ".join(ours)] if ours else []
+    return [*(["; ".join(ours)] if ours else []), *(external_notes(engine.external) if engine.external else [])]
+
+
+def external_notes(facts: ExternalFacts) -> list[str]:
+    """What the name of an external engine's form does not say, and where its own times contradict our clock."""
+    notes = []
+    if facts.tensors_by_type:
+        types = ", ".join(
+            f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
+        )
+        tied = ", which is the embedding too" if facts.is_tied else ""
+        notes.append(f"tensors by type: {types}; the output layer{tied} is {facts.output_type}")
+    if facts.fallback:
+        notes.append(facts.fallback)
+    if facts.choosing_share is not None:
+        notes.append(f"choosing tokens on the host takes {percent(facts.choosing_share, places=1)} of a step")
+    if facts.kv_cache_bytes:
+        notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
+    if facts.times_disagree and facts.disagreement is not None:
+        notes.append(
+            f"its own times differ from our clock's by {percent(facts.disagreement, places=0)}, more than "
+            f"{percent(DISAGREEMENT, places=0)}"
+        )
+    return notes
 
 
 def _notes(records: Sequence[GenerationRecord]) -> list[str]:

@@ -103,7 +103,7 @@ def _divergence_text(row: GenerationRow) -> str:
     """A word where it is not above the baseline's own."""
     if row.kl_divergence is None:
         return MISSING
-    if row.quality and not row.quality.is_baseline and not row.quality.is_distinguishable:
+    if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
         return INDISTINGUISHABLE
     return significant(row.kl_divergence, 3)
 

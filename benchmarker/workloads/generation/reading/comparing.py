@@ -14,7 +14,7 @@ from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
 from benchmarker.schema.engine_names import older_name
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.forms import engine_place
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
@@ -103,7 +103,8 @@ def _beside(row: GenerationRow, standard: Quality | None) -> GenerationRow:
     """The row with no quality that was measured otherwise than this."""
     if row.quality is None or standard is None:
         return row
-    if row.quality.measured_on != standard.measured_on:
+    # A prefill is another computation than the step that is timed, and not the one that the row's speed is of.
+    if row.quality.measured_on != standard.measured_on or row.quality.path != standard.path:
         return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
     if row.quality.top_k != standard.top_k:
         # Only divergences depend on how many tokens were kept: as bounds, not as values.
@@ -140,6 +141,7 @@ LIMITABLE: Mapping[str, Limitable] = {
         _PLAIN,
         decimal,
         _QUALITY,
+        f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
     ),
     "top1": Limitable(
         lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),

@@ -9,12 +9,16 @@ from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.tables import Column, escaped
 from benchmarker.core.units import MISSING, significant
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
-DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "max": "kl_max"}
+DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %": "kl_999", "max": "kl_max"}
 """Fields of a divergence by the headings of their columns."""
+
+
+TAILS = {"Δp 0.1 %": "change_low", "Δp 99.9 %": "change_high"}
+"""Likewise."""
 
 
 def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
@@ -24,16 +28,22 @@ def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]
     return [
         Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
         _column("perplexity", lambda quality: quality.perplexity, lambda quality: decimal(quality.perplexity)),
-        _column("change", _change, lambda quality: "baseline" if quality.is_baseline else change_text(quality)),
+        _column("change", _change, lambda quality: "baseline" if quality.is_reference else change_text(quality)),
         _beside("KL divergence", lambda quality: quality.against.kl_mean, kl_text),
-        *(_divergence(heading, field) for heading, field in DIVERGENCES.items()),
+        *(_divergence(heading, field) for heading, field in DIVERGENCES.items() if _has(rows, field)),
         _share("same top", lambda quality: quality.against.same_top, is_more_better=True),
         _share("RMS Δp", lambda quality: quality.against.probability_rms),
+        *(_tail(heading, field) for heading, field in TAILS.items() if _has(rows, field)),
     ]
 
 
+def _has(rows: Sequence[GenerationRow], field: str) -> bool:
+    """Whether any row has this field of a divergence: older records lack some."""
+    return any(row.quality and getattr(row.quality.against, field) is not None for row in rows)
+
+
 def _column(
-    heading: str, of: Callable[[Quality], float], text: Callable[[Quality], str], *, is_more_better: bool = False
+    heading: str, of: Callable[[Quality], float | None], text: Callable[[Quality], str], *, is_more_better: bool = False
 ) -> Column[GenerationRow]:
     """A column of every row that was judged."""
     return Column(
@@ -45,21 +55,32 @@ def _column(
 
 
 def _beside(
-    heading: str, of: Callable[[Quality], float], text: Callable[[Quality], str], *, is_more_better: bool = False
+    heading: str, of: Callable[[Quality], float | None], text: Callable[[Quality], str], *, is_more_better: bool = False
 ) -> Column[GenerationRow]:
     """A column that the baseline has a dash in."""
     column = _column(
-        heading, of, lambda quality: MISSING if quality.is_baseline else text(quality), is_more_better=is_more_better
+        heading, of, lambda quality: MISSING if quality.is_reference else text(quality), is_more_better=is_more_better
     )
-    return replace(column, sort=lambda row: of(row.quality) if row.quality and not row.quality.is_baseline else None)
+    return replace(column, sort=lambda row: of(row.quality) if row.quality and not row.quality.is_reference else None)
 
 
 def _divergence(heading: str, field: str) -> Column[GenerationRow]:
+    return _beside(heading, _field(field), lambda quality: _shown(quality, field, lambda value: significant(value, 3)))
+
+
+def _tail(heading: str, field: str) -> Column[GenerationRow]:
     return _beside(
-        heading,
-        lambda quality: getattr(quality.against, field),
-        lambda quality: significant(getattr(quality.against, field), 3),
+        heading, _field(field), lambda quality: _shown(quality, field, lambda value: f"{100 * value:+.1f} %")
     )
+
+
+def _field(field: str) -> Callable[[Quality], float | None]:
+    return lambda quality: getattr(quality.against, field)
+
+
+def _shown(quality: Quality, field: str, words: Callable[[float], str]) -> str:
+    value = getattr(quality.against, field)
+    return MISSING if value is None else words(value)
 
 
 def _share(heading: str, of: Callable[[Quality], float], *, is_more_better: bool = False) -> Column[GenerationRow]:
@@ -68,7 +89,7 @@ def _share(heading: str, of: Callable[[Quality], float], *, is_more_better: bool
 
 def _change(quality: Quality) -> float:
     """Logarithm of the perplexity over the baseline's; the baseline's own is 0."""
-    return 0.0 if quality.is_baseline else quality.against.ln_ratio
+    return 0.0 if quality.is_reference else quality.against.ln_ratio
 
 
 def quality_caption(rows: Sequence[GenerationRow]) -> str:
@@ -77,14 +98,56 @@ def quality_caption(rows: Sequence[GenerationRow]) -> str:
     if not judged:
         return ""
     said = [
-        f"Quality {_measured_on(judged)}; ± is a standard error over the windows.",
+        f"Quality {_measured_on(judged)}; ± is a standard error over the windows: of another text, not of another "
+        "quantizing of the same weights.",
+        *_paths(judged),
         *_apart(judged),
         "KL divergence is in nats a token: mean, median, 90th and 99th percentile, maximum. Same top is how often both "
         "think the same token likeliest, RMS Δp how much the probability of the text's own token moves.",
+        *_tails(judged),
         _noise([row.quality.noise.kl_mean for row in judged if row.quality]),
+        *silent_words(judged),
         *_top_k(judged),
     ]
     return " ".join(said)
+
+
+def _paths(judged: Sequence[GenerationRow]) -> list[str]:
+    """Whose predictions were scored. Nothing of older records: their caption says no path."""
+    paths: dict[str, list[str]] = {}
+    for row in judged:
+        if row.quality:
+            paths.setdefault(row.quality.path, []).append(row.variant)
+    sentences = []
+    if steps := paths.get("step"):
+        which = "Each" if len(steps) == len(judged) else listed(steps)
+        sentences.append(f"{which} was scored by the decode step that is timed, one token at a time.")
+    if prefills := paths.get("prefill"):
+        sentences.append(
+            f"Of {listed(prefills)} the numbers are of its prefill, which is all that the engine tells, and not of the "
+            "step that is timed: they stay out of the first table and of budgets."
+        )
+    if "forward" in paths and len(paths) > 1:
+        sentences.append(f"Of {listed(paths['forward'])} they are of the model's own forward, whatever the engine.")
+    return sentences
+
+
+def _tails(judged: Sequence[GenerationRow]) -> list[str]:
+    if not _has(judged, "change_low"):
+        return []
+    return ["Δp 0.1 % is the change that one token in a thousand falls below, Δp 99.9 % that one rises above."]
+
+
+def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
+    """Two forms or more whose divergences are too small to rank them."""
+    silent = [row.variant for row in judged if row.quality and not row.quality.is_reference and row.quality.is_silent]
+    silent = list(dict.fromkeys(silent))
+    if len(silent) < 2:
+        return []
+    return [
+        f"Silent zone: below {SILENT_KL} nats a divergence does not say which form is better, only that little moved: "
+        f"{listed(silent)} are not ranked by it; use tasks."
+    ]
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
@@ -154,7 +217,7 @@ def _noise(floors: Sequence[float]) -> str:
 def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
     bounds: dict[int, list[str]] = {}
     for row in judged:
-        if row.quality and not row.quality.is_baseline and row.quality.top_k is not None:
+        if row.quality and not row.quality.is_reference and row.quality.top_k is not None:
             bounds.setdefault(row.quality.top_k, []).append(row.variant)
     return [
         f"Divergences of {listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."

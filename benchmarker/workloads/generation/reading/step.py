@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import percent
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column
 from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
@@ -19,7 +19,7 @@ def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
     if not any(row.step_divergence for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: escaped(row.variant), "left"),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
         Column[GenerationRow]("KL step/eager", _of(lambda checked: significant(checked.kl_mean, 3))),
         Column[GenerationRow]("uncaptured", _of(_plain)),
         Column[GenerationRow]("max", _of(lambda checked: significant(checked.kl_max, 3))),

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from benchmarker.report.presentation import Presentation
 from benchmarker.workloads.mixers.reading.remarks import remarks
+from benchmarker.workloads.mixers.reading.tasks import task_sheets
 
-PRESENTATION = Presentation(remarks=remarks, speed="million tokens per second")
+PRESENTATION = Presentation(details=task_sheets, remarks=remarks, speed="million tokens per second")

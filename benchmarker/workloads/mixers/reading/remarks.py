@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.numbers import percent
 from benchmarker.core.stats import paired_ratio
 from benchmarker.core.tables import escaped
+from benchmarker.workloads.attention.reading.lengths import lines_of
 from benchmarker.workloads.mixers.reading.rows import MixersRow
 from benchmarker.workloads.mixers.words import (
     Against,
@@ -18,29 +20,16 @@ from benchmarker.workloads.mixers.words import (
 )
 
 
-class Kind(NamedTuple):
-    """What the lengths of one series have in common: the mode, and the batch or the tokens of the whole batch."""
-
-    mode: str
-    batch_size: int | None
-    tokens: int | None
-
-    @property
-    def words(self) -> str:
-        size = f"batch {self.batch_size}" if self.batch_size is not None else f"{self.tokens:,} tokens"
-        return f"{self.mode.replace('_', ' + ')}, {size}"
-
-
 def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # noqa: ARG001
     """One line for each mixer and mode, then the memory, then what did not fit."""
-    return [*_crossovers(rows), *_slopes(rows), *_misfits(rows)]
+    return [*_crossovers(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
 def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
-    for kind, members in _series(rows).items():
+    for line in lines_of([row.cell for row in rows if row.cell and row.latency]):
         lengths = defaultdict(list)
-        for row in members:
-            if row.cell and row.latency:
+        for row in rows:
+            if row.cell in line.keys and row.latency:
                 lengths[row.cell.seq_len].append(row)
         against: dict[str, list[Against]] = defaultdict(list)
         for seq_len, same in sorted(lengths.items()):
@@ -51,7 +40,7 @@ def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
                     against[row.variant].append(Against(seq_len, ratio, escaped(best.variant)))
         for variant, points in against.items():
             if words := crossover_in_words(escaped(variant), points):
-                yield f"{kind.words}: {words}."
+                yield f"{line.words}: {words}."
 
 
 def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
@@ -60,14 +49,19 @@ def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
     return min(able, key=lambda row: row.latency.value if row.latency else 0.0, default=None)
 
 
-def _series(rows: Sequence[MixersRow]) -> dict[Kind, list[MixersRow]]:
-    """Rows that differ in their length alone: of one batch size, or of one number of tokens in the whole batch."""
-    series: dict[Kind, list[MixersRow]] = defaultdict(list)
+def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
+    """What the best softmax has of the arithmetic of a training step."""
+    cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
     for row in rows:
-        if row.cell:
-            series[Kind(row.cell.mode, row.cell.batch_size, None)].append(row)
-            series[Kind(row.cell.mode, None, row.tokens)].append(row)
-    return {kind: members for kind, members in series.items() if len({row.cell for row in members}) > 1}
+        if row.cell and row.mixer_share is not None:
+            cells[row.cell].append(row)
+    for cell, members in cells.items():
+        best = best_softmax(members)
+        if best and best.mixer_share is not None:
+            yield (
+                f"{cell.words}: {escaped(best.variant)} is {percent(best.mixer_share)} of the arithmetic of the step, "
+                "which no mixer can more than save."
+            )
 
 
 def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarker.comparison.rows import Row
-from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
+from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
 from benchmarker.workloads.mixers.spec import MixersPoint
 
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
@@ -19,6 +19,10 @@ class MixersRow(Row):
 
     misfits: dict[MixersPoint, MixersCell] = field(default_factory=dict)
     """Cells of the variant that ran out of memory."""
+    tasks: tuple[TaskScore, ...] = ()
+    """Every task in every size and seed."""
+    mixer_share: float | None = None
+    """Of the arithmetic of a training step: what a mixer that costs nothing would save."""
 
     @property
     def is_softmax(self) -> bool:
@@ -37,13 +41,17 @@ class MixersRow(Row):
         return self.cell.seq_len * self.cell.batch_size if self.cell else 0
 
 
-def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]) -> dict[str, Any]:  # noqa: ARG001
+def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
     """What a row of mixers has beyond those of every workload."""
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    demand = good[0][1].demand if good else None
     return {
+        "tasks": next((record.tasks for record in newest if record.tasks), ()),
+        "mixer_share": demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         "misfits": {
             MixersPoint(cell.seq_len, cell.batch_size, cell.mode): cell
             for record in records
             for cell in record.cells
             if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None
-        }
+        },
     }

@@ -1,13 +1,10 @@
-"""One variant in one round, in as many processes as it takes: what fails is recorded, what is left is measured."""
+"""One child process of a sweep, from its command to its record."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
@@ -15,12 +12,11 @@ from benchmarker.execution.job import blank_record
 from benchmarker.hardware.conditions import is_shared, why_invalid
 from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
-from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
-from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
-from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.sweep.retries import Decision, Fault
+from benchmarker.sweep.state import Ledger, Site
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
@@ -125,18 +121,18 @@ class Attempt:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
         if cell.timed_at is None or self.site.monitor is None or cell.conditions:
             return cell
-        seen = self.site.monitor.between(*cell.timed_at)
-        if seen is None:
+        conditions = self.site.monitor.between(*cell.timed_at)
+        if conditions is None:
             return cell
         flags: list[Flag] = []
-        if seen.throttled_by is None:
+        if conditions.throttled_by is None:
             flags.append("throttling_unknown")
-        elif "power_cap" in seen.throttled_by:
+        elif "power_cap" in conditions.throttled_by:
             flags.append("power_limited")
-        if is_shared(seen):
+        if is_shared(conditions):
             flags.append("shared_device")
-        changes: dict[str, object] = {"conditions": seen, "flags": (*cell.flags, *flags)}
-        invalid = why_invalid(seen, allow_shared=self.site.settings.allow_shared)
+        changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
+        invalid = why_invalid(conditions, allow_shared=self.site.settings.allow_shared)
         if cell.status == "ok" and invalid:
             changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
@@ -189,123 +185,3 @@ class Attempt:
         after = self.record.model_copy(update=changes)
         if after != self.record:
             write_record(after, self.path)
-
-
-def measure(
-    site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
-) -> None:
-    """Measure these cells of one variant; what could not be measured is in the ledger and in the records.
-
-    Raises:
-        ResultsError: A record cannot be saved.
-        KeyboardInterrupt: Ctrl-C.
-        SweepTimeoutError: The sweep's time is up.
-    """
-    tries: Counter[int] = Counter()
-    reruns: Counter[int] = Counter()
-    pending = tuple(cells)
-    while pending:
-        attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
-        outcome = _outcome(attempt, tries, reruns)
-        for position, cell in outcome.cells.items():
-            ledger.standing.take(variant, position, cell)
-        for position, why in outcome.lost.items():
-            ledger.standing.fail(variant, position, why.status)
-            if why.status != "invalid" or why.kind in LASTING:
-                ledger.given_up[variant, position] = why
-        ledger.failures += _failures(attempt, outcome)
-        pending = outcome.pending
-        if outcome.again and site.monitor:
-            site.monitor.cool_down()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one child, by position in the grid."""
-
-    cells: Mapping[int, CellBase]
-    """What it measured, as its record has it now."""
-    again: tuple[int, ...]
-    """Of those, the invalid ones that may be measured again."""
-    lost: Mapping[int, Fault]
-    """What is not tried again in this round."""
-    pending: tuple[int, ...]
-    """What the next process is to measure."""
-    after_cells: Fault | None
-    """What went wrong when all cells were done, as with the profile."""
-
-
-def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Outcome:
-    """Run the child, complete its record, and decide what is tried again.
-
-    Args:
-        tries: How often each cell was tried again after a fault; one more is counted here.
-        reruns: How often because it was invalid; likewise.
-    """
-    ended, problem = attempt.run()
-    last_line = next(iter(attempt.tail[-1:]), None)
-    fault = fault_of(ended, attempt.record, problem=problem, last_line=last_line)
-    count, phase = len(attempt.finished), attempt.watch.phase
-    if phase != "end" and not (attempt.record and attempt.record.profile):
-        # It did not come so far: the next process makes the profile.
-        attempt.ledger.profiled.discard(attempt.variant)
-    statuses = [cell.status for cell in attempt.finished]
-    points = attempt.site.points(attempt.variant)
-    decision = decide(
-        attempt.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=attempt.site.workload
-    )
-    attempt.settle(decision, fault)
-    if fault and not decision.is_final:
-        tries[decision.pending[0]] += 1
-        said = f"{status_words(fault.status)}: {fault.reason}"
-        attempt.terminal.line(f"  {said}; once more in a fresh process")
-    cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
-    again = _to_repeat(cells, reruns)
-    lost = {at: _fault_in(cell) for at, cell in cells.items() if cell.status != "ok" and at not in again}
-    return Outcome(
-        cells=cells,
-        again=again,
-        lost={**lost, **decision.failed} if decision.is_final else lost,
-        pending=tuple(sorted({*decision.pending, *again})),
-        after_cells=fault if count == len(attempt.cells) else None,
-    )
-
-
-def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
-    """Cells that came out invalid and may be measured again."""
-    again = [
-        position
-        for position, cell in cells.items()
-        if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
-    ]
-    reruns.update(again)
-    return tuple(again)
-
-
-def _fault_in(cell: CellBase) -> Fault:
-    return Fault(cell.error_kind or "other", cell.reason or "it gave no reason")
-
-
-def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
-    """What is given up with this child: one entry for the whole variant where it is all the same."""
-    points, lost = attempt.site.points(attempt.variant), outcome.lost
-    entries: list[tuple[Any, Fault]] = [(points[position], why) for position, why in lost.items()]
-    if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
-        entries = [(None, next(iter(lost.values())))]
-    if after := outcome.after_cells:
-        entries.append((None, Fault(after.kind, f"after its cells: {after.reason}")))
-    where = f"{attempt.variant}, round {attempt.round + 1}"
-    failures = [
-        Failure(
-            what=f"{where}, {attempt.site.workload.in_words(point)}" if point else where,
-            fault=why,
-            log=attempt.log.path,
-            tail=attempt.tail,
-            alone=attempt.site.alone(attempt.variant, point),
-        )
-        for point, why in entries
-    ]
-    for failure in failures:
-        words = status_words(failure.fault.status)
-        attempt.terminal.line(f"  {failure.what}: {words}: {failure.fault.reason}")
-    return failures

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES, engine_name
-from benchmarker.logs.runs import LoggedCell, LoggedRun
-from benchmarker.profiling.printed_values import ProfilerTable
 from benchmarker.schema.environment import DeviceFacts, Environment
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.schema.record import Imported, Memory
@@ -25,14 +22,10 @@ from benchmarker.workloads.generation.record import (
     GenerationVariant,
 )
 
-DeviceKind = Literal["cuda", "rocm", "cpu"]
+if TYPE_CHECKING:
+    from benchmarker.logs.log import DeviceKind, Log
+    from benchmarker.logs.runs import LoggedCell, LoggedRun
 
-# torch.cuda is HIP on ROCm, so that `Device: cuda` tells nothing.
-_KINDS: dict[DeviceKind, re.Pattern[str]] = {
-    "rocm": re.compile(r"roctracer|rocprofiler|\brocm|\bHIP\b|\bCijk_|\bAMD (Radeon|Instinct)|\bgfx\d", re.IGNORECASE),
-    "cuda": re.compile(r"\bNVIDIA\b|\bCUPTI\b|\bnvjet_|\bampere_\w*gemm|\bGeForce\b", re.IGNORECASE),
-    "cpu": re.compile(r"\bDevice: cpu\b"),
-}
 _UNNAMED: dict[DeviceKind | None, str] = {
     "rocm": "unnamed AMD GPU",
     "cuda": "unnamed NVIDIA GPU",
@@ -41,32 +34,6 @@ _UNNAMED: dict[DeviceKind | None, str] = {
 }
 _DAY = re.compile(r"(?<!\d)20\d\d-[01]\d-[0-3]\d(?!\d)")
 _THREADS = re.compile(r"Set num_threads to (\d+)")
-
-
-@dataclass(frozen=True)
-class Log:
-    """One log, and what is the same for all of its runs."""
-
-    source: str
-    """Name of the file."""
-    sha256: str
-    lines: tuple[str, ...]
-    tables: tuple[ProfilerTable, ...]
-    kind: DeviceKind | None
-    """Of the device; None where the log does not say."""
-    device: str | None
-    """Name of the device, where the user gave it."""
-    day: str | None
-    """Given by the user, as the next."""
-    model: str | None
-    command: str
-    """That imports it again."""
-
-
-def kind_of(text: str) -> DeviceKind | None:
-    """The kind of device that a log is from, or None where it does not say, or names two."""
-    found = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
-    return found[0] if len(found) == 1 else None
 
 
 def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
@@ -166,7 +133,7 @@ def _engine(name: str) -> str:
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
     """What the pattern finds last, or the group in it."""
     for line in reversed(lines):
-        found = pattern.search(line)
-        if found:
-            return found[found.lastindex or 0]
+        match = pattern.search(line)
+        if match:
+            return match[match.lastindex or 0]
     return None

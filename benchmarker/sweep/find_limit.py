@@ -1,0 +1,188 @@
+"""The largest value of one axis that fits into memory: doubled until it does not, then halved between the two.
+
+Each value is tried in a fresh process, which finds all of the device's memory free, and keeps its record: what ran out
+of memory is a record too. Nothing is measured in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ErrorKind, ResultsError, SpecError, did_you_mean
+from benchmarker.core.units import gib
+from benchmarker.execution.job_file import write_job
+from benchmarker.execution.parent_death import PARENT
+from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Job, Part
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import read_record
+from benchmarker.schema.registry import workload_of
+from benchmarker.sweep.state import RUN, now_id
+
+OUT_OF_MEMORY: tuple[ErrorKind, ...] = ("oom_gpu", "oom_host")
+PARTS = 8
+"""The answer is exact to this part of the value that was begun with."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value, tried."""
+
+    value: int
+    fits: bool
+    error_kind: ErrorKind | None
+    reason: str | None
+    peak_bytes: int | None
+    """Most bytes of live tensors; resident bytes on CPU."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What was found out."""
+
+    axis: str
+    trials: tuple[Trial, ...]
+    """In the order in which they ran."""
+
+    @property
+    def largest(self) -> Trial | None:
+        """The largest that fits; None where none did."""
+        return max((trial for trial in self.trials if trial.fits), key=lambda trial: trial.value, default=None)
+
+    @property
+    def refused(self) -> Trial | None:
+        """The smallest that does not fit; None where the search was ended by something else."""
+        return min((trial for trial in self.trials if not trial.fits), key=lambda trial: trial.value, default=None)
+
+    @property
+    def words(self) -> str:
+        """`largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
+        largest, refused = self.largest, self.refused
+        if largest is None:
+            return f"no {self.axis} fits: {refused.value:,}: {refused.reason}" if refused else f"no {self.axis} fits"
+        peak = f" (peak {gib(largest.peak_bytes)})" if largest.peak_bytes else ""
+        first = f"largest {self.axis} that fits: {largest.value:,}{peak}"
+        return f"{first}; {refused.value:,} does not: {refused.reason}" if refused else first
+
+
+def find_limit(
+    job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN
+) -> tuple[Limit, tuple[Path, ...]]:
+    """Try values of an axis, from the smallest that the job asks for on.
+
+    Args:
+        axis: A field of the grid that is a size.
+        folder: For the records.
+        run: The command that measures one job.
+
+    Returns:
+        The limit, and the files of the records.
+
+    Raises:
+        SpecError: The workload has no such axis, or the job asks for several cells besides.
+        ResultsError: A process died without a record.
+    """
+    start = _start(job, axis)
+    small = job.model_copy(update={"procedure": _shortest(job.procedure)})
+    paths: list[Path] = []
+
+    def tried(value: int) -> Trial:
+        path, sweep = folder / f"{axis}-{value}.json", now_id()
+        grid = small.grid.model_copy(update={axis: (value,)})
+        record = _measured(small.model_copy(update={"grid": grid}), path, sweep, run)
+        paths.append(path)
+        trial = _trial(value, record)
+        said = "fits" if trial.fits else f"does not fit: {trial.reason}"
+        terminal.line(f"{axis} {value:,}: {said}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
+        return trial
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trials = search(tried, start=start, step=max(1, start // PARTS))
+    return Limit(axis, trials), tuple(paths)
+
+
+def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Trial, ...]:
+    """Double from the start until something does not fit, then halve the distance down to a step.
+
+    Args:
+        step: Values are multiples of it, but for the start and its doubles.
+    """
+    trials = [tried(start)]
+    while trials[-1].fits:
+        trials.append(tried(2 * trials[-1].value))
+    if len(trials) == 1:
+        return tuple(trials)
+    low, high = trials[-2].value, trials[-1].value
+    while high - low > step:
+        middle = low + max(step, (high - low) // 2 // step * step)
+        trials.append(tried(middle))
+        low, high = (middle, high) if trials[-1].fits else (low, middle)
+    return tuple(trials)
+
+
+def _start(job: Job, axis: str) -> int:
+    """The value to begin with.
+
+    Raises:
+        SpecError: There is none, or the job has several cells besides.
+    """
+    workload = workload_of(job.workload)
+    sizes = [one.name for one in workload.axes if one.is_size]
+    if axis not in sizes:
+        raise SpecError(
+            f"--find-limit {axis}: no size of {workload.name}{did_you_mean(axis, sizes)}: {', '.join(sizes)}"
+        )
+    points = job.grid.points()
+    if len({getattr(point, axis) for point in points}) < len(points):
+        flag = axis.replace("_", "-")
+        raise SpecError(f"--find-limit {axis}: several cells for one --{flag}; give one value for every other axis")
+    return int(min(getattr(point, axis) for point in points))
+
+
+def _shortest(procedure: Procedure) -> Procedure:
+    """One repeat, after one to warm up."""
+    changes = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
+    return procedure.model_copy(update=changes)
+
+
+def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord:
+    """The record that a process of its own leaves.
+
+    Raises:
+        ResultsError: It left none.
+    """
+    part = Part(record=path.absolute(), sweep=sweep, cells=(0,), only="timing")
+    saved = write_job(job, path.parent)
+    command = [*run, "--job", str(saved), "--part", part.model_dump_json(), "--quiet"]
+    ended = subprocess.run(
+        command, env={**os.environ, PARENT: str(os.getpid())}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    if not path.is_file():
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        raise ResultsError(f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['silent'])[-1]}")
+    return read_record(path)
+
+
+def _trial(value: int, record: RunRecord) -> Trial:
+    """What the record says of the value.
+
+    Raises:
+        SpecError: The smallest step fails for another reason than memory.
+    """
+    cell = record.cells[0] if record.cells else None
+    if cell is not None and cell.status == "ok":
+        memory = cell.memory
+        return Trial(value, True, None, None, memory.peak_allocated_bytes or memory.peak_resident_bytes)
+    kind = cell.error_kind if cell else record.error_kind
+    reason = (cell.reason if cell else record.reason) or f"its process ended ({record.status})"
+    if record.status == "running":
+        # Killed from outside, as the kernel does to a host's largest process.
+        return Trial(value, False, "oom_host", "its process was killed", None)
+    if kind in OUT_OF_MEMORY or kind == "spec":
+        return Trial(value, False, kind, reason, None)
+    raise ResultsError(f"{record.variant.name}: {reason}")

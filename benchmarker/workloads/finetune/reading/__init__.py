@@ -1,0 +1,1 @@
+"""How records of fine-tuning are read: compared, explained and shown."""

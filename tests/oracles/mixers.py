@@ -1,0 +1,114 @@
+"""The numbers of token mixers, computed a second time from the files' raw JSON: no code of the workload is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarker.comparison.recompute import centre, spread
+from tests.oracles.attention import Numbers, Raw, times_by_round
+
+READS = {"linear": 2, "retention": 2, "gdn": 3}
+"""Times that a token goes over the state: once to write, once to read, and for the delta rule once more to compare."""
+ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """What a row says apart from its speed-up.
+
+    Args:
+        shape: Length, batch size and mode, of a mixer alone.
+    """
+    pairs = [(record, cell) for record in records for cell in _cells(record, shape)]
+    flops, tokens = operations(pairs[0][0], *shape), shape[0] * shape[1]
+    latency_s = centre(times_by_round(records, shape, lambda sample, mode: sample["latency_s"]))
+    assert latency_s is not None
+    is_forward = shape[2] == "forward"
+    forward = "latency_s" if is_forward else None
+    return {
+        "tokens_per_s": tokens / latency_s,
+        "tflops_flop_per_s": flops / latency_s,
+        "forward_s": centre(times_by_round(records, shape, lambda sample, mode: _part(sample, "forward", forward))),
+        "backward_s": centre(times_by_round(records, shape, lambda sample, mode: _part(sample, "backward", None))),
+        "peak_bytes": _largest(pairs, "passes", "forward_peak_bytes", "backward_peak_bytes"),
+        "kept_bytes": _largest(pairs, "passes", "kept_bytes"),
+        "state": state(pairs[0][0], shape[0]),
+        "parameters": None,
+        "error": max(tensor["error"] for _, cell in pairs for tensor in cell["checked"]["tensors"]),
+        "floor_s": _floor_s(pairs, flops, shape),
+        "rounds": len({(record["sweep"], record["round"]) for record, _ in pairs}),
+        "runs": sum(len(cell["samples"]) for _, cell in pairs),
+    }
+
+
+def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """The interval and the deviation beside latency and rate."""
+    times = list(times_by_round(records, shape, lambda sample, mode: sample["latency_s"]).values())
+    cells = [cell for record in records for cell in _cells(record, shape)]
+    repeats = [sample["latency_s"] for cell in cells for sample in cell["samples"]]
+    tokens = shape[0] * shape[1]
+    rates, of_repeats = [tokens / time_s for time_s in times], [tokens / time_s for time_s in repeats]
+    return {**spread("latency_s", times, repeats), **spread("tokens", rates, of_repeats)}
+
+
+def operations(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
+    """Two for each number of the state and time that a token goes over it; for softmax, over each pair of tokens."""
+    subject, mixer = record["subject"], record["variant"]["mixer"]
+    keys, values = subject["head_dim"], subject["value_dim"] or subject["head_dim"]
+    if mixer == "softmax":
+        pairs = sum(query + 1 for query in range(seq_len))
+        forward, whole = 2 * batch_size * subject["heads"] * (keys + values) * pairs, 3.5
+    else:
+        forward, whole = READS[mixer] * 2 * batch_size * seq_len * subject["heads"] * keys * values, 3
+    return forward if mode == "forward" else round(whole * forward)
+
+
+def state(record: Raw, seq_len: int) -> int:
+    """Numbers that one sequence carries at its end."""
+    subject = record["subject"]
+    keys, values = subject["head_dim"], subject["value_dim"] or subject["head_dim"]
+    each = seq_len * (keys + values) if record["variant"]["mixer"] == "softmax" else keys * values
+    return int(subject["heads"] * each)
+
+
+def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
+    """Inputs read and output written; with gradients the inputs and the output's gradient again, and theirs written."""
+    subject = record["subject"]
+    element, keys, values = ELEMENT[subject["dtype"]], subject["head_dim"], subject["value_dim"] or subject["head_dim"]
+    rows = batch_size * seq_len * subject["heads"]
+    gates = rows * (element + 4) if record["variant"]["mixer"] == "gdn" else 0
+    inputs, output = rows * element * (2 * keys + values) + gates, rows * element * values
+    if mode == "forward":
+        return inputs + output
+    # An attention reads its output again, and keeps and reads a float32 for each row.
+    extra = output + 2 * 4 * rows if record["variant"]["mixer"] == "softmax" else 0
+    return 3 * inputs + 2 * output + extra
+
+
+def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any]) -> float | None:
+    floors = []
+    for record, _ in pairs:
+        if limits := record["limits"]:
+            moving_s = least_bytes(record, *shape) / max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
+            floors.append(max(flops / limits["matmul_flops_per_s"], moving_s))
+    return float(np.exp(np.mean(np.log(floors)))) if floors else None
+
+
+def _part(sample: Raw, name: str, whole: str | None) -> float | None:
+    value: float | None = sample[whole] if whole else sample["parts_s"].get(name)
+    return value
+
+
+def _largest(pairs: Sequence[tuple[Raw, Raw]], group: str, *names: str) -> float | None:
+    values = [cell[group][name] for _, cell in pairs if cell[group] for name in names if cell[group][name] is not None]
+    return max(values, default=None)
+
+
+def _cells(record: Raw, shape: Sequence[Any]) -> list[Raw]:
+    return [
+        cell
+        for cell in record["cells"]
+        if [cell["seq_len"], cell["batch_size"], cell["mode"]] == list(shape) and cell["status"] == "ok"
+    ]

@@ -1,0 +1,101 @@
+"""The largest value that fits: how it is searched, and what a record says of one value."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.cli.run import read_job
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.execution.run import Run
+from benchmarker.schema.record_io import write_record
+from benchmarker.sweep import find_limit as module
+from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
+from benchmarker.sweep.request import split_arguments
+
+ASKED = (
+    "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
+    "--device", "cpu", "--seq-len",
+)  # fmt: skip
+
+
+def fitting_below(most):
+    """Values up to `most` fit; and all that were tried."""
+    values = []
+
+    def tried(value):
+        values.append(value)
+        fits = value <= most
+        return Trial(value, fits, None if fits else "oom_gpu", None if fits else "out of memory", value)
+
+    return tried, values
+
+
+@pytest.mark.parametrize("most", [1024, 1100, 5000, 8191, 8192, 100_000])
+def test_the_largest_that_fits_is_found_to_a_step(most):
+    tried, values = fitting_below(most)
+    limit = Limit("seq_len", search(tried, start=1024, step=128))
+    assert limit.largest.value <= most < limit.refused.value
+    assert limit.refused.value - limit.largest.value <= 128
+    assert len(values) == len(set(values)), "nothing is tried twice"
+
+
+def test_a_start_that_does_not_fit_is_the_answer():
+    tried, values = fitting_below(100)
+    limit = Limit("seq_len", search(tried, start=1024, step=128))
+    assert values == [1024]
+    assert limit.words == "no seq_len fits: 1,024: out of memory"
+
+
+def test_the_answer_in_words():
+    trials = (Trial(1024, True, None, None, 3 * 2**30), Trial(2048, False, "oom_gpu", "CUDA out of memory", None))
+    expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
+    assert Limit("seq_len", trials).words == expected
+
+
+@pytest.mark.parametrize(
+    ("axis", "lengths", "expected"),
+    [
+        ("mode", "64", "--find-limit mode: no size of attention"),
+        ("batch_size", "64,128", "--find-limit batch_size: several cells for one --batch-size"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(tmp_path, axis, lengths, expected):
+    with pytest.raises(SpecError, match=expected):
+        find_limit(read_job([*ASKED, lengths]), axis, Terminal(quiet=True), folder=tmp_path)
+
+
+def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(tmp_path, monkeypatch):
+    asked = read_job([*ASKED, "64"])
+
+    def measured(job, path, sweep, run):
+        (point,) = job.points()
+        template = Run(job.model_copy(update={"output": tmp_path}), Terminal(quiet=True)).record
+        cell = {"seq_len": point.seq_len, "batch_size": 1, "mode": "forward"}
+        worked = point.seq_len <= 100
+        status = {"status": "ok"} if worked else {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "too large"}
+        kind = type(template).model_fields["cells"].annotation.__args__[0]
+        record = template.model_copy(update={"cells": (kind(**cell, **status),), "status": "complete"})
+        write_record(record, path)
+        assert job.procedure.runs == 1
+        return record
+
+    monkeypatch.setattr(module, "_measured", measured)
+    limit, paths = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
+    assert [trial.value for trial in limit.trials] == [64, 128, 96, 112, 104]
+    assert limit.largest.value == 96
+    assert all(path.is_file() for path in paths)
+
+
+def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path):
+    asked = read_job([*ASKED, "64"])
+    with pytest.raises(ResultsError, match=r"left no record \(exit 3\): no device"):
+        find_limit(
+            asked, "seq_len", Terminal(quiet=True), folder=tmp_path,
+            run=("sh", "-c", "echo no device >&2; exit 3", "sh"),
+        )  # fmt: skip
+
+
+def test_a_sweep_refuses_it():
+    with pytest.raises(SpecError, match="--find-limit: is for `benchmarker run`"):
+        split_arguments(["--find-limit", "seq_len"], "attention")
