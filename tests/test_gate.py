@@ -68,10 +68,10 @@ def test_a_file_that_cannot_be_read_and_another_form_are_named(tmp_path):
     assert "- quant of fp16: fp16 before, gptq after" in shown
 
 
-def test_a_variant_that_is_gone_is_shown_and_does_not_fail(tmp_path):
+def test_a_variant_that_is_gone_fails(tmp_path):
     before = [*rounds("fp16", STEADY), *rounds("int8", STEADY)]
     found = gate(tmp_path, before, rounds("fp16", STEADY))
-    assert not found.is_failed
+    assert [change.variant for change in found.changes if change.is_failed] == ["int8"]
     assert "not measured" in gate_to_markdown(found)
 
 
@@ -125,6 +125,7 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
 - commit: aaaaaaaa before, bbbbbbbb after
 
 A cell fails where it takes more than 5.0 % longer and a ratio of 1 is excluded, after Holm's correction over the """
-        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested. "
+        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested, "
+        "or where its variant is gone. "
         "[low, high] is the 95 % interval from one median per process, unpaired (Welch); same: within ±2 %.\n"
     )

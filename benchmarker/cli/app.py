@@ -13,6 +13,7 @@ from benchmarker.cli.doctor import doctor
 from benchmarker.cli.engine import engines
 from benchmarker.cli.explain import explain
 from benchmarker.cli.generate import generate
+from benchmarker.cli.history import history
 from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
 from benchmarker.cli.run import RunCommand, run_command
@@ -20,6 +21,8 @@ from benchmarker.cli.sweep import sweep
 from benchmarker.cli.verify import verify
 from benchmarker.core.console import print_what_can_be_printed
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 app = typer.Typer(
     help="Which quantization should I run on my GPU, and why is it fast or slow?",
     no_args_is_help=True,
@@ -33,6 +36,7 @@ app.command()(compare)
 app.command()(explain)
 app.command()(report)
 app.command()(verify)
+app.command()(history)
 app.command("import")(import_logs)
 app.command()(doctor)
 app.add_typer(checkpoints, name="checkpoint")
@@ -56,4 +60,8 @@ def _options(
 def main() -> None:
     """Entry of the `benchmarker` command."""
     print_what_can_be_printed()
-    app(prog_name="benchmarker")
+    try:
+        app(prog_name="benchmarker")
+    except KeyboardInterrupt:
+        # A second Ctrl-C, while the first one was being answered.
+        raise SystemExit(INTERRUPTED) from None

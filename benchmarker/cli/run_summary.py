@@ -51,8 +51,11 @@ def median_text(metric: Metric, cell: CellBase) -> str:
 
 def say_explained(record: Any, terminal: Terminal) -> None:
     """The tables of a generation, and why it is as fast as it is."""
+    from benchmarker.comparison.ranking import ranking_of
     from benchmarker.explain.explain import explain
     from benchmarker.explain.values import bounds_of
+    from benchmarker.report.answer import answer
+    from benchmarker.report.compare import compare_records
     from benchmarker.report.explanations import reasons
     from benchmarker.report.markdown import summary_blocks
 
@@ -60,3 +63,5 @@ def say_explained(record: Any, terminal: Terminal) -> None:
     terminal.show(summary_blocks(record, bounds=bounds_of([explained])))
     for reason in reasons([explained]):
         terminal.table(f"{reason}\n", detail=True)
+    comparison = compare_records([record])
+    terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])

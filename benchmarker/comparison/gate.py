@@ -139,6 +139,7 @@ def _is_lost(old: Row, new: Row | None) -> bool:
 
 def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
     found = {(row.variant, row.cell): row for row in after}
+    there = {row.variant for row in after}
     pairs = [(row, found.get((row.variant, row.cell))) for row in before if row.status == "ok"]
     ratios = {
         index: unpaired_ratio(list(old.latency_by_round.values()), list(new.latency_by_round.values()))
@@ -158,7 +159,9 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
             after=new,
             ratio=ratios.get(index),
             verdict=read.get(index),
-            is_failed=too_slow.get(index, new is not None and new.status != "ok") or _is_lost(old, new),
+            is_failed=too_slow.get(index, new is not None and new.status != "ok")
+            or _is_lost(old, new)
+            or old.variant not in there,
         )
         for index, (old, new) in enumerate(pairs)
     )

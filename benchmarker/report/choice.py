@@ -78,9 +78,7 @@ def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Co
         return columns[matches[0]]
     if matches:
         raise SpecError(f"{option} {name.strip()}: several columns begin so: {', '.join(matches)}")
-    raise SpecError(
-        f"{option} {name.strip()}: no such column{did_you_mean(wanted, columns)}; there are {', '.join(columns)}"
-    )
+    raise SpecError(f"{option} {name.strip()}: no such column{did_you_mean(wanted, columns)}")
 
 
 def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:

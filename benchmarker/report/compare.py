@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarker.comparison.compare import results_of, results_of_records, to_rows
 from benchmarker.comparison.rows import Results, with_bound
+from benchmarker.core.errors import ResultsError
 from benchmarker.explain.difference import Contrast, contrasts_of
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
@@ -22,6 +23,10 @@ from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.record import RunRecord
 
 __all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_markdown", "to_rows"]
+
+
+SEVERAL = 3
+"""Folders: with so many one of them was meant, and a list of all differences helps nobody."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,15 @@ def compare(
         ResultsError: No record, no such baseline, or records that do not compare.
     """
     collected = collect([paths] if isinstance(paths, str | Path) else paths)
-    return compare_collected(collected, baseline=baseline, force=force)
+    try:
+        return compare_collected(collected, baseline=baseline, force=force)
+    except ResultsError as error:
+        folders = sorted({str(path.parent) for path, _ in collected.files})
+        if len(folders) < SEVERAL:
+            raise
+        raise ResultsError(
+            f"{len(folders)} folders of records, which do not all compare; give one of them: {', '.join(folders)}"
+        ) from error
 
 
 def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:

@@ -89,7 +89,7 @@ def _caption(gate: Gate) -> str:
     return (
         f"A cell fails where it takes more than {percent(gate.limit.fraction, places=1)} longer and a ratio of 1 is "
         f"excluded, after Holm's correction over the table, or where it was measured before and fails now, in all "
-        f"rounds or in so many that it cannot be tested. "
+        f"rounds or in so many that it cannot be tested, or where its variant is gone. "
         f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
         f"same: within ±{percent(SAME_WITHIN, places=0)}."
     )

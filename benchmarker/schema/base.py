@@ -66,11 +66,22 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
             if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
             else ""
         )
-        text = f"{text[0].lower()}{text[1:]}{ending}"
+        text = f"{text[0].lower()}{text[1:]}{ending}{_instead(problem['type'], place, typed_value)}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return f"{path}: {text}" if path else text
+
+
+def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
+    """How the value is written, where somebody wrote it in the way that comes to mind first."""
+    if error_type == "model_type" and isinstance(value, str) and place:
+        return f"; write {place[-1]}: {{id: {value}}}"
+    if error_type in ("tuple_type", "list_type") and isinstance(value, dict) and value and place:
+        name, form = next(iter(value.items()))
+        inner = ", ".join(f"{key}: {part}" for key, part in form.items()) if isinstance(form, dict) else "..."
+        return f"; write {place[-1]} as a list: - {{name: {name}, {inner}}}"
+    return ""
 
 
 def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:

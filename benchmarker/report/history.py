@@ -1,0 +1,87 @@
+"""One variant's speed over the runs that were saved: a line a sweep, in a table a device and cell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarker.comparison.aggregate import make_row
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.words import cell_words
+from benchmarker.core.errors import ResultsError, did_you_mean
+from benchmarker.core.numbers import with_spread
+from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.core.units import MISSING
+from benchmarker.core.words import plural
+from benchmarker.schema.collect import Collected
+from benchmarker.schema.record import RunRecord
+
+DATE_LENGTH = 16
+COMMIT_LENGTH = 7
+
+
+@dataclass(frozen=True)
+class Past:
+    """A variant in one sweep, at one cell."""
+
+    row: Row
+    records: tuple[RunRecord, ...]
+    folder: Path
+
+    @property
+    def started_at(self) -> str:
+        return self.records[0].started_at
+
+
+def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
+    """A table for each device and cell, the oldest run first.
+
+    Raises:
+        ResultsError: No record is of that variant.
+    """
+    runs: dict[tuple[str, str], list[tuple[Path, RunRecord]]] = defaultdict(list)
+    for path, record in collected.files:
+        if record.variant.name == variant:
+            runs[record.workload, record.sweep or record.run_id].append((path, record))
+    if not runs:
+        names = sorted({record.variant.name for record in collected.records})
+        raise ResultsError(f"history {variant}: no record of that variant{did_you_mean(variant, names)}")
+    groups: dict[tuple[str, CellKey], list[Past]] = defaultdict(list)
+    for members in runs.values():
+        records = tuple(sorted((record for _, record in members), key=lambda record: record.started_at))
+        for key in dict.fromkeys(key for record in records for key in keys_of(record)):
+            row = make_row(variant, key, records)
+            if row.pace:
+                groups[_subject(records[0]), key].append(Past(row, records, members[0][0].parent))
+    return [_sheet(subject, key, groups[subject, key]) for subject, key in sorted(groups)]
+
+
+def _subject(record: RunRecord) -> str:
+    """Model, where there is one, and device: rates of others do not stand in one table."""
+    model = getattr(getattr(record, "model", None), "id", "")
+    return ", ".join(filter(None, (plain_line(model), plain_line(record.environment.device.name))))
+
+
+def _torch(past: Past) -> str:
+    return past.records[0].environment.packages.get("torch", MISSING)
+
+
+def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
+    metric = runs[0].row.ranking
+    columns = [
+        Column[Past]("when", lambda past: past.started_at[:DATE_LENGTH].replace("T", " "), "left"),
+        Column[Past](
+            metric.heading,
+            lambda past: with_spread(past.row.pace, scale=metric.scale),
+            sort=lambda past: past.row.pace.value if past.row.pace else None,
+            is_more_better=metric.better == "higher",
+        ),
+        Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
+        Column[Past]("torch", _torch, "left", is_foreign=True),
+        Column[Past]("commit", lambda past: (past.records[0].environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
+        Column[Past]("folder", lambda past: str(past.folder), "left", is_foreign=True),
+    ]
+    title = f"{runs[0].row.variant} at {cell_words(key)}: {subject}, {plural(len(runs), 'run', 'runs')}"
+    return Sheet(title, columns, sorted(runs, key=lambda past: past.started_at))
