@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarker.schema.collect import collect
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample
+from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample, SeenKernel
 from benchmarker.workloads.mixers.demand import demand_of
+from benchmarker.workloads.mixers.reading.reasons import timed_call
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,
@@ -74,6 +76,28 @@ def written(tmp_path):
                 )
                 write_record(record, tmp_path / f"{mixer.name}-{number}.json")
     return tmp_path
+
+
+def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_path):
+    records = []
+    for _, record in collect([written(tmp_path)]).files:
+        if record.variant.name == "gdn":
+            kernel = SeenKernel(name="chunk_gated_delta_rule_fwd_kernel_h_blockdim64", calls=1, total_s=1e-4)
+            cells = tuple(one.model_copy(update={"kernels": (kernel,)}) for one in record.cells)
+            records.append(record.model_copy(update={"cells": cells}))
+    explained = timed_call("gdn", records)
+    assert explained.phase.busy_s == pytest.approx(1e-4)
+    assert set(explained.phase.categories) == {"linear attention"}
+    flops, moved = records[0].cells[-1].demand.flops / 7e14, records[0].cells[-1].demand.bytes / 3e12
+    assert explained.floor.seconds == pytest.approx(max(flops, moved))
+
+
+def test_a_call_on_a_processor_is_not_explained(tmp_path):
+    records = [record for _, record in collect([written(tmp_path)]).files if record.variant.name == "gdn"]
+    device = records[0].environment.device.model_copy(update={"kind": "cpu"})
+    surroundings = records[0].environment.model_copy(update={"device": device})
+    explained = timed_call("gdn", [record.model_copy(update={"environment": surroundings}) for record in records])
+    assert explained.why == "on a processor the operators of a mixer are not told apart"
 
 
 def test_every_number_of_a_row_is_the_oracles(tmp_path):

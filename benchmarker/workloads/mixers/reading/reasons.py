@@ -2,7 +2,8 @@
 
     floor = max(operations / matmul rate, bytes of inputs and outputs / bandwidth)
 
-A cell of a model's training step is not explained: the kernels of its record are of its mixer alone.
+A cell of a model's training step is not explained: the kernels of its record are of its mixer alone. Nor is a call on
+a processor, where no operators of a mixer are told apart.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarker.explain.reasons import Reasons, floor_of
 from benchmarker.explain.values import NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
-from benchmarker.workloads.mixers.reading.comparing import PLAIN, form
+from benchmarker.workloads.mixers.reading.comparing import form
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
 
 SHOWN_KERNELS = 3
@@ -33,11 +34,13 @@ def timed_call(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplain
     if not pairs:
         return NotExplained(name, "no cell of the mixer alone was measured")
     key, record = max(pairs, key=lambda pair: pair[0])
+    if record.environment.device.kind == "cpu":
+        return NotExplained(name, "on a processor the operators of a mixer are not told apart")
     cell, latency = cast("MixersCell", cell_of(record, key)), make_row(name, key, records).latency
     assert latency is not None
     return Timed(
         record=record,
-        phase=_phase(record, cell, latency.value),
+        phase=_phase(cell),
         total_s=latency.value,
         cell=key,
         floor=floor_of(cell.demand, record.limits),
@@ -50,19 +53,17 @@ def _explains(record: MixersRecord, key: CellKey) -> bool:
     return cell is not None and cell.status == "ok" and bool(cell.samples) and cell.block is None
 
 
-def _phase(record: MixersRecord, cell: MixersCell, total_s: float) -> Phase:
-    """The kernels of the profiled call. On a CPU nothing waits: the call is its operators."""
-    on_cpu = record.environment.device.kind == "cpu"
+def _phase(cell: MixersCell) -> Phase:
+    """The kernels of the profiled call."""
     kernels = tuple(Kernel(name=kernel.name, calls=kernel.calls, total_s=kernel.total_s) for kernel in cell.kernels)
-    own = "attention" if record.variant.mixer == PLAIN else "linear attention"
     categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
     return Phase(
-        by="cpu" if on_cpu else "device",
+        by="device",
         is_decode=False,
         tokens=1,
-        busy_s=total_s if on_cpu else sum(categories.values()),
-        categories={own: total_s} if on_cpu else categories,  # type: ignore[dict-item]
-        kernels=() if on_cpu else kernels,
+        busy_s=sum(categories.values()),
+        categories=categories,
+        kernels=kernels,
         profiled_s=None,
     )
 

@@ -1,0 +1,95 @@
+"""Token mixers on a GPU: each kernel is the one that was asked for and right, and the order of the lengths holds."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from benchmarker.core.errors import WrongResultError
+from benchmarker.hardware.device import find_device
+from benchmarker.workloads.mixers.bench import MixersBench
+from benchmarker.workloads.mixers.spec import MixersBlock, MixersPoint, MixersSubject, MixersTasks
+from benchmarker.workloads.mixers.tasks import Setting, train
+from benchmarker.workloads.mixers.variants.registry import VARIANTS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+needs_fla = pytest.mark.skipif(find_spec("fla") is None, reason="fla-core is not installed")
+
+FLA = [name for name in VARIANTS if "-fla-" in name]
+POINT = MixersPoint(1000, 2, "forward_backward")
+
+
+def bench_of(variant, **subject):
+    spec = MixersSubject(**{"heads": 4, "head_dim": 128, **subject})
+    return MixersBench(spec, variant, find_device("cuda"))
+
+
+def measured(variant, point=POINT, **subject):
+    bench = bench_of(variant, **subject)
+    return bench.cell(point).model_copy(update=bench.correct(point))
+
+
+@needs_fla
+@pytest.mark.parametrize("variant", FLA)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_every_kernel_of_the_library_is_its_own_and_right(variant, dtype):
+    mode = "forward_backward" if VARIANTS[variant].has_backward else "forward"
+    cell = measured(variant, MixersPoint(1000, 2, mode), dtype=dtype)
+    assert cell.checked.error < 1e-2
+    assert cell.checked.lengths == (63, 64, 65, 127)
+
+
+@needs_fla
+@pytest.mark.parametrize("values", [{"value_dim": 256}, {"feature_map": "elu", "normalize": True}])
+def test_wide_values_and_means_are_right(values):
+    assert measured("linear-fla-chunk", **values).checked.error < 1e-2
+
+
+@needs_fla
+def test_a_delta_rule_whose_gate_is_lost_is_refused(monkeypatch):
+    right = VARIANTS["gdn-fla-chunk"]
+
+    def open_without_gate(shape, where):
+        operation = right.open(shape, where)
+        return operation.__class__(lambda q, k, v, g, beta: operation.call(q, k, v, 0 * g, beta))
+
+    monkeypatch.setitem(
+        VARIANTS,
+        "gdn-fla-chunk",
+        right.__class__(
+            right.mixer, "planted", "", open_without_gate, right.kernels, right.layout, right.dtypes, right.modules
+        ),
+    )
+    with pytest.raises(WrongResultError, match="o is off by"):
+        measured("gdn-fla-chunk")
+
+
+@needs_fla
+def test_a_delta_rule_loses_at_1024_positions_and_wins_at_16384():
+    def latency_s(variant, length):
+        point = MixersPoint(length, 2, "forward")
+        step = bench_of(variant, heads=16).step(point)
+        step()
+        return min(step().latency_s for _ in range(3))
+
+    assert latency_s("gdn-fla-chunk", 1024) > latency_s("softmax-cudnn", 1024)
+    assert latency_s("gdn-fla-chunk", 16384) < latency_s("softmax-cudnn", 16384)
+
+
+@needs_fla
+def test_what_a_delta_rule_keeps_grows_with_the_tokens_and_naive_softmax_with_their_square():
+    def kept(variant, length):
+        return measured(variant, MixersPoint(length, 1, "forward_backward")).passes.kept_bytes
+
+    assert kept("gdn-fla-chunk", 4096) == pytest.approx(2 * kept("gdn-fla-chunk", 2048), rel=0.05)
+    assert kept("softmax-naive", 4096) > 3 * kept("softmax-naive", 2048)
+
+
+@needs_fla
+@pytest.mark.parametrize("variant", ["softmax-sdpa", "linear-fla-chunk", "gdn-fla-chunk"])
+def test_a_small_model_with_a_convolution_learns_to_recall(variant):
+    tasks = MixersTasks(names=("mqar",), pairs=(4,), steps=400, learning_rate=3e-3)
+    block = MixersBlock(hidden=64, layers=2, short_conv=True)
+    subject = MixersSubject(heads=1, head_dim=64, block=block, tasks=tasks)
+    score = train(VARIANTS[variant], subject, Setting("mqar", 4), 0, find_device("cuda"))
+    assert score.right / score.asked > 0.8
