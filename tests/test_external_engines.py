@@ -356,7 +356,7 @@ def test_a_row_says_what_the_name_of_its_form_does_not():
         disagreement=0.05,
     )
     assert external_notes(facts) == [
-        "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer, which is the embedding too, is Q6_K",
+        "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
         "choosing tokens on the host takes 3.4 % of a step",
         "its own times differ from our clock's by 5 %, more than 2 %",
     ]
