@@ -110,7 +110,7 @@ def refusing(error: Exception) -> ModelBenchmarker:
         "ModelBenchmarker",
         SimpleNamespace(
             device=FakeDevice(),
-            source=SimpleNamespace(kernels_per_token=refuse),
+            source=SimpleNamespace(kernels_per_token=refuse, is_elsewhere=False),
             step=lambda point: refuse,
             prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
         ),
@@ -163,6 +163,7 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
         "ModelBenchmarker",
         SimpleNamespace(
             device=FakeDevice(),
+            source=SimpleNamespace(is_elsewhere=False),
             step=lambda point: lambda: None,
             prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
         ),
@@ -175,3 +176,13 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
     deep = profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())["profile"]
     # What it is a profile of is told with it: another depth has another verdict.
     assert (deep.prompt_tokens, deep.new_tokens, deep.batch_size, deep.depth) == (26, 32, 1, 64)
+
+
+def test_an_engine_in_a_process_of_its_own_has_no_profile_and_a_line_that_says_why() -> None:
+    subject = cast("ModelBenchmarker", SimpleNamespace(source=SimpleNamespace(is_elsewhere=True)))
+    job = cast("GenerationJob", SimpleNamespace(variant=SimpleNamespace(engine="llama-cpp"), points=GRID.points))
+    assert profiled(job, record("fp16"), subject, Path("fp16.json"), terminal()) == {
+        "no_profile": missing(
+            "llama-cpp runs in a process of its own, which torch.profiler here does not see", "unsupported"
+        )
+    }

@@ -163,13 +163,18 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", without_torchao)
     outcomes = list(DOCTOR.look(replace(WELL, environment=cpu_environment()), CpuDevice()))
-    assert {one.variant for one in outcomes if one.reason and one.way == "eager"} == {"int8", "int4"}
+    assert {one.variant for one in outcomes if one.reason and one.way == "eager"} == {
+        "int8",
+        "int8-dynamic",
+        "fp8",
+        "int4",
+    }
     assert "pip install -e '.[int8]' in benchmarker's folder" in outcome_words(outcomes, tried=False)
 
 
 def test_what_this_device_has_no_code_for_is_a_no_that_nothing_can_mend():
     outcomes = list(DOCTOR.look(replace(WELL, environment=cpu_environment()), CpuDevice()))
-    assert {outcome.variant for outcome in outcomes if outcome.is_for_others} == {"int4"}
+    assert {outcome.variant for outcome in outcomes if outcome.is_for_others} == {"int4", "fp8"}
     runs = [replace(outcome, reason=outcome.reason if outcome.is_for_others else None) for outcome in outcomes]
     assert all_run(runs)
     assert not all_run([replace(outcome, is_for_others=False) for outcome in runs])

@@ -34,6 +34,7 @@ from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradic
 from benchmarker.engines.subprocess_engine import Driver, DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
+from benchmarker.workloads.generation.reading.caveats import external_notes
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
@@ -340,3 +341,22 @@ def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
             opened.generate([[7], [8]], 4)
     finally:
         process.close()
+
+
+def test_a_row_says_what_the_name_of_its_form_does_not():
+    facts = ExternalFacts(
+        environment="llama-cpp",
+        version="1",
+        python="3",
+        tensors_by_type={"Q4_0": 28, "Q6_K": 1},
+        weight_bytes_by_type={"Q4_0": 2**30, "Q6_K": 2**29},
+        output_type="Q6_K",
+        is_tied=True,
+        choosing_share=0.034,
+        disagreement=0.05,
+    )
+    assert external_notes(facts) == [
+        "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
+        "choosing tokens on the host takes 3.4 % of a step",
+        "its own times differ from our clock's by 5 %, more than 2 %",
+    ]

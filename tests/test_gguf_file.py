@@ -8,8 +8,15 @@ from pathlib import Path
 import numpy
 import pytest
 
+from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts, write_gguf
 from benchmarker.core.errors import ModelError
+from benchmarker.engines.base import Form
+from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 
 gguf = pytest.importorskip("gguf")
 
@@ -88,3 +95,21 @@ def test_values_beyond_float16_are_refused(model_folder, tmp_path):
     save_file(tensors, model_folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=r"up_proj.weight has values that float16 cannot hold"):
         write_gguf(model_folder, tmp_path / "model.gguf")
+
+
+def test_a_file_is_a_model_for_the_engine_that_reads_it_and_for_no_other(path, model_folder):
+    checkpoint = find_checkpoint(ModelSpec(id=str(path)), VariantSpec(name="fp16", quant="fp16"))
+    config = json.loads((model_folder / "config.json").read_text())
+    shapes = ("vocab_size", "max_position_embeddings", "num_hidden_layers", "hidden_size")
+    assert {name: checkpoint.config[name] for name in shapes} == {name: config[name] for name in shapes}
+    assert checkpoint.folder == path
+    refusal = ENGINES["eager"].takes(Form("fp16", Options(), "float16"), checkpoint)
+    assert refusal == f"{path} is a GGUF file, which llama.cpp reads: --engine llama-cpp"
+    assert ENGINES["llama-cpp"].takes(Form("fp16", Options(), "float16"), checkpoint) is None
+
+
+def test_a_file_that_is_no_gguf_is_refused_before_anything_runs(tmp_path):
+    broken = tmp_path / "model.gguf"
+    broken.write_bytes(b"not one")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        look_for(ModelSpec(id=str(broken)))

@@ -15,7 +15,8 @@ from torchao.quantization import Int4TilePackedTo4dTensor
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, ModelError, SpecError
-from benchmarker.quantization import torchao_int4
+from benchmarker.quantization import torchao_fp8, torchao_int4
+from benchmarker.quantization.base import Options
 from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.load import load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
@@ -98,7 +99,15 @@ def test_weights_in_other_shapes_are_refused(model_folder):
 
 @pytest.mark.parametrize(
     ("quant", "library"),
-    [("int8", "torchao"), ("int4", "torchao"), ("bnb4", "bitsandbytes"), ("bnb8", "bitsandbytes"), ("gptq", "optimum")],
+    [
+        ("int8", "torchao"),
+        ("int8-dynamic", "torchao"),
+        ("fp8", "torchao"),
+        ("int4", "torchao"),
+        ("bnb4", "bitsandbytes"),
+        ("bnb8", "bitsandbytes"),
+        ("gptq", "optimum"),
+    ],
 )
 def test_a_missing_library_is_said_before_the_model_is_looked_for(quant, library, monkeypatch):
     def missing(name: str) -> str:
@@ -312,3 +321,38 @@ def test_int4_makes_weights_smaller_and_keeps_the_model(shape_folder, tmp_path):
         assert facts.weight_classes["Int4TilePackedTo4dTensor int32"] == 14
         assert (predictions - plain).norm() < 0.5 * plain.norm()
     assert kinds["int4", 32][0].weight_bytes > kinds["int4",][0].weight_bytes
+
+
+def test_int8_dynamic_stores_int8_and_quantizes_activations_too(session_model):
+    loaded, weight_only = (
+        load(session_model, "int8-dynamic", dtype="float32"),
+        load(session_model, "int8", dtype="float32"),
+    )
+    plain = load(session_model, "fp16", dtype="float32")
+    assert facts_of(loaded).weight_classes == {"Int8Tensor int8": 14, "Tensor float32": 1}
+    assert facts_of(loaded).quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
+    # Activations in 8 bit add their own error to that of the weights.
+    assert distance(weight_only, plain) < distance(loaded, plain) < 0.1
+
+
+def test_fp8_says_at_once_that_it_needs_a_gpu():
+    with pytest.raises(DeviceError) as caught:
+        prepare("no/such/model", "fp8", dtype="bfloat16")
+    assert str(caught.value) == (
+        "fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "line"),
+    [
+        ((8, 0), "bfloat16", "fp8: needs compute capability 8.9; this is NVIDIA A100 (8.0). int8-dynamic runs here"),
+        ((9, 0), "float16", "fp8: torch's product of rows gives bfloat16, not float16; use --dtype bfloat16"),
+    ],
+)
+def test_fp8_refuses_what_its_product_cannot(capability, dtype, line, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    with pytest.raises((DeviceError, SpecError)) as caught:
+        torchao_fp8.check(Options(), Target("cuda:0", dtype))
+    assert str(caught.value) == line

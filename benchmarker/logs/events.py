@@ -35,7 +35,9 @@ _MEANINGS: dict[Kind, re.Pattern[str]] = {
         r"={2,}\s*(?:开始测试|start(?:ing)?\s+(?:the\s+)?(?:test|benchmark)\w*)\s*[:：]\s*(?P<model>\S.*?)\s*={2,}",
         re.IGNORECASE,
     ),
-    "variant": re.compile(r"^(?P<name>(?P<quant>[a-z]+\d*)(?: [^:]*)?): (?P<model>\S+) on (?P<device>\S.*?)\s*$"),
+    "variant": re.compile(
+        r"^(?P<name>(?P<quant>[a-z]+\d*(?:-dynamic)?)(?: [^:]*)?): (?P<model>\S+) on (?P<device>\S.*?)\s*$"
+    ),
     "quantize": re.compile(r"\bApplying (?P<quant>\w+) quantization|\bModel quantized to (?P<done>\w+)", re.IGNORECASE),
     "load": re.compile(r"\[load_model_and_tokenizer\] Loading model"),
     "fail": re.compile(r"Traceback \(most recent call last\):"),

@@ -16,7 +16,9 @@ _NAMES: dict[str, re.Pattern[str]] = {
     quant: re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE)
     for quant, words in {
         "fp16": "fp16|float16",
-        "int8": r"(?<!llm[.-])(?<!bitsandbytes )int8",
+        "int8": r"(?<!llm[.-])(?<!bitsandbytes )int8(?!-dynamic)",
+        "int8-dynamic": r"int8-dynamic|w8a8",
+        "fp8": r"torchao[ -]?fp8",
         # By this name alone any library's may be meant; a run of this program says it in a place of its own.
         "int4": r"torchao[ -]?int4",
         "gptq": "gptq(?:model)?",

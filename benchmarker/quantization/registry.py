@@ -8,7 +8,15 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
-from benchmarker.quantization import bnb_4bit, bnb_8bit, fp16, torchao_int4, torchao_int8
+from benchmarker.quantization import (
+    bnb_4bit,
+    bnb_8bit,
+    fp16,
+    torchao_fp8,
+    torchao_int4,
+    torchao_int8,
+    torchao_int8_dynamic,
+)
 from benchmarker.quantization.base import Loader, Options
 from benchmarker.quantization.gptq import loader as gptq
 from benchmarker.schema.base import first_problem
@@ -19,6 +27,8 @@ QuantT = TypeVar("QuantT", bound=QuantSpec)
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
     "int8": torchao_int8.LOADER,
+    "int8-dynamic": torchao_int8_dynamic.LOADER,
+    "fp8": torchao_fp8.LOADER,
     "int4": torchao_int4.LOADER,
     "gptq": gptq.LOADER,
     "bnb4": bnb_4bit.LOADER,

@@ -157,7 +157,13 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
 
 
 def _weight_facts(model: Any) -> dict[str, Any]:
-    """Bytes of the model's storages by type, each counted once, and how many layers each of vLLM's methods has."""
+    """How many layers each of vLLM's methods has, and on a GPU the bytes of the model's storages by type, each once."""
+    methods = Counter(type(module.quant_method).__name__ for module in model.modules() if _method(module))
+    backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
+    layers = {"linear_methods": dict(methods), "attention": sorted(backends)}
+    # On the CPU vLLM packs the linears' weights out of the model's parameters: what is left would pass for all of them.
+    if next(iter(model.parameters())).device.type == "cpu":
+        return layers
     storages = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         storage = tensor.untyped_storage()
@@ -165,14 +171,7 @@ def _weight_facts(model: Any) -> dict[str, Any]:
     sizes: Counter[str] = Counter()
     for dtype, size_bytes in storages.values():
         sizes[dtype] += size_bytes
-    methods = Counter(type(module.quant_method).__name__ for module in model.modules() if _method(module))
-    backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
-    return {
-        "weight_bytes": sum(sizes.values()),
-        "weight_bytes_by_type": dict(sizes),
-        "linear_methods": dict(methods),
-        "attention": sorted(backends),
-    }
+    return {**layers, "weight_bytes": sum(sizes.values()), "weight_bytes_by_type": dict(sizes)}
 
 
 def _method(module: Any) -> Any:

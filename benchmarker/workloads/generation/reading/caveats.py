@@ -133,7 +133,7 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         types = ", ".join(
             f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
         )
-        tied = ", which is the embedding too" if facts.is_tied else ""
+        tied = " (the embedding too)" if facts.is_tied else ""
         notes.append(f"tensors by type: {types}; the output layer{tied} is {facts.output_type}")
     if facts.fallback:
         notes.append(facts.fallback)

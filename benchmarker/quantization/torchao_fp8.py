@@ -1,0 +1,71 @@
+"""Weights and activations in 8 bit floating point through torchao, a scale for each row and each token.
+
+The product is of two fp8 (e4m3) matrices, at twice the rate of 16 bit on NVIDIA GPUs from Ada and Hopper on. As with
+W8A8 in int8, that wins for prompts and large batches. The embedding, the norms and the output layer stay in bfloat16.
+"""
+
+from __future__ import annotations
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.quantization.base import Loaded, Loader, Options, require
+from benchmarker.quantization.torchao_int8 import head_note
+
+CAPABILITY = (8, 9)
+"""Lowest compute capability of NVIDIA GPUs that multiply fp8."""
+
+
+def check(options: Options, target: Target) -> None:  # noqa: ARG001
+    """Refuse all but bfloat16 on an NVIDIA GPU that multiplies fp8.
+
+    Raises:
+        MissingLibraryError: torchao is not installed.
+        DeviceError: Not on this device.
+        SpecError: Not in this type.
+    """
+    require("fp8", "torchao")
+    _check_device(target.device)
+    if target.dtype != "bfloat16":
+        # Scales of rows go with bfloat16 results alone in torch's product.
+        raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "cpu":
+        raise DeviceError("fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here")
+    name = torch.cuda.get_device_name(device)
+    if torch.version.hip is not None:
+        raise DeviceError(f"fp8: was written for NVIDIA GPUs; this is {name}. int8-dynamic runs here")
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < CAPABILITY:
+        raise DeviceError(
+            f"fp8: needs compute capability 8.9; this is {name} ({major}.{minor}). int8-dynamic runs here"
+        )
+
+
+def load(checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Read the weights and quantize each as it arrives on the device."""
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
+    from transformers import TorchAoConfig
+
+    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
+    return Loaded(model, notes=(head_note(model, target),))
+
+
+LOADER: Loader = Loader(
+    name="fp8",
+    summary="torchao fp8, weights and activations, on NVIDIA GPUs from Ada and Hopper on",
+    options=Options,
+    packages=("torchao",),
+    load=load,
+    check=check,
+    aliases=("float8", "torchao-fp8"),
+    dtypes=("bfloat16",),
+    bits=(8,),
+    kernels={"aten::_scaled_mm": "quantized matmul"},
+)
