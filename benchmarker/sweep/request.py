@@ -47,6 +47,8 @@ class Settings:
     dry_run: bool = False
     allow_shared: bool = False
     """Whether cells count that were measured while other processes computed on the device."""
+    max_rounds: int | None = None
+    """Rounds are added up to these until the intervals are narrow; None for as many as were asked for."""
     places: str | None = None
     """Where rounds are measured, as `local:0,1` or `ray`; None for one after another on this host."""
     runtime_env: Path | None = None

@@ -36,6 +36,7 @@ from benchmarker.sweep.places.run import check_devices, first_visit, measure_at_
 from benchmarker.sweep.probe import look_around
 from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
 from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
+from benchmarker.sweep.stopping import with_more_rounds
 from benchmarker.sweep.variant_round import measure
 
 __all__ = ["Seams", "Settings", "run_sweep"]
@@ -139,6 +140,10 @@ def run_sweep(
         def work() -> None:
             with site.monitor.running() if site.monitor else nullcontext():
                 _rounds(site, ledger, stock, forecast, terminal)
+                extended = site
+                while more := with_more_rounds(extended, 1, terminal):
+                    _rounds(more, ledger, stock, forecast, terminal, first=extended.asked.rounds)
+                    extended = more
             judge_variants(site, ledger, terminal)
 
         return _finish(site, ledger, terminal, say_ending, work)
@@ -233,9 +238,16 @@ def _finish(site: Site, ledger: Ledger, terminal: Terminal, say_ending: Ending, 
     return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
 
 
-def _rounds(site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal) -> None:
-    """Measure every task; what was given up in an earlier round is not tried again."""
-    tasks = missing_tasks(site.asked, stock.done)
+def _rounds(
+    site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal, *, first: int = 0
+) -> None:
+    """Measure every task; what was given up in an earlier round is not tried again.
+
+    Args:
+        first: Round to begin with.
+    """
+    tasks = [task for task in missing_tasks(site.asked, stock.done) if task.round >= first]
+    tasks = without_given_up(tasks, ledger.given_up)
     begun = 0
     while tasks:
         task, begun = tasks[0], begun + 1

@@ -23,6 +23,7 @@ from benchmarker.sweep.places.place import Ended, Place, Places, local_numbers
 from benchmarker.sweep.places.whole_rounds import whole_rounds
 from benchmarker.sweep.request import Asked, Settings
 from benchmarker.sweep.state import Ledger, Site
+from benchmarker.sweep.stopping import with_more_rounds
 
 
 def open_places(settings: Settings) -> Places:
@@ -152,6 +153,9 @@ def measure_at_places(
     names, started = tuple(site.jobs), time.monotonic()
     works = [Work("round", names, number) for number in range(site.asked.rounds) if number not in finished]
     coordinator.run(works)
+    while more := with_more_rounds(site, len(places.places()), terminal):
+        coordinator.run([Work("round", names, number) for number in range(site.asked.rounds, more.asked.rounds)])
+        site = more
     if coordinator.rounds_of:
         each = ", ".join(f"{name}: {count}" for name, count in sorted(coordinator.rounds_of.items()))
         rounds = plural(sum(coordinator.rounds_of.values()), "round", "rounds")
