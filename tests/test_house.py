@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.registry import LOADERS
 from script.house import ROOT, House, circles
 
 MAXIMAL_ROOMS = 24
@@ -29,6 +31,34 @@ def test_no_file_and_no_line_is_too_long(house):
 
 def test_no_two_rooms_import_each_other(house):
     assert not house.mutual_rooms()
+
+
+HOMES = ("quantization", "engines", "workloads.generation")
+"""Rooms that may name a quantization or an engine: their own, and those of the workload that measures them."""
+NAMED_ELSEWHERE = {
+    "checkpoints.cache": "the kinds of cached checkpoints",
+    "cli.checkpoint": "the default of an option",
+    "cli.engine": "an option that one engine's environments have",
+    "cli.generate": "the default of an option",
+    "logs.variant": "words of old logs",
+    "quality.plan": "the unquantized model, which forms are held against",
+    "schema.engine_names": "what engines were called before",
+    "schema.upgrade": "what engines were called before",
+}
+"""Modules elsewhere that name one, and why. The list only gets shorter."""
+
+
+def test_quantizations_and_engines_are_named_by_their_own_rooms(house):
+    # `eager` and `compile` are words of torch's and of Python's too.
+    names = {*LOADERS, *ENGINES} - {"eager", "compile"}
+    naming = {
+        module
+        for module, tree in house.trees.items()
+        if not module.startswith(HOMES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert naming == set(NAMED_ELSEWHERE)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "attention", "-h"]])
