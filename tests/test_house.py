@@ -33,8 +33,8 @@ def test_no_two_rooms_import_each_other(house):
     assert not house.mutual_rooms()
 
 
-HOMES = ("quantization", "engines", "workloads.generation")
-"""Rooms that may name a quantization or an engine: their own, and those of the workload that measures them."""
+HOMES = ("quantization", "engines", "workloads")
+"""Rooms that may name a quantization or an engine: their own, and those of the workloads that measure them."""
 NAMED_ELSEWHERE = {
     "checkpoints.cache": "the kinds of cached checkpoints",
     "cli.checkpoint": "the default of an option",
