@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Lint, types and tests, in .venv or in the environment that PYTHON names.
 #
-#   bash script/test.sh                 everything
+#   bash script/test.sh                 everything but what takes longest, which is marked by_hand
+#   bash script/test.sh -m by_hand      that; needs what the extra ray brings
 #   bash script/test.sh -m 'not slow'   arguments go to pytest
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
@@ -12,6 +13,7 @@ types=$(mktemp)
 trap '[ -z "${mypy:-}" ] || kill "$mypy" 2>/dev/null || true; rm -f "$types"' EXIT
 "$PYTHON" -m mypy >"$types" 2>&1 &
 mypy=$!
+[ $# -gt 0 ] || set -- -m 'not by_hand'
 # One thread each: on models this small, threads that wait for each other take longer than the work.
 tests=0
 OMP_NUM_THREADS=1 "$PYTHON" -m pytest -n 2 --dist loadfile "$@" || tests=$?

@@ -236,6 +236,7 @@ def test_float32_is_computed_as_ieee_says_and_the_setting_comes_back():
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_flex_runs_forward_on_a_processor():
     cell = measured("flex", AttentionPoint(256, 1, "forward"), kv_heads=4, head_dim=64)
     assert wrong(cell.checked) is None

@@ -164,6 +164,7 @@ def test_a_text_is_scored_and_streamed_through_the_captured_prefill(model: PreTr
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_one_compiled_layer_takes_prompts_of_every_length(model: PreTrainedModel) -> None:
     decoder = CapturedNativeDecoder(model, CpuDevice(), capture=Rerun())
     before = context(50, batch=1)

@@ -88,6 +88,7 @@ def test_what_the_log_does_not_say_is_not_known() -> None:
         "python": None,
         "packages": {},
         "variables": {},
+        "governor": None,
         "commit": None,
     }
     assert (first.started_at, first.model.id, first.status) == ("2025-10-14", "Qwen3-4B", "complete")

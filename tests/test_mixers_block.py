@@ -184,6 +184,7 @@ def test_its_config_is_read():
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_softmax_with_a_convolution_learns_to_recall():
     tasks = MixersTasks(names=("mqar",), pairs=(4,), steps=500, learning_rate=3e-3)
     block = MixersBlock(hidden=64, layers=2, short_conv=True)

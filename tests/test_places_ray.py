@@ -68,6 +68,7 @@ def once(deed: str, round_number: int) -> dict[str, Any]:
 
 
 @slow
+@pytest.mark.by_hand
 def test_rounds_are_whole_and_come_back_through_rays_store(cluster: Any, tmp_path: Path) -> None:
     alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
     alone.sweep()
@@ -80,6 +81,7 @@ def test_rounds_are_whole_and_come_back_through_rays_store(cluster: Any, tmp_pat
 
 
 @slow
+@pytest.mark.by_hand
 def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, faults=[once("kill the worker's parent", 1)])
     assert stage.sweep(places="ray") == []
@@ -88,6 +90,7 @@ def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) ->
 
 
 @slow
+@pytest.mark.by_hand
 def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4, faults=[once("kill the host", 2)])
     assert stage.sweep(places="ray") == []
@@ -96,6 +99,7 @@ def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp
 
 
 @slow
+@pytest.mark.by_hand
 def test_a_killed_driver_loses_no_finished_round_and_ray_ends_what_it_began(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[once("hang", 2)])
     # Not a fork: what Ray has begun in this process would not live on in one.
@@ -116,6 +120,7 @@ def test_a_killed_driver_loses_no_finished_round_and_ray_ends_what_it_began(clus
 
 
 @slow
+@pytest.mark.by_hand
 def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.cluster_utils import Cluster
 
@@ -130,6 +135,7 @@ def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 @slow
+@pytest.mark.by_hand
 @pytest.mark.timeout(1800)
 def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path) -> None:
     config = find_config(Path("quickstart"))

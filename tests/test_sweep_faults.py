@@ -309,7 +309,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tmp_
         stage.sweep(output=tmp_path / "file")
 
 
-WRITTEN = ["environment", "results"]
+WRITTEN = ["results"]
 """The stage's own file, and the sweep's folder."""
 NAMES = ["../../escape", "a|b", "two\nlines", "\x1b[31mred\x1b[0m", "x" * 80, "a b;rm -rf /"]
 

@@ -115,7 +115,7 @@ def test_a_sweep_of_it_has_rounds_and_goes_on_where_it_was(home: Path) -> None:
 
     def sweep(**settings: object) -> list[str]:
         asked = Settings(**{"output": home / "results", "seed": 1, **settings})  # type: ignore[arg-type]
-        seams = Seams(report=("true",))
+        seams = Seams(report=("true",), watch_host=None)
         return sweep_config(path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, seams=seams)
 
     assert sweep(rounds=1) == ["insomniac, round 1"]
