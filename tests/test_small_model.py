@@ -89,6 +89,7 @@ def in_four_bits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_int8_costs_less_than_either_form_in_four_bits(
     fp16: Quality, in_four_bits: dict[str, Outcome], tmp_path: Path
 ) -> None:
