@@ -30,7 +30,7 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.sweep.sweep import Seams, Settings
-from benchmarker.workloads.generation.bench import _check_commit as check_commit
+from benchmarker.workloads.base import refuse_other_commit
 from benchmarker.workloads.generation.job_facts import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from tests.faults.stage import Stage
@@ -165,11 +165,11 @@ def test_a_model_on_the_hub_is_known_by_its_commit() -> None:
     job = planned("--model", "Qwen/Qwen3-4B", commit="a" * 40)
     assert job.origin is not None
     assert job.origin.inputs == {} or "model Qwen/Qwen3-4B" in job.origin.inputs
-    check_commit(job, "a" * 40)
+    refuse_other_commit(job, job.model.id, "a" * 40)
     with pytest.raises(ChangedError, match=r"changed on the hub since the sweep began: commit aaa.*, then bbb.*"):
-        check_commit(job, "b" * 40)
+        refuse_other_commit(job, job.model.id, "b" * 40)
     # A person may measure it again with what is there now.
-    check_commit(job.model_copy(update={"part": None}), "b" * 40)
+    refuse_other_commit(job.model_copy(update={"part": None}), job.model.id, "b" * 40)
 
 
 def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,15 +175,6 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
-def against_each(first: Mapping[Round, float], others: Sequence[Mapping[Round, float]]) -> list[tuple[Ratio, Verdict]]:
-    """How many times as fast one variant is as each other one, from times by round.
-
-    That it came first was seen in the data, so that all of them are corrected for.
-    """
-    ratios = [paired_ratio(second, first) for second in others]
-    return list(zip(ratios, verdicts(ratios), strict=True))
-
-
 MOST_ROUNDS = 40
 """More are not planned for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GIB = 2**30
+MIB = 2**20
 MISSING = "–"
 
 

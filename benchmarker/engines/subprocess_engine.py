@@ -186,6 +186,18 @@ class SubprocessSource(TokenSource):
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
         """See TokenSource.generate. A driver that answers fewer tokens is found by who counts them."""
+        generation, _ = self._generated(prompt_ids, new_tokens, context)
+        if len(generation.tokens) != len(prompt_ids):
+            raise DriverError(
+                f"{self._name}: its driver answered 'generate' with {len(generation.tokens)} sequences for "
+                f"{len(prompt_ids)} prompts"
+            )
+        return generation
+
+    def _generated(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
+    ) -> tuple[Generation, dict[str, Any]]:
+        """What the driver made, its times checked, and its whole answer."""
         answer = self._driver.ask(
             "generate",
             limit_s=self._limit_s,
@@ -198,11 +210,9 @@ class SubprocessSource(TokenSource):
             tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
         except (KeyError, TypeError, ValueError) as error:
             raise DriverError(f"{self._name}: its driver answered 'generate' without tokens or times") from error
-        if times != sorted(times) or times[0] == times[-1] or len(tokens) != len(prompt_ids):
-            raise DriverError(
-                f"{self._name}: its driver answered 'generate' with times or sequences that make no sense"
-            )
-        return Generation(tokens, *times)
+        if times != sorted(times) or times[0] == times[-1]:
+            raise DriverError(f"{self._name}: its driver answered 'generate' with times that make no sense: {times}")
+        return Generation(tokens, *times), answer
 
     def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score."""

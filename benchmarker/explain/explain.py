@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.phases import unpacking
 from benchmarker.explain.reasons import Reasons, reasons_of
 from benchmarker.explain.values import Explanation, NotExplained

@@ -17,17 +17,6 @@ def signed_ms(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))}"
 
 
-def percent(share: float) -> str:
-    """`89 %`; one decimal below 10 %."""
-    value = 100 * share
-    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
-
-
-def signed_percent(share: float) -> str:
-    """`+1.6 %`, `-12 %`."""
-    return f"{'+' if share >= 0 else '-'}{percent(abs(share))}"
-
-
 def rate(per_s: float, unit: str = "token") -> str:
     """`120 tok/s`; `80.5 calls/s` of another unit."""
     what = "tok" if unit == "token" else f"{unit}s"

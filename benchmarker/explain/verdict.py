@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from benchmarker.core.numbers import percent
 from benchmarker.explain.case import Case
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict
 from benchmarker.explain.waterfall import LABELS

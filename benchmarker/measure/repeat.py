@@ -62,19 +62,8 @@ class CallsInARow:
     def mean_s(self) -> float:
         """Mean seconds of one call, the device drained before the first call and after the last."""
         if self.calls is None:
-            self.calls = self._calls_needed()
+            self.calls = calls_needed(self._total_s)
         return self._total_s(self.calls) / self.calls
-
-    def _calls_needed(self) -> int:
-        self._total_s(1)
-        calls = 1
-        while calls < MOST_CALLS:
-            total_s = self._total_s(calls)
-            if total_s >= LEAST_S:
-                break
-            # A tenth more than it looks like, so that the next try mostly is the last.
-            calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / total_s), MOST_CALLS)
-        return calls
 
     def _total_s(self, calls: int) -> float:
         self._device.synchronize()
@@ -83,6 +72,23 @@ class CallsInARow:
             self._work()
         self._device.synchronize()
         return (time.perf_counter_ns() - started_ns) / 1e9
+
+
+def calls_needed(total_s: Callable[[int], float]) -> int:
+    """How many calls in a row take 20 ms together, and 10,000 at most.
+
+    Args:
+        total_s: Makes so many calls, and returns the seconds that all of them took.
+    """
+    total_s(1)
+    calls = 1
+    while calls < MOST_CALLS:
+        taken_s = total_s(calls)
+        if taken_s >= LEAST_S:
+            break
+        # A tenth more than it looks like, so that the next try mostly is the last.
+        calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / taken_s), MOST_CALLS)
+    return calls
 
 
 def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[SampleKind, ...]:

@@ -111,10 +111,6 @@ class ProfilerTable:
         return self._of("span")
 
     @property
-    def unclear(self) -> tuple[TableRow, ...]:
-        return self._of("unclear")
-
-    @property
     def listed(self) -> tuple[TableRow, ...]:
         """Kernels or operators, whichever account for more of the total: these rows add up.
 

@@ -9,12 +9,11 @@ from typing import Protocol, TypeVar
 from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.core.numbers import decimal, times, with_spread
 from benchmarker.core.tables import Column
-from benchmarker.core.units import GIB, MISSING
+from benchmarker.core.units import GIB, MIB, MISSING
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Metric
 
-MIB = 2**20
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
 

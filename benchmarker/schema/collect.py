@@ -59,14 +59,6 @@ class Collected:
             files.append((path, record))
         return tuple(files)
 
-    def records_of(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        """The same without their paths.
-
-        Raises:
-            ResultsError: One is of another workload.
-        """
-        return tuple(record for _, record in self.files_of(kind))
-
 
 def collect(paths: Sequence[str | Path]) -> Collected:
     """Read all records in these files and folders.

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ChangedError
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured, Step
+from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 
 
@@ -88,3 +90,20 @@ class Nothing:
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
+
+
+def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
+    """Refuse to measure, in a sweep, another commit of the model than the one that it began with.
+
+    Args:
+        commit: On the hub, as it was found now; None where the model is a folder.
+
+    Raises:
+        ChangedError: With the option that keeps the commit.
+    """
+    planned = job.origin.commit if job.origin and job.part else None
+    if planned and commit and commit != planned:
+        raise ChangedError(
+            f"model {model} changed on the hub since the sweep began: commit {planned}, then {commit}; "
+            f"begin a new sweep, with --revision {planned} to stay with the first"
+        )

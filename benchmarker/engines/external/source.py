@@ -56,14 +56,7 @@ class ExternalSource(SubprocessSource):
         Raises:
             DriverError: It failed, or answered other than so many tokens.
         """
-        answer = self._driver.ask(
-            "generate",
-            limit_s=self._limit_s,
-            prompt_ids=[list(row) for row in prompt_ids],
-            new_tokens=new_tokens,
-            context=None if context is None else [list(row) for row in context],
-        )
-        generation = _generation(self._name, answer)
+        generation, answer = self._generated(prompt_ids, new_tokens, context)
         counts = [len(row) for row in generation.tokens]
         if counts != [new_tokens] * len(prompt_ids):
             raise DriverError(
@@ -149,18 +142,6 @@ class ExternalSource(SubprocessSource):
                 "disagreement": median(self._disagreements) if self._disagreements else None,
             }
         )
-
-
-def _generation(name: str, answer: dict[str, Any]) -> Generation:
-    """A driver's answer to `generate`, checked."""
-    try:
-        times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
-        tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
-    if times != sorted(times) or times[0] == times[-1]:
-        raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    return Generation(tokens, *times)
 
 
 def _decode_scores(name: str, path: Path, positions: int, vocabulary: int) -> Scores:

@@ -12,11 +12,10 @@ from benchmarker.comparison.rows import Row, RowT
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import SAME_WITHIN
-from benchmarker.core.units import GIB
+from benchmarker.core.units import GIB, MIB
 from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note, top_of
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
-MIB = 2**20
 LETTER_PT = 5.0
 """Width of an average letter of a name."""
 AXES_SHARE = 0.87

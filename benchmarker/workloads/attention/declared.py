@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
+from typing import Protocol
 
+from benchmarker.core.units import MIB
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.attention.metrics import share_of_matmul
 from benchmarker.workloads.attention.record import AttentionCell, AttentionMemory, AttentionRecord, AttentionSample
 from benchmarker.workloads.attention.spec import AttentionJob
-
-MIB = 2.0**20
 
 AXES = (
     Axis("seq_len", "S", lambda length: f"{length:,} positions"),
@@ -19,17 +20,37 @@ AXES = (
 )
 
 
-def rate(cell: AttentionCell, latency_s: float) -> float | None:
+class OperationCell(Protocol):
+    """A cell of any operation whose passes are timed and weighed."""
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def demand(self) -> Work | None: ...
+
+    @property
+    def passes(self) -> AttentionMemory | None: ...
+
+
+class Work(Protocol):
+    """What one call has to do."""
+
+    @property
+    def flops(self) -> int: ...
+
+
+def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
     """Operations per second of one call, those of the formula."""
     return cell.demand.flops / latency_s if cell.demand else None
 
 
-def forward_s(cell: AttentionCell, sample: AttentionSample) -> float | None:
+def forward_s(cell: OperationCell, sample: AttentionSample) -> float | None:
     """Seconds of the forward pass of one call."""
     return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
 
 
-def backward_s(cell: AttentionCell, sample: AttentionSample) -> float | None:  # noqa: ARG001
+def backward_s(cell: OperationCell, sample: AttentionSample) -> float | None:  # noqa: ARG001
     """Seconds of the backward pass of one call; None where it has none."""
     return sample.parts_s.get("backward")
 
@@ -43,10 +64,10 @@ def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     return share_of_matmul(cell.demand.flops, latency_s, record.limits.matmul_flops_per_s)
 
 
-def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[AttentionRecord, AttentionCell], float | None]:
+def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[RunRecord, OperationCell], float | None]:
     """A size from the memory of both passes."""
 
-    def of_cell(record: AttentionRecord, cell: AttentionCell) -> float | None:  # noqa: ARG001
+    def of_cell(record: RunRecord, cell: OperationCell) -> float | None:  # noqa: ARG001
         return read(cell.passes) if cell.passes else None
 
     return of_cell
@@ -56,6 +77,45 @@ def _peak(memory: AttentionMemory) -> int | None:
     return max((size for size in (memory.forward_peak_bytes, memory.backward_peak_bytes) if size), default=None)
 
 
+# Of any operation whose forward and backward pass are timed and weighed.
+FORWARD = Metric(
+    name="forward",
+    heading="forward ms",
+    unit="s",
+    scale=1e3,
+    better="lower",
+    formula="seconds of one forward pass, the mean of calls in a row",
+    of_sample=forward_s,
+)
+BACKWARD = Metric(
+    name="backward",
+    heading="backward ms",
+    unit="s",
+    scale=1e3,
+    better="lower",
+    formula="seconds by which forward and backward take longer than forward alone",
+    of_sample=backward_s,
+)
+PEAK = Metric(
+    name="peak",
+    heading="call's peak MiB",
+    unit="B",
+    scale=1 / MIB,
+    better="lower",
+    formula="most bytes of live tensors beside the inputs, in one untimed call",
+    of_cell=_passes(_peak),
+    combine="max",
+)
+KEPT = Metric(
+    name="kept",
+    heading="kept MiB",
+    unit="B",
+    scale=1 / MIB,
+    better="lower",
+    formula="bytes that the forward pass keeps for the backward pass, its output included",
+    of_cell=_passes(lambda memory: memory.kept_bytes),
+    combine="max",
+)
 METRICS = (
     Metric(
         name="tflops",
@@ -65,26 +125,10 @@ METRICS = (
         better="higher",
         formula="4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, "
         "divided by the seconds of one call",
-        of_latency=rate,
+        of_latency=flops_per_s,
     ),
-    Metric(
-        name="forward",
-        heading="forward ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds of one forward pass, the mean of calls in a row",
-        of_sample=forward_s,
-    ),
-    Metric(
-        name="backward",
-        heading="backward ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds by which forward and backward take longer than forward alone",
-        of_sample=backward_s,
-    ),
+    FORWARD,
+    BACKWARD,
     Metric(
         name="matmul",
         heading="of matmul %",
@@ -95,26 +139,8 @@ METRICS = (
         "of the fastest product, in that type or float32)",
         of_cell=matmul_share,
     ),
-    Metric(
-        name="peak",
-        heading="call's peak MiB",
-        unit="B",
-        scale=1 / MIB,
-        better="lower",
-        formula="most bytes of live tensors beside the inputs, in one untimed call",
-        of_cell=_passes(_peak),
-        combine="max",
-    ),
-    Metric(
-        name="kept",
-        heading="kept MiB",
-        unit="B",
-        scale=1 / MIB,
-        better="lower",
-        formula="bytes that the forward pass keeps for the backward pass, its output included",
-        of_cell=_passes(lambda memory: memory.kept_bytes),
-        combine="max",
-    ),
+    PEAK,
+    KEPT,
     Metric(
         name="error",
         heading="error ppm",

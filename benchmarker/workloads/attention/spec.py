@@ -71,17 +71,15 @@ class AttentionPoint(NamedTuple):
     mode: Mode
 
 
-class AttentionGrid(GridBase):
-    """Which lengths are measured, in which batch, forward or with the backward pass."""
+class LengthGrid(GridBase):
+    """Which lengths are measured, in which batch: what the grids of operations on sequences have in common."""
 
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
-    """Queries and keys of one sequence."""
+    """Positions of one sequence."""
     tokens: tuple[Positive, ...] = ()
     """Tokens of the whole batch: the batch size of a length is tokens / seq_len. Takes the place of batch_size."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences at once."""
-    mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
-    """`forward` as in inference; `forward_backward` with the gradients of queries, keys and values."""
 
     @model_validator(mode="after")
     def _tokens_fit(self) -> Self:
@@ -92,11 +90,21 @@ class AttentionGrid(GridBase):
                 raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
         return self
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """Each length with its batch size."""
+        pairs = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
+        return pairs or list(product(self.seq_len, self.batch_size))
+
+
+class AttentionGrid(LengthGrid):
+    """Which lengths are measured, in which batch, forward or with the backward pass."""
+
+    mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
+    """`forward` as in inference; `forward_backward` with the gradients of queries, keys and values."""
+
     def points(self) -> list[AttentionPoint]:
         """Every cell, smallest first, so that running out of memory costs only the larger ones."""
-        pairs = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
-        pairs = pairs or list(product(self.seq_len, self.batch_size))
-        cells = [AttentionPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(pairs, self.mode)]
+        cells = [AttentionPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(self.sizes(), self.mode)]
         return sorted(dict.fromkeys(cells))
 
 

@@ -7,7 +7,6 @@ times the same calls between two events, and has to agree.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from benchmarker.core.errors import WrongResultError
-from benchmarker.measure.repeat import GROWTH, LEAST_S, MOST_CALLS
+from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample
 from benchmarker.workloads.attention.reference import Results
 
@@ -99,7 +98,7 @@ class AttentionStep:
 
     def _timed(self, work: Work) -> Times:
         if work not in self._calls:
-            self._calls[work] = self._calls_needed(work)
+            self._calls[work] = calls_needed(lambda calls: self.times(work, calls).host_s * calls)
         return self.times(work, self._calls[work])
 
     def times(self, work: Work, calls: int) -> Times:
@@ -113,17 +112,6 @@ class AttentionStep:
             event_s = events.elapsed_s()
             host_s = (time.perf_counter_ns() - started_ns) / 1e9
         return Times(host_s / calls, None if event_s is None else event_s / calls)
-
-    def _calls_needed(self, work: Work) -> int:
-        self.times(work, 1)
-        calls = 1
-        while calls < MOST_CALLS:
-            total_s = self.times(work, calls).host_s * calls
-            if total_s >= LEAST_S:
-                break
-            # A tenth more than it looks like, so that the next try mostly is the last.
-            calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / total_s), MOST_CALLS)
-        return calls
 
 
 class _Events:

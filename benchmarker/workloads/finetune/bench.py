@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer
-from benchmarker.core.errors import ChangedError, SpecError, WrongResultError
+from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.units import gib, seconds
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.model import QuantSpec
-from benchmarker.workloads.base import Nothing, Session
+from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.finetune.afterwards import learned, mean_loss, profiled
 from benchmarker.workloads.finetune.built import built_facts, frozen_sha256, seen_dtypes, state_bytes
 from benchmarker.workloads.finetune.demand import AttentionShape, demand_of
@@ -213,7 +213,7 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     checkpoint = find_checkpoint(
         job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)
     )
-    _check_commit(job, checkpoint.revision)
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
     text = token_text(tokenizer, checkpoint.config["vocab_size"], seed=job.subject.seed)
     session.ready()
@@ -279,17 +279,3 @@ def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
     recipe = job.recipe
     if recipe.train == "lora" and narrowest is not None and recipe.rank > narrowest:
         raise SpecError(f"--rank {recipe.rank}: is above the model's width of {narrowest}; use a lower rank")
-
-
-def _check_commit(job: FinetuneJob, commit: str | None) -> None:
-    """Refuse another commit of the model than the one that a sweep began with.
-
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
-    planned = job.origin.commit if job.origin and job.part else None
-    if planned and commit and commit != planned:
-        raise ChangedError(
-            f"model {job.model.id} changed on the hub since the sweep began: commit {planned}, then {commit}; "
-            f"begin a new sweep, with --revision {planned} to stay with the first"
-        )

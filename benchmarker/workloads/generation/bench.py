@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
-from benchmarker.core.errors import ChangedError, UnsupportedError
+from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.units import gib, seconds
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import ENGINES
@@ -18,7 +18,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.quality.judge import Subject
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.workloads.base import Session
+from benchmarker.workloads.base import Session, refuse_other_commit
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of
@@ -42,7 +42,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     checkpoint = find_checkpoint(
         job.model, job.variant, progress=session.terminal, device=device.torch_name, check_config=lengths.check_config
     )
-    _check_commit(job, checkpoint.revision)
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
     texts = lengths.of_texts(checkpoint.config, tokenizer)
     if texts:
@@ -134,20 +134,6 @@ class _Lengths:
 
     def _check(self, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
         check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=self._job.model.id)
-
-
-def _check_commit(job: GenerationJob, commit: str | None) -> None:
-    """Refuse to measure, in a sweep, another commit of the model than the one it began with.
-
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
-    planned = job.origin.commit if job.origin and job.part else None
-    if planned and commit and commit != planned:
-        raise ChangedError(
-            f"model {job.model.id} changed on the hub since the sweep began: commit {planned}, then {commit}; "
-            f"begin a new sweep, with --revision {planned} to stay with the first"
-        )
 
 
 def _open_source(

@@ -44,13 +44,6 @@ def check_typed(job: MixersJob, typed: Mapping[str, Any]) -> None:  # noqa: ARG0
         raise SpecError("--profile-tokens: mixers have no tokens to profile; leave it out")
 
 
-def over(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed. A batch size takes the place of a config's tokens, and tokens that of its batch size."""
-    if typed.get("grid.tokens"):
-        return {"grid.batch_size": [1], **typed}
-    return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)
-
-
 def record_fields(job: MixersJob) -> dict[str, Any]:
     """Layer and implementation, as the record has them."""
     implementation = implementation_of(job.variant.variant)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from benchmarker.schema.workload import Axis, Metric
-from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample
-from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
+from benchmarker.workloads.attention.declared import BACKWARD, FORWARD, KEPT, PEAK, flops_per_s
+from benchmarker.workloads.mixers.record import MixersCell
 from benchmarker.workloads.mixers.spec import MixersJob
-
-MIB = 2.0**20
 
 
 def mode_words(mode: str) -> str:
@@ -29,34 +25,6 @@ def tokens_per_s(cell: MixersCell, latency_s: float) -> float | None:
     return cell.batch_size * cell.seq_len / latency_s
 
 
-def flops_per_s(cell: MixersCell, latency_s: float) -> float | None:
-    """Operations per second, those of the formula."""
-    return cell.demand.flops / latency_s if cell.demand else None
-
-
-def forward_s(cell: MixersCell, sample: AttentionSample) -> float | None:
-    """Seconds of the forward pass of one call."""
-    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
-
-
-def backward_s(cell: MixersCell, sample: AttentionSample) -> float | None:  # noqa: ARG001
-    """Seconds of the backward pass of one call; None where it has none."""
-    return sample.parts_s.get("backward")
-
-
-def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[MixersRecord, MixersCell], float | None]:
-    """A size from the memory of both passes."""
-
-    def of_cell(record: MixersRecord, cell: MixersCell) -> float | None:  # noqa: ARG001
-        return read(cell.passes) if cell.passes else None
-
-    return of_cell
-
-
-def _peak(memory: AttentionMemory) -> int | None:
-    return max((size for size in (memory.forward_peak_bytes, memory.backward_peak_bytes) if size), default=None)
-
-
 METRICS = (
     Metric(
         name="tokens",
@@ -67,24 +35,8 @@ METRICS = (
         formula="batch * positions, divided by the seconds of one call",
         of_latency=tokens_per_s,
     ),
-    Metric(
-        name="forward",
-        heading="forward ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds of one forward pass, the mean of calls in a row",
-        of_sample=forward_s,
-    ),
-    Metric(
-        name="backward",
-        heading="backward ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds by which forward and backward take longer than forward alone",
-        of_sample=backward_s,
-    ),
+    FORWARD,
+    BACKWARD,
     Metric(
         name="tflops",
         heading="TFLOP/s",
@@ -95,26 +47,8 @@ METRICS = (
         "pair, 3 times that (softmax 3.5) with the backward pass, divided by the seconds of one call",
         of_latency=flops_per_s,
     ),
-    Metric(
-        name="peak",
-        heading="call's peak MiB",
-        unit="B",
-        scale=1 / MIB,
-        better="lower",
-        formula="most bytes of live tensors beside the inputs, in one untimed call",
-        of_cell=_passes(_peak),
-        combine="max",
-    ),
-    Metric(
-        name="kept",
-        heading="kept MiB",
-        unit="B",
-        scale=1 / MIB,
-        better="lower",
-        formula="bytes that the forward pass keeps for the backward pass, its output included",
-        of_cell=_passes(lambda memory: memory.kept_bytes),
-        combine="max",
-    ),
+    PEAK,
+    KEPT,
     Metric(
         name="state",
         heading="state kfloat",

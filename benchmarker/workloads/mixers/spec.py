@@ -11,8 +11,9 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import DType, Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
 from benchmarker.schema.job import Job
+from benchmarker.workloads.attention.spec import LengthGrid
 
 Mode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
@@ -106,32 +107,15 @@ class MixersPoint(NamedTuple):
     mode: Mode
 
 
-class MixersGrid(GridBase):
+class MixersGrid(LengthGrid):
     """Which lengths are measured, in which batch, forward or with the backward pass."""
 
-    seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
-    """Positions of one sequence."""
-    tokens: tuple[Positive, ...] = ()
-    """Tokens of the whole batch: the batch size of a length is tokens / seq_len. Takes the place of batch_size."""
-    batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Sequences at once."""
     mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` and `forward_backward` of the mixer alone; `training_step` of a small model around it."""
 
-    @model_validator(mode="after")
-    def _tokens_fit(self) -> Self:
-        if self.tokens and self.batch_size != (1,):
-            raise ValueError("tokens: gives the batch size already; leave out batch_size or tokens")
-        for tokens, seq_len in product(self.tokens, self.seq_len):
-            if tokens % seq_len:
-                raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
-        return self
-
     def points(self) -> list[MixersPoint]:
         """Every cell, smallest first, so that running out of memory costs only the larger ones."""
-        pairs = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
-        pairs = pairs or list(product(self.seq_len, self.batch_size))
-        cells = [MixersPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(pairs, self.mode)]
+        cells = [MixersPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(self.sizes(), self.mode)]
         return sorted(dict.fromkeys(cells))
 
 

@@ -14,9 +14,10 @@ from typing import cast
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey
+from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import code, ms, percent
+from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category

@@ -14,9 +14,10 @@ from typing import cast
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
+from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import ms, percent
+from benchmarker.explain.numbers import ms
 from benchmarker.explain.phases import (
     conversion_of,
     phase_of,
