@@ -25,16 +25,6 @@ PATIENCE_S = 5.0
 """Before it is said how far the scoring is."""
 
 
-def keep(model: PreTrainedModel, windows: Windows, kept: Kept, progress: Progress, *, name: str) -> None:
-    """Keep what the model predicts.
-
-    Raises:
-        QualityError: A logit is not a finite number.
-    """
-    for window, logits, targets in _predictions(model, windows, progress, name=name):
-        kept.put(window, logits, targets)
-
-
 def keep_steps(
     source: TokenSource, windows: Windows, kept: Kept, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
