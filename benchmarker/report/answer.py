@@ -53,7 +53,7 @@ def _which(ranking: Ranking) -> str:
 
 
 def _as_fast(ranking: Ranking) -> list[Row]:
-    """The leader's equals."""
+    """Rows that are as fast as the leader, to within what counts as the same."""
     assert ranking.leader is not None
     assert ranking.fastest is not None
     rows = [ranking.fastest.row, *(against.row for against in ranking.same)]
@@ -65,10 +65,10 @@ def _gain(leader: Ranked, ranking: Ranking) -> str:
     plain = presentation_of(leader.row.workload).plain
     if leader.overall is None:
         return f", the {plain} itself" if ranking.plain is leader.row and len(ranking.able) > 1 else ""
-    other = f"{escaped(leader.overall.row.label)} (fastest {plain})"
+    baseline = f"{escaped(leader.overall.row.label)} (fastest {plain})"
     if leader.overall.odd_round:
-        return f"; against {other} round {leader.overall.odd_round} stands apart"
-    return f", {times(leader.overall.ratio)} {other}"
+        return f"; against {baseline} round {leader.overall.odd_round} stands apart"
+    return f", {times(leader.overall.ratio)} {baseline}"
 
 
 def _behind(rival: Against) -> str:

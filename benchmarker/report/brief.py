@@ -30,8 +30,8 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
     caveats = presentation_of(results.workload).caveats(results.records, results.rows)
-    left = max(0, len(caveats) - MOST_CAVEATS)
-    return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, left)]
+    hidden = max(0, len(caveats) - MOST_CAVEATS)
+    return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
 
 
 def where(results: Results) -> str:
@@ -41,16 +41,16 @@ def where(results: Results) -> str:
     return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
 
 
-def _rest(results: Results, left: int) -> str:
+def _rest(results: Results, hidden: int) -> str:
     """What `--all` adds.
 
     Args:
-        left: Caveats that were not shown.
+        hidden: Caveats that were not printed.
     """
     cells = len({row.cell for row in results.rows}) - 1
     parts = [
         *([plural(cells, "more cell", "more cells")] if cells > 0 else []),
-        *([plural(left, "more caveat", "more caveats")] if left else []),
+        *([plural(hidden, "more caveat", "more caveats")] if hidden else []),
         *(["reasons"] if results.reasons else []),
         "all columns",
     ]

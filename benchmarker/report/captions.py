@@ -19,55 +19,59 @@ def caption(results: Results) -> str:
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
-    said = []
+    """What an interval or a deviation behind a number is."""
+    sentences = []
     if any(row.rate and row.rate.low is not None for row in rows):
-        said.append(
+        sentences.append(
             f"[low, high] is the {percent(CONFIDENCE, places=0)} interval over the rounds, "
             "one median from a fresh process each."
         )
     untested = [row for row in rows if row.rounds < MIN_ROUNDS and row.rate and row.rate.deviation is not None]
     if any(row.processes == 1 for row in untested):
-        said.append("Values are medians over the timed runs of one process, ± their sample standard deviation.")
+        sentences.append("Values are medians over the timed runs of one process, ± their sample standard deviation.")
     if any(row.processes > 1 for row in untested):
-        said.append(
+        sentences.append(
             "Of several processes in fewer than three rounds, a value is the geometric mean of their medians, ± the "
             "sample standard deviation of all timed runs."
         )
-    return said
+    return sentences
 
 
 def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
+    """What the speed-up is of and against, and why it was not tested."""
     others = [row for row in rows if row.ratio and not row.is_baseline]
     if baseline is None or not others:
         return []
-    said = [f"Speed-up is in {rows[0].headline.shown_unit} against {escaped(baseline)}."]
+    sentences = [f"Speed-up is in {rows[0].headline.shown_unit} against {escaped(baseline)}."]
     untested = [row for row in others if row.verdict == "not tested"]
     if untested:
         fewest = min(row.ratio.rounds for row in untested if row.ratio)
         counted = "one round" if fewest == 1 else f"{fewest} rounds"
-        said.append(
+        sentences.append(
             f"Not tested: {counted} cannot tell a difference from chance; {MIN_ROUNDS} rounds or more can "
             "(`benchmarker sweep`)."
         )
-    return said
+    return sentences
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    tested = [row.ratio for row in rows if row.ratio and row.ratio.p is not None]
-    detectable = [found for ratio in tested if (found := ratio.detectable(len(tested))) is not None]
+    """What the verdicts mean, and the smallest difference that the test would have found."""
+    ratios = [row.ratio for row in rows if row.ratio and row.ratio.p is not None]
+    detectable = [smallest for ratio in ratios if (smallest := ratio.detectable(len(ratios))) is not None]
     if not detectable:
         return []
     least, most = (percent(ratio - 1, places=1) for ratio in (min(detectable), max(detectable)))
     band = percent(SAME_WITHIN, places=0)
-    seen = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
+    difference = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
     return [
         f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
         f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would tell.",
-        f"A true difference of {seen} would have been detected at least {percent(POWER, places=0)} of the time.",
+        f"A true difference of {difference} would have been detected at least {percent(POWER, places=0)} of the time.",
     ]
 
 
 def _peak(results: Results) -> list[str]:
+    """Which memory the peak is of."""
     if all(row.peak_memory_bytes is None for row in results.rows):
         return []
     kinds = {record.environment.device.kind for record in results.records}

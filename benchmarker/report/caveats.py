@@ -47,17 +47,17 @@ def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[st
 
 
 def origins(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Which boards, versions and sweeps the records are from, where there are several."""
-    return *_cards(records), *_commits(records), *_sweeps(records)
+    """Which GPUs, versions of benchmarker and sweeps the records are from, where there are several."""
+    return *_devices(records), *_commits(records), *_sweeps(records)
 
 
 def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """How the machine was meanwhile, and what marks a cell."""
+    """Clocks, drift, flags of cells and missing energy: what the machine did while the cells were measured."""
     return *_clocks(rows), *_drifted(records), *_flagged(rows), *_no_energy(records)
 
 
-def _cards(records: Sequence[RunRecord]) -> list[str]:
-    """Two boards of one name are not the same board."""
+def _devices(records: Sequence[RunRecord]) -> list[str]:
+    """Which GPU ran what: two GPUs of one name differ in speed."""
     return _who_ran_what(
         "boards, which are not quite alike",
         variants_by(records, lambda record: record.environment.device.uuid),
@@ -66,7 +66,7 @@ def _cards(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _commits(records: Sequence[RunRecord]) -> list[str]:
-    """Another version of what measures is another measurement."""
+    """Which version of benchmarker ran what: another version is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
         variants_by(records, lambda record: record.environment.commit),
@@ -75,32 +75,38 @@ def _commits(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> list[str]:
-    """Where there are several: each by its first letters, and the variants that it ran."""
+    """Each device or version with the variants that it ran; nothing where there is one.
+
+    Args:
+        who: What there are several of, in words.
+        variants: Names of variants, by the UUID or commit that ran them.
+        letters: Of the UUID or commit that are printed.
+    """
     if len(variants) < 2:
         return []
-    each = (f"{escaped(one[:letters])} ran {names(members)}" for one, members in variants.items())
+    each = (f"{escaped(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
     return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
 def _sweeps(records: Sequence[RunRecord]) -> list[str]:
-    """Of other hours, and maybe of another machine of the same name."""
-    begun: dict[str, set[str]] = {}
+    """Variants whose rows merge several sweeps: of other hours, and maybe of another machine of the same name."""
+    sweeps_by_variant: dict[str, set[str]] = {}
     for record in records:
-        begun.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
-    taken = [name for name, sweeps in begun.items() if len(sweeps) > 1]
-    if not taken:
+        sweeps_by_variant.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
+    merged = {name: sweeps for name, sweeps in sweeps_by_variant.items() if len(sweeps) > 1}
+    if not merged:
         return []
-    of = sorted({sweep for name in taken for sweep in begun[name]})
-    return [f"{names(taken)}: rows are taken together from {len(of)} sweeps: {', '.join(map(escaped, of))}."]
+    sweeps = sorted(set().union(*merged.values()))
+    return [f"{names(merged)}: rows are taken together from {len(sweeps)} sweeps: {', '.join(map(escaped, sweeps))}."]
 
 
-def variants_by(records: Sequence[RecordT], of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """The variants that have each value, once each; a record that has none is left out."""
-    found: dict[str, dict[str, None]] = {}
+def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
+    """Names of variants by a value of their records, each name once; a record without the value is left out."""
+    variants: dict[str, dict[str, None]] = {}
     for record in records:
-        if value := of(record):
-            found.setdefault(value, {})[record.variant.name] = None
-    return {value: list(variants) for value, variants in found.items()}
+        if value := value_of(record):
+            variants.setdefault(value, {})[record.variant.name] = None
+    return {value: list(members) for value, members in variants.items()}
 
 
 def names(variants: Iterable[str]) -> str:
@@ -110,21 +116,21 @@ def names(variants: Iterable[str]) -> str:
 
 def failed(rows: Sequence[Row]) -> list[str]:
     """One line for each reason, with all the rows that have it; then the rounds that were left out."""
-    where: dict[tuple[str, str, str], list[Row]] = {}
+    by_failure: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.status != "ok":
-            where.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
+            by_failure.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
     # What stops several variants alike, such as a hub that is out of reach, is said once.
-    alike: dict[str, list[str]] = {}
-    for (variant, status, reason), found in where.items():
-        alike.setdefault(f"{_where(found)}: {_why(status, reason)}", []).append(variant)
-    lines = [f"{names(variants)}{said}" for said, variants in alike.items()]
-    lost = [(row, failure) for row in rows for failure in row.failures]
+    by_explanation: dict[str, list[str]] = {}
+    for (variant, status, reason), members in by_failure.items():
+        by_explanation.setdefault(f"{_where(members)}: {_why(status, reason)}", []).append(variant)
+    lines = [f"{names(variants)}{explanation}" for explanation, variants in by_explanation.items()]
+    failures = [(row, failure) for row in rows for failure in row.failures]
     return lines + [
         f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} "
         f"{'was measured again' if failure.is_repeated else 'is left out'}: "
         f"{_why(failure.status, failure.reason or '')}"
-        for row, failure in lost
+        for row, failure in failures
     ]
 
 
@@ -156,7 +162,7 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _clocks(rows: Sequence[Row]) -> list[str]:
-    """Two variants at different clocks are two measurements of the board as well."""
+    """Cells whose variants ran at different clocks: their difference is partly that of the GPU's clocks."""
     cells: dict[CellKey, dict[str, float]] = {}
     for row in rows:
         if row.cell and row.clock_mhz:
@@ -182,18 +188,15 @@ def _drifted(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _flagged(rows: Sequence[Row]) -> list[str]:
-    where: dict[Flag, list[Row]] = {}
+    by_flag: dict[Flag, list[Row]] = {}
     for row in rows:
         for flag in row.flags:
-            where.setdefault(flag, []).append(row)
-    return [f"{escaped(flag)}{_meaning(flag)} ({_marked(found)})." for flag, found in where.items()]
+            by_flag.setdefault(flag, []).append(row)
+    return [f"{escaped(flag)}: {FLAGS[flag]} ({_cell_counts(members)})." for flag, members in by_flag.items()]
 
 
-def _meaning(flag: Flag) -> str:
-    return f": {FLAGS[flag]}"
-
-
-def _marked(rows: Sequence[Row]) -> str:
+def _cell_counts(rows: Sequence[Row]) -> str:
+    """`fp16 in 2 cells, int8 in 1 cell`."""
     cells: dict[str, int] = {}
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
@@ -201,7 +204,7 @@ def _marked(rows: Sequence[Row]) -> str:
 
 
 def _no_energy(records: Sequence[RunRecord]) -> list[str]:
-    """Once for each reason: it is most often the machine's, not the variant's."""
+    """Why energy was not measured, a line a reason: most often it is the machine's, not the variant's."""
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     return [
         f"{names(variants)}: no energy: {escaped(reason, longest=REASON_LENGTH)}."

@@ -25,13 +25,13 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
         SpecError: There is no such column, or several begin so.
     """
     first = first_table(ranking_of(results))
-    columns = _columns_of(results, first)
-    picked = [_column(name, columns, option="--columns") for name in (names or "").split(",") if name.strip()]
+    choices = _columns_of(results, first)
+    picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]
     variant = first.columns[0]
-    kept = [variant, *(column for column in picked if column is not variant)] if picked else first.columns
-    order = _column(sort, columns, option="--sort") if sort else None
+    columns = [variant, *(column for column in picked if column is not variant)] if picked else first.columns
+    order = _column(sort, choices, option="--sort") if sort else None
     rows = _sorted(first.rows, order) if order else first.rows
-    return Sheet(first.title, kept, rows, () if picked else first.notes, first.is_bold)
+    return Sheet(first.title, columns, rows, () if picked else first.notes, first.is_bold)
 
 
 def to_csv(results: Results, sheet: Sheet | None) -> str:
@@ -55,10 +55,8 @@ def _value(value: object) -> object:
 
 def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
     """The columns of every table whose rows are variants of that cell, by heading in small letters."""
-    rows, shown = list(first.rows), presentation_of(results.workload)
-    whole = sheets(results)
-    tables = [first, *(sheet for sheet in whole if all(isinstance(row, Row) for row in sheet.rows))]
-    limits = shown.limits(rows)
+    tables = [first, *(sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))]
+    limits = presentation_of(results.workload).limits(list(first.rows))
     tables += [limits] if limits else []
     columns: dict[str, Column[Any]] = {}
     for sheet in tables:

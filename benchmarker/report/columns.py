@@ -19,19 +19,19 @@ Columns = list[Column[Row]]
 
 
 class InCell(Protocol):
-    """Whatever belongs to a cell of the grid."""
+    """A row, a change or anything else that belongs to a cell of the grid."""
 
     @property
     def cell(self) -> CellKey | None: ...
 
 
 def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
-    """The variant."""
+    """The column of the variant's name."""
     return [Column[Row]("variant", lambda row: row.variant, "left", is_foreign=True)]
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
-    """The axes that vary, or all of them."""
+    """A column for each axis that varies; with `always`, for all axes."""
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
     return [
@@ -42,12 +42,12 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
 
 
 def axis_text(name: str) -> Callable[[InCell], str]:
-    """The value of an axis in a table."""
+    """The text of an axis's value in a row."""
     return lambda row: str(row.cell[name]) if row.cell else MISSING
 
 
 def axis_value(name: str) -> Callable[[InCell], float | None]:
-    """The same where it is a number, to sort by."""
+    """The value of an axis in a row, to sort by; None where it is not a number."""
 
     def number(row: InCell) -> float | None:
         value = row.cell[name] if row.cell else None
@@ -57,12 +57,12 @@ def axis_value(name: str) -> Callable[[InCell], float | None]:
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
-    """Every declared metric of a repeat that is known. Where there is none, the first column says why."""
+    """Every declared metric of a repeat that some row has. In a row without numbers, the first column says why."""
     if not rows:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
-    shown = [metric for metric in metrics if any(metric.name in row.metrics for row in rows)] or metrics[:1]
-    first, *others = (metric_column(metric) for metric in shown)
+    measured = [metric for metric in metrics if any(metric.name in row.metrics for row in rows)] or metrics[:1]
+    first, *others = (metric_column(metric) for metric in measured)
     return [replace(first, text=lambda row: first.text(row) if row.rate else status_words(row.status)), *others]
 
 
@@ -78,7 +78,7 @@ def metric_column(metric: Metric) -> Column[Row]:
 
 
 def speed_up(results: Results) -> Columns:
-    """The ratio with its verdict, where there is something to compare with."""
+    """The column of the speed-up with its verdict; none where there is no baseline or one variant alone."""
     if results.baseline is None or len({row.variant for row in results.rows}) < 2:
         return []
     is_tested = any(row.ratio and row.ratio.low is not None for row in results.rows)
@@ -94,7 +94,7 @@ def speed_up(results: Results) -> Columns:
 
 
 def memory(rows: Sequence[Row]) -> Columns:
-    """Peak while measuring."""
+    """The column of the peak memory while measuring."""
     return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes)
 
 
@@ -112,24 +112,29 @@ def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
 
 
 def number_columns(
-    rows: Sequence[AnyRow], heading: str, of: Callable[[AnyRow], float | None], form: Callable[[float], str]
+    rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
-    """A column, if any row knows its number."""
-    if all(of(row) is None for row in rows):
+    """One column, or none where no row has its number.
+
+    Args:
+        value_of: A row's number; None, and a dash in the table, where it was not measured.
+        form: The text of a number.
+    """
+    if all(value_of(row) is None for row in rows):
         return []
-    return [Column(heading, lambda row: MISSING if (number := of(row)) is None else form(number), sort=of)]
+    return [Column(heading, lambda row: MISSING if (number := value_of(row)) is None else form(number), sort=value_of)]
 
 
-def byte_columns(rows: Sequence[AnyRow], name: str, of: Callable[[AnyRow], int | None]) -> list[Column[AnyRow]]:
-    """In GiB; in MiB where all are small, as for a tiny model."""
-    largest = max((size for row in rows if (size := of(row)) is not None), default=0)
+def byte_columns(rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None]) -> list[Column[AnyRow]]:
+    """A column of bytes in GiB, or in MiB where all are under 51 MiB, as for a tiny model."""
+    largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
     if largest < GIB / 20:
-        return number_columns(rows, f"{name} MiB", of, lambda size: f"{size / MIB:.1f}")
-    return number_columns(rows, f"{name} GiB", of, lambda size: f"{size / GIB:.2f}")
+        return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
+    return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
 
 
 def bound(rows: Sequence[Row]) -> Columns:
-    """What each row waits for, where it was explained."""
+    """The column of what each row waits for; none where no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left", is_foreign=True)]

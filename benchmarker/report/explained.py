@@ -10,12 +10,12 @@ from benchmarker.report.presentation import presentation_of
 
 def explained_to_markdown(comparison: Comparison) -> str:
     """What was measured, the waterfalls, each variant's reason, the differences and what a workload adds."""
-    shown = presentation_of(comparison.workload)
+    presentation = presentation_of(comparison.workload)
     body = explanations_to_markdown(
         comparison.explained,
         contrasts=comparison.contrasts,
-        ceilings=shown.ceilings(comparison),
-        break_evens=shown.break_evens(comparison),
+        ceilings=presentation.ceilings(comparison),
+        break_evens=presentation.break_evens(comparison),
         baseline=comparison.baseline or "",
     )
-    return f"{bullets(shown.header(comparison.records))}\n\n{body}"
+    return f"{bullets(presentation.header(comparison.records))}\n\n{body}"

@@ -20,7 +20,7 @@ Columns = list[Column[Row]]
 
 
 def first_table(ranking: Ranking) -> Sheet:
-    """At most nine columns; the leader stands out."""
+    """The variants of the ranking's cell in their order, in at most nine columns; the leader is bold."""
     rows = [ranked.row for ranked in ranking.rows]
     leader = ranking.leader.row.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
@@ -28,27 +28,27 @@ def first_table(ranking: Ranking) -> Sheet:
 
 
 def columns(ranking: Ranking) -> Columns:
-    """Of the first table."""
+    """The columns of the first table."""
     rows = [ranked.row for ranked in ranking.rows]
     if not rows:
         return []
-    shown, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
+    presentation, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
     variant = Column[Row]("variant", lambda row: row.label, "left", is_foreign=True)
     return [
         variant,
-        *shown.names(rows)[1:],
-        *shown.brief(rows),
+        *presentation.names(rows)[1:],
+        *presentation.brief(rows),
         _pace(rows[0]),
-        *_beside(by_name, shown.plain),
+        *_beside(by_name, presentation.plain),
         *_overall(by_name, ranking.plain),
         *memory(rows),
-        *shown.quality(rows),
+        *presentation.quality(rows),
         *(_why(column) for column in bound(rows)),
     ]
 
 
 def _pace(first: Row) -> Column[Row]:
-    """The metric that ranks; where there is none, why."""
+    """The column of the metric that ranks; in a row without it, why it was not measured."""
     metric = first.ranking
 
     def text(row: Row) -> str:
@@ -91,7 +91,7 @@ def _beside(by_name: Mapping[str, Ranked], plain: str) -> Columns:
 
 
 def _overall(by_name: Mapping[str, Ranked], plain: Row | None) -> Columns:
-    """Against the fastest plain form, where that is another one than beside."""
+    """The speed-up against the fastest plain form, where that is not the one that `_beside` is against."""
     is_other = [
         bool(ranked.overall) and (ranked.beside is None or ranked.beside.row is not plain)
         for ranked in by_name.values()
@@ -139,7 +139,7 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def _first_of(reasons: str) -> str:
-    """The largest of several that are as large: `benchmarker explain` names them all."""
+    """The first of several reasons, which is the largest: `benchmarker explain` names them all."""
     return re.split(" and | or ", reasons)[0]
 
 
@@ -151,15 +151,15 @@ def _notes(ranking: Ranking, rows: Sequence[Row]) -> tuple[str, ...]:
     """How to read it, in as few words as it takes."""
     if not rows:
         return ()
-    shown, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
+    presentation, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
     others = {ranked.beside.row.variant for ranked in ranking.rows if ranked.beside}
     notes = []
     if len(others) == 1:
         notes.append(f"Speed-up is against {escaped(*others)}.")
     elif others:
-        notes.append(f"Speed-up is against the {shown.plain} in the same {shown.surroundings}.")
+        notes.append(f"Speed-up is against the {presentation.plain} in the same {presentation.surroundings}.")
     if ranking.plain and _overall(by_name, ranking.plain):
-        notes.append(f"Overall is against {escaped(ranking.plain.label)}, the fastest {shown.plain}.")
+        notes.append(f"Overall is against {escaped(ranking.plain.label)}, the fastest {presentation.plain}.")
     if any(ranked.beside and ranked.beside.ratio.low is not None for ranked in ranking.rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
     if any(ranked.beside and ranked.beside.odd_round for ranked in ranking.rows):

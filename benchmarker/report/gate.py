@@ -70,9 +70,10 @@ def _rate(row: Row) -> str:
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    shown = _rate(change.after) if change.after.rate else status_words(change.after.status)
-    lost = dict.fromkeys(status_words(one.status) for one in change.after.failures if not one.is_repeated)
-    return f"{shown} ({', '.join(lost)} in others)" if change.after.rate and lost else shown
+    rate = _rate(change.after) if change.after.rate else status_words(change.after.status)
+    lost = [failure for failure in change.after.failures if not failure.is_repeated]
+    statuses = dict.fromkeys(status_words(failure.status) for failure in lost)
+    return f"{rate} ({', '.join(statuses)} in others)" if change.after.rate and lost else rate
 
 
 def _ratio(change: Change) -> str:

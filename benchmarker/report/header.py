@@ -20,7 +20,7 @@ def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """On what, with what, and how."""
+    """The lines of device, versions and procedure."""
     devices = each(records, lambda record: record.environment.device.name)
     programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
     drivers = each(records, _platform)
@@ -31,15 +31,15 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
     )
 
 
-def each(records: Sequence[RecordT], of: Callable[[RecordT], str]) -> str:
-    """The values that the records have, each once."""
-    return ", ".join(escaped(value) for value in dict.fromkeys(map(of, records)) if value)
+def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
+    """The values that the records have, each once, with commas between them."""
+    return ", ".join(escaped(value) for value in dict.fromkeys(map(value_of, records)) if value)
 
 
 def in_brackets(*parts: str) -> str:
-    """What there is of these, behind a name."""
-    said = ", ".join(filter(None, parts))
-    return f" ({said})" if said else ""
+    """` (first, second)`, to stand behind a name; empty parts are left out."""
+    words = ", ".join(filter(None, parts))
+    return f" ({words})" if words else ""
 
 
 def _platform(record: RunRecord) -> str:
@@ -51,20 +51,22 @@ def _platform(record: RunRecord) -> str:
 
 
 def _packages(records: Sequence[RunRecord]) -> str:
+    """`torch 2.13.0, transformers 5.1.0 or 5.2.0`."""
     versions: dict[str, dict[str, None]] = {}
     for record in records:
         for name in PACKAGES:
             if name in record.environment.packages:
                 versions.setdefault(name, {})[record.environment.packages[name]] = None
-    return ", ".join(f"{escaped(name)} {escaped(' or '.join(found))}" for name, found in versions.items())
+    return ", ".join(f"{escaped(name)} {escaped(' or '.join(numbers))}" for name, numbers in versions.items())
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
+    """`5 processes a variant, 10 timed runs a cell after at least 3 warm-ups, 2026-01-31`."""
     processes: dict[str, int] = {}
     for record in records:
         processes[record.variant.name] = processes.get(record.variant.name, 0) + 1
-    runs = each(records, lambda one: str(one.procedure.get("runs", "")))
-    warmup = each(records, lambda one: str(one.procedure.get("warmup", "")))
+    runs = each(records, lambda record: str(record.procedure.get("runs", "")))
+    warmup = each(records, lambda record: str(record.procedure.get("warmup", "")))
     counts = sorted(set(processes.values()))
     many = f"{counts[0]} to {counts[-1]} processes" if len(counts) > 1 else plural(counts[0], "process", "processes")
     repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""

@@ -25,44 +25,45 @@ def to_markdown(results: Results) -> str:
 
 
 def whole(results: Results) -> list[Block]:
-    """The same, not rendered yet."""
-    rows, chosen, shown = results.rows, headline_rows(results.rows), presentation_of(results.workload)
+    """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
+    rows, chosen, presentation = results.rows, headline_rows(results.rows), presentation_of(results.workload)
     first, *others = sheets(results)
-    limits = shown.limits(shown.beside_limits(rows))
+    limits = presentation.limits(presentation.beside_limits(rows))
     blocks: list[Block] = [
-        bullets([*forced(results), *shown.header(results.records)]),
+        bullets([*forced(results), *presentation.header(results.records)]),
         first,
         *([limits] if limits else []),
         *others,
     ]
-    blocks += [shown.caption(results), bullets(shown.remarks(rows, results.baseline))]
+    blocks += [presentation.caption(results), bullets(presentation.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += ["**Why**", bullets(results.reasons)]
-    closing = shown.closing(chosen, results.baseline)
-    return [*blocks, bullets([*shown.caveats(results.records, rows), *closing, *left_out(results)])]
+    closing = presentation.closing(chosen, results.baseline)
+    return [*blocks, bullets([*presentation.caveats(results.records, rows), *closing, *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
     """What a notebook shows of one run: a row per cell.
 
     Args:
-        bounds: As of `with_bound`.
+        bounds: What each variant is bound by, as `comparison.rows.with_bound` takes it.
     """
     return tables.to_markdown(summary_blocks(record, bounds=bounds))
 
 
 def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> list[Block]:
-    """What is printed at the end of one run. Otherwise as `summary`."""
+    """What is printed at the end of one run, as blocks. Otherwise as `summary`."""
     cells = sorted(keys_of(record))
     keys: list[CellKey | None] = [*cells] or [None]
     rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
-    results, shown = Results(rows=rows, records=(record,)), presentation_of(record.workload)
-    columns = [*shown.cell(rows, always=True), *shown.timing(rows), *memory(rows), *bound(rows)]
-    limits = shown.limits(rows)
+    results, presentation = Results(rows=rows, records=(record,)), presentation_of(record.workload)
+    columns = [*presentation.cell(rows, always=True), *presentation.timing(rows), *memory(rows), *bound(rows)]
+    limits = presentation.limits(rows)
+    lines = [*presentation.variant_lines(record), *presentation.header([record]), *presentation.loaded_lines(record)]
     return [
-        bullets([*shown.variant_lines(record), *shown.header([record]), *shown.loaded_lines(record)]),
+        bullets(lines),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
-        shown.caption(results),
-        bullets(shown.caveats([record], rows)),
+        presentation.caption(results),
+        bullets(presentation.caveats([record], rows)),
     ]

@@ -1,4 +1,4 @@
-"""What a workload may say of how its rows are shown, beyond its axes and metrics. All of it has a default.
+"""How a workload's rows are shown, beyond its axes and metrics. Every field has a default.
 
 A workload that declares none is shown with a column for each axis that varies and for each metric, its speed-ups, its
 memory, its floor, the caveats that hold for every measurement, and a curve over each axis.
@@ -26,7 +26,8 @@ from benchmarker.schema.workload import imported
 if TYPE_CHECKING:
     from benchmarker.report.charts.style import Chart
 
-Shown = Callable[[Any], Sequence[Column[Any]]]
+ColumnsOf = Callable[[Any], Sequence[Column[Any]]]
+"""Columns of a table, made of its rows."""
 
 
 LIMITS_TITLE = "Against the limits of the device"
@@ -34,12 +35,12 @@ LIMITS_TITLE = "Against the limits of the device"
 
 def floors(rows: Sequence[Row]) -> Sheet | None:
     """Latencies beside the least that the device allows; None where no floor is known."""
-    known = [row for row in rows if row.floor_s is not None and row.latency]
-    if not known:
+    measured = [row for row in rows if row.floor_s is not None and row.latency]
+    if not measured:
         return None
     columns: list[Column[Row]] = [
-        *(axis_columns(known) if len({row.cell for row in known}) > 1 else []),
-        *names(known),
+        *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
+        *names(measured),
         Column(
             "latency ms",
             lambda row: with_spread(row.latency, scale=1e3),
@@ -48,7 +49,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
         Column(
             "floor / latency",
-            _of_floor,
+            _floor_share,
             sort=lambda row: row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None,
             is_more_better=True,
         ),
@@ -57,10 +58,11 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         "Floor: the least time that a call can take, from the bytes that it must move and the memory bandwidth that "
         "was measured in the same process, or from its arithmetic, where that takes longer."
     )
-    return Sheet(LIMITS_TITLE, columns, known, (note,))
+    return Sheet(LIMITS_TITLE, columns, measured, (note,))
 
 
-def _of_floor(row: Row) -> str:
+def _floor_share(row: Row) -> str:
+    """`83 %`: the floor over the latency."""
     return percent(row.floor_s / row.latency.value, places=0) if row.floor_s is not None and row.latency else MISSING
 
 
@@ -76,7 +78,7 @@ def plain_title(results: Results) -> str:
 
 
 def profiled_words(profile: Profile) -> str:  # noqa: ARG001
-    """What a profile is of."""
+    """What a profile is of, in words: by default one call."""
     return "one call"
 
 
@@ -114,67 +116,70 @@ def nothing(*_: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Presentation:
-    """How rows of a workload are shown. Each takes rows, unless said."""
+    """How rows of a workload are shown: functions of its rows, unless said otherwise."""
 
-    names: Shown = names
+    names: ColumnsOf = names
+    """The columns that name a variant; the first is its name."""
     cell: Callable[..., Sequence[Column[Any]]] = axis_columns
-    """Columns of the axes; with `always`, those too that do not vary."""
-    timing: Shown = metric_columns
-    costs: Shown = plain_costs
-    """What a variant costs, for the first table."""
-    brief: Shown = brief_columns
-    """Beside the metric that ranks, in the first table."""
-    quality: Shown = quality_columns
-    """What a variant costs in exactness, in the first table."""
+    """The columns of the axes that vary; with `always=True`, of all axes."""
+    timing: ColumnsOf = metric_columns
+    """The columns of what was timed."""
+    costs: ColumnsOf = plain_costs
+    """The columns of what a variant costs, such as memory, in the table of the headline's cell."""
+    brief: ColumnsOf = brief_columns
+    """Columns beside the metric that ranks, in the first table."""
+    quality: ColumnsOf = quality_columns
+    """The columns of what a variant costs in exactness, in the first table."""
     quality_words: Callable[[Any], str] = quality_words
-    """The same of one row, for a sentence. Empty where the workload has none."""
+    """What one row costs in exactness, in a sentence. Empty where the workload has no such metric."""
     plain: str = "baseline"
-    """What the others are held against: `unquantized form`."""
+    """What the other variants are held against, in words: `unquantized form`."""
     surroundings: str = "table"
-    """What a row has in common with the one that it is held against: `engine`."""
+    """What a row has in common with the one that it is held against, in a word: `engine`."""
     command: Callable[[Any], str] = lambda records: ""
-    """Of one variant's records: the command that runs it for use. Empty where nothing does."""
-    every_cell: Shown = nothing
+    """The command that runs a variant for use, made of the variant's records. Empty where nothing runs it."""
+    every_cell: ColumnsOf = nothing
     """Further columns of the table of every cell."""
     details: Callable[[Any], Sequence[Sheet]] = nothing
-    """Further tables, of the first table's rows."""
+    """Further tables, made of the rows of the headline's cell."""
     limits: Callable[[Any], Sheet | None] = floors
+    """The table of rows beside what the device allows; None where that is not known."""
     beside_limits: Callable[[Any], Sequence[Any]] = headline_rows
-    """Which of all rows stand beside their limits."""
+    """Those of all rows that stand in the table of limits."""
     header: Callable[[Any], Sequence[str]] = plain_header
-    """Lines above the tables, of the records."""
+    """The lines above the tables, made of the records."""
     variant_lines: Callable[[Any], Sequence[str]] = lambda record: (variant_line(record),)
-    """First lines above the table of one run, of its record."""
+    """The first lines above the table of one run, made of its record."""
     loaded_lines: Callable[[Any], Sequence[str]] = nothing
-    """Last lines above it."""
+    """The last lines above the table of one run, made of its record."""
     caption: Callable[[Results], str] = caption
+    """The paragraph under the tables that says how to read them."""
     remarks: Callable[[Any, str | None], Sequence[str]] = nothing
-    """What the rows say together, of all rows and the baseline."""
+    """What the rows say together, made of all rows and the baseline's name."""
     caveats: Callable[[Any, Any], Sequence[str]] = plain_caveats
-    """Of records and rows."""
+    """What must be known before believing a number, made of records and rows."""
     closing: Callable[[Any, str | None], Sequence[str]] = nothing
-    """Said after the caveats, of the first table's rows and the baseline."""
+    """Lines after the caveats, made of the rows of the headline's cell and the baseline's name."""
     charts: Callable[[Any], list[Chart]] | None = None
-    """Of a comparison. None for those that any workload has."""
+    """The charts of a comparison. None for those that any workload has."""
     title: Callable[[Results], str] = plain_title
+    """The title of the page."""
     badge: Callable[[Any], str] = lambda rows: ""
-    """Above a page whose numbers are not all what they seem."""
+    """A warning above a page whose numbers are not what they seem, such as those of random weights."""
     remark: Callable[[Any], str] = lambda rows: ""
-    """The same beside a chart's title."""
+    """That warning in few words, beside a chart's title."""
     profiled: Callable[[Any], str] = profiled_words
-    """What a profile is of."""
+    """What a profile is of, in words."""
     speed: str = ""
-    """The headline metric in words, for the axis of a chart. As in its column by default."""
-    made: str = "reached"
-    """What a variant does with the headline metric, for a sentence."""
+    """The headline metric in words, for the axis of a chart. Empty for the heading of its column."""
     ceilings: Callable[[Any], Sequence[str]] = nothing
-    """What was predicted beside what was reached, of a comparison."""
+    """Sentences on what was predicted and what was reached, made of a comparison."""
     break_evens: Callable[[Any], Sequence[str]] = nothing
-    """When a variant has paid for what it costs to begin with, of a comparison."""
+    """Sentences on when a variant has paid for what it costs to begin with, made of a comparison."""
 
 
 def presentation_of(name: str) -> Presentation:
-    """How that workload is shown."""
+    """The presentation that the workload of that name declares, or the default one."""
     where = workload_of(name).presentation
     presentation: Presentation = imported(where) if where else Presentation()
     return presentation

@@ -12,21 +12,35 @@ from benchmarker.report.presentation import presentation_of
 def sheets(results: Results) -> list[Sheet]:
     """The answer at the largest cell first; then every cell, and what else the workload has."""
     rows, chosen = results.rows, headline_rows(results.rows)
-    shown = presentation_of(results.workload)
+    presentation = presentation_of(results.workload)
     cell = chosen[0].cell if chosen else None
-    first = [*shown.names(rows), *shown.timing(chosen), *speed_up(results), *bound(chosen), *shown.costs(chosen)]
-    tables = [Sheet(f"At {cell_words(cell)}" if cell else "", first, chosen)]
+    columns = [
+        *presentation.names(rows),
+        *presentation.timing(chosen),
+        *speed_up(results),
+        *bound(chosen),
+        *presentation.costs(chosen),
+    ]
+    tables = [Sheet(f"At {cell_words(cell)}" if cell else "", columns, chosen)]
     if len({row.cell for row in rows}) > 1:
-        columns = [*shown.cell(rows), *shown.names(rows), *shown.timing(rows), *speed_up(results), *memory(rows)]
-        tables.append(Sheet("Every cell", [*columns, *shown.every_cell(rows)], rows))
-    return [*tables, *shown.details(chosen)]
+        columns = [
+            *presentation.cell(rows),
+            *presentation.names(rows),
+            *presentation.timing(rows),
+            *speed_up(results),
+            *memory(rows),
+            *presentation.every_cell(rows),
+        ]
+        tables.append(Sheet("Every cell", columns, rows))
+    return [*tables, *presentation.details(chosen)]
 
 
 def forced(results: Results) -> list[str]:
     """What differs although it should not, and was compared all the same."""
     if not results.differences:
         return []
-    return [f"**not comparable, forced:** {'; '.join(escaped(one, longest=300) for one in results.differences)}"]
+    differences = (escaped(difference, longest=300) for difference in results.differences)
+    return [f"**not comparable, forced:** {'; '.join(differences)}"]
 
 
 def left_out(results: Results) -> list[str]:

@@ -1,4 +1,4 @@
-"""The board over the sweep: clocks, temperature and power while each cell was timed, where a driver told them."""
+"""The GPU over the sweep: clocks, temperature and power while each cell was timed, where a driver told them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record import CellBase, RunRecord
 
 Quantity = tuple[str, Callable[[Conditions], float | None]]
+"""Its name with the unit, and its value while a cell was timed; None where the driver did not say."""
 QUANTITIES: tuple[Quantity, ...] = (
-    ("clock, MHz", lambda seen: seen.sm_clock_mhz),
-    ("hottest, °C", lambda seen: seen.temperature_c),
-    ("mean power, W", lambda seen: seen.power_w),
+    ("clock, MHz", lambda conditions: conditions.sm_clock_mhz),
+    ("hottest, °C", lambda conditions: conditions.temperature_c),
+    ("mean power, W", lambda conditions: conditions.power_w),
 )
 
 
@@ -31,21 +32,21 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
         for cell in record.cells
         if cell.conditions and cell.timed_at
     ]
-    shown = [
-        (words, of)
-        for words, of in QUANTITIES
-        if any(of(one.conditions) is not None for _, one in cells if one.conditions)
+    quantities = [
+        (words, reading_of)
+        for words, reading_of in QUANTITIES
+        if any(reading_of(cell.conditions) is not None for _, cell in cells if cell.conditions)
     ]
-    if not shown:
+    if not quantities:
         return None
     start_s = min(cell.timed_at[0] for _, cell in cells if cell.timed_at)
     variants = list(dict.fromkeys(name for name, _ in cells))
 
     def draw(ink: Ink) -> Figure:
-        drawn, all_axes = figure(0.6 + 1.05 * len(shown) + 0.17 * ((len(variants) + 1) // 2), rows=len(shown))
-        for axes, (words, of) in zip(all_axes, shown, strict=True):
+        drawn, all_axes = figure(0.6 + 1.05 * len(quantities) + 0.17 * ((len(variants) + 1) // 2), rows=len(quantities))
+        for axes, (words, reading_of) in zip(all_axes, quantities, strict=True):
             for name in variants:
-                all_points = [_point(cell, of, start_s) for owner, cell in cells if owner == name]
+                all_points = [_point(cell, reading_of, start_s) for owner, cell in cells if owner == name]
                 points = [point for point in all_points if point]
                 axes.plot(
                     [minutes for minutes, _ in points],
@@ -72,8 +73,11 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
     )
 
 
-def _point(cell: CellBase, of: Callable[[Conditions], float | None], start_s: float) -> tuple[float, float] | None:
+def _point(
+    cell: CellBase, reading_of: Callable[[Conditions], float | None], start_s: float
+) -> tuple[float, float] | None:
+    """Minutes since the first cell, and the quantity; None where the driver did not tell it."""
     assert cell.conditions
     assert cell.timed_at
-    value = of(cell.conditions)
+    value = reading_of(cell.conditions)
     return None if value is None else ((sum(cell.timed_at) / 2 - start_s) / 60, value)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -37,7 +38,7 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
             axis=axis.name,
             title=f"Over {axis.heading}",
             horizontal=axis.heading,
-            of=_shown_rate,
+            value_of=_scaled_pace,
             vertical=speed_words(rows[0]),
             is_logarithmic=min(values) > 0 and max(values) >= LOGARITHMIC_FROM * min(values),
         )
@@ -45,7 +46,8 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
     return charts
 
 
-def _shown_rate(row: Row) -> float | None:
+def _scaled_pace(row: Row) -> float | None:
+    """The metric that ranks, in the unit that it is shown in; None where it was not measured."""
     return row.pace.value * row.ranking.scale if row.pace else None
 
 
@@ -57,7 +59,7 @@ def curve_chart(
     axis: str,
     title: str,
     horizontal: str,
-    of: Callable[[RowT], float | None],
+    value_of: Callable[[RowT], float | None],
     vertical: str,
     is_logarithmic: bool = False,
     name: str | None = None,
@@ -65,11 +67,11 @@ def curve_chart(
     """A line for each variant; None where fewer than two values of the axis were measured alike.
 
     Args:
-        cell: The headline's; it is the shape that is kept where several were measured alike.
-        of: What is drawn, in the unit of `vertical`.
-        name: Of the chart's file. That of the axis by default.
+        cell: The headline's cell. Its other axes are held fixed where several cells were measured equally often.
+        value_of: What is drawn of a row, in the unit of `vertical`; None where it was not measured.
+        name: The chart's file name without its ending; that of the axis by default.
     """
-    kept, series = _series(rows, cell, axis, of)
+    shape, series = _series(rows, cell, axis, value_of)
     places = sorted({place for points in series.values() for place in points})
     if len(places) < 2:
         return None
@@ -77,9 +79,9 @@ def curve_chart(
     base = series.get(baseline or "", {})
     crossed = [
         point
-        for other in series
-        if other != baseline
-        for point in crossings(base, series[other], is_logarithmic=is_logarithmic)
+        for variant, points in series.items()
+        if variant != baseline
+        for point in crossings(base, points, is_logarithmic=is_logarithmic)
     ]
 
     def draw(ink: Ink) -> Figure:
@@ -105,76 +107,91 @@ def curve_chart(
             markeredgecolor=ink.text,
         )
         if is_logarithmic:
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
-            axes.minorticks_off()
+            _set_logarithmic(axes)
         else:
             axes.set_ylim(bottom=0)
-        shown = with_room(places, is_logarithmic=is_logarithmic)
-        axes.set_xticks(places, [f"{place:,}" if place in shown else "" for place in places])
+        labelled = with_room(places, is_logarithmic=is_logarithmic)
+        axes.set_xticks(places, [f"{place:,}" if place in labelled else "" for place in places])
         axes.set_xlabel(horizontal)
         axes.set_ylabel(vertical)
         drawn.legend(loc="outside lower left", ncols=2, columnspacing=1)
         return drawn
 
-    return Chart(name or axis, f"{title}, {kept.words if kept else ''}", _note(crossed, baseline, is_logarithmic), draw)
+    return Chart(
+        name or axis, f"{title}, {shape.words if shape else ''}", _note(crossed, baseline, is_logarithmic), draw
+    )
+
+
+def _set_logarithmic(axes: Axes) -> None:
+    """Both scales logarithmic, with plain numbers beside the vertical one."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.minorticks_off()
 
 
 def _series(
-    rows: Sequence[RowT], cell: CellKey | None, axis: str, of: Callable[[RowT], float | None]
+    rows: Sequence[RowT], cell: CellKey | None, axis: str, value_of: Callable[[RowT], float | None]
 ) -> tuple[CellKey | None, dict[str, Points]]:
-    """What is kept, and each variant's points: of the shape that was measured at most places, the headline's first."""
+    """The cell without the axis that is drawn, and each variant's points there.
+
+    Of several such cells it is the one with most places on the axis; of equals, the headline's.
+    """
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
-        value = of(row)
+        value = value_of(row)
         if row.cell and value is not None:
             shapes.setdefault(row.cell.without(axis), {}).setdefault(row.variant, {})[row.cell[axis]] = value
     if not shapes:
         return None, {}
     most = {shape: len({place for points in lines.values() for place in points}) for shape, lines in shapes.items()}
-    kept = max(shapes, key=lambda shape: (most[shape], cell is not None and shape == cell.without(axis)))
-    return kept, shapes[kept]
+    longest = max(shapes, key=lambda shape: (most[shape], cell is not None and shape == cell.without(axis)))
+    return longest, shapes[longest]
 
 
-def crossings(base: Points, other: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
-    """Where the line drawn through the other's points crosses the baseline's, between places that both know.
+def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
+    """Where a variant's line crosses the baseline's, between places of the axis that both were measured at.
 
     Args:
-        is_logarithmic: Whether both scales are, on which the lines are drawn straight.
+        is_logarithmic: Whether both scales are logarithmic; the lines are straight on them.
+
+    Returns:
+        Place on the axis and value of each crossing.
     """
     scale, back = (math.log, math.exp) if is_logarithmic else (float, float)
-    common = sorted(base.keys() & other.keys())
-    found = []
-    for left, right in pairwise(common):
-        before, after = (scale(other[place]) - scale(base[place]) for place in (left, right))
+    common = sorted(base.keys() & points.keys())
+    crossed = []
+    for start, end in pairwise(common):
+        before, after = (scale(points[place]) - scale(base[place]) for place in (start, end))
         if before * after < 0:
             share = before / (before - after)
-            ends = ((left, right), (base[left], base[right]))
-            place, rate = (back((1 - share) * scale(start) + share * scale(end)) for start, end in ends)
-            found.append((place, rate))
-    return found
+            ends = ((start, end), (base[start], base[end]))
+            place, rate = (back((1 - share) * scale(low) + share * scale(high)) for low, high in ends)
+            crossed.append((place, rate))
+    return crossed
 
 
 def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
-    """Those whose numbers stand on the axis without touching; the first and the last before the others."""
+    """Places whose numbers stand on the axis without touching; the first and the last before the others."""
     scale = math.log if is_logarithmic else float
-    point = AXIS_PT / (scale(places[-1]) - scale(places[0]))
-    kept: list[float] = []
+    pt_per_unit = AXIS_PT / (scale(places[-1]) - scale(places[0]))
+    labelled: list[float] = []
     for place in (places[0], places[-1], *places[1:-1]):
-        needed = [DIGIT_PT * (len(f"{place:,}{other:,}") / 2 + 1) for other in kept]
-        if all(point * abs(scale(place) - scale(other)) > room_pt for other, room_pt in zip(kept, needed, strict=True)):
-            kept.append(place)
-    return set(kept)
+        if all(
+            pt_per_unit * abs(scale(place) - scale(neighbour)) > DIGIT_PT * (len(f"{place:,}{neighbour:,}") / 2 + 1)
+            for neighbour in labelled
+        ):
+            labelled.append(place)
+    return set(labelled)
 
 
 def _note(crossed: Sequence[tuple[float, float]], baseline: str | None, is_logarithmic: bool) -> str:
-    said = ["Both scales are logarithmic."] if is_logarithmic else []
+    opening = ["Both scales are logarithmic."] if is_logarithmic else []
     if baseline is None:
-        return " ".join([*said, "One mark a measured cell."])
+        return " ".join([*opening, "One mark a measured cell."])
     base = label(baseline)
     if not crossed:
-        return " ".join([*said, f"One mark a measured cell. No variant's line crosses that of {base}."])
-    return " ".join([*said, f"One mark a measured cell; a ring is where a variant's line crosses that of {base}."])
+        return " ".join([*opening, f"One mark a measured cell. No variant's line crosses that of {base}."])
+    return " ".join([*opening, f"One mark a measured cell; a ring is where a variant's line crosses that of {base}."])

@@ -20,7 +20,7 @@ def profile_of(records: Sequence[RunRecord]) -> Profile | None:
 
 
 def once(profile: Any) -> int:  # noqa: ARG001
-    """One profiled call is one."""
+    """A profile of one call is counted once."""
     return 1
 
 
@@ -40,11 +40,11 @@ def kernels_chart(
 
     Args:
         members: Each variant's records.
-        count: How many of what the time is told for a profile is of.
+        count: How many units, such as tokens, a profile is of: its time is divided by them.
         per: The unit of the horizontal axis.
         origin: What the profiles are of, in a sentence.
     """
-    profiles = {name: found for name, records in members.items() if (found := profile_of(records))}
+    profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None
     spent = {name: _milliseconds(profile, count(profile)) for name, profile in profiles.items()}
@@ -65,15 +65,15 @@ def kernels_chart(
 
 
 def _milliseconds(profile: Profile, count: int) -> dict[str, float]:
-    """By category, for each of so many."""
+    """Milliseconds of one unit by category of kernel, of a profile of `count` units."""
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
     return {category: 1e3 * spent_s / count for category, spent_s in spent.items()}
 
 
 def _what(profiles: Sequence[Profile]) -> str:
-    return "operator time" if all(one.by == "cpu" for one in profiles) else "kernel time"
+    return "operator time" if all(profile.by == "cpu" for profile in profiles) else "kernel time"
 
 
 def _gaps(profiles: Sequence[Profile]) -> list[str]:
-    on_device = any(one.by == "device" for one in profiles)
+    on_device = any(profile.by == "device" for profile in profiles)
     return ["Time in which no kernel ran is not in the bars."] if on_device else []

@@ -76,13 +76,13 @@ def rounds_chart(
 
 
 def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
-    """Of each process that measured the cell, in the order of the rounds."""
-    ordered = sorted(records, key=lambda one: (one.moment, one.started_at))
-    found = [one for record in ordered if (one := cell_of(record, cell)) and one.status == "ok" and one.samples]
-    return [[sample.latency_s for sample in one.samples] for one in found]
+    """Seconds of every timed run of the cell, process by process in the order of the rounds."""
+    ordered = sorted(records, key=lambda record: (record.moment, record.started_at))
+    cells = [measured for record in ordered if (measured := cell_of(record, cell))]
+    return [[sample.latency_s for sample in cell.samples] for cell in cells if cell.status == "ok" and cell.samples]
 
 
 def _off_median(by_round: Sequence[Sequence[float]]) -> list[list[float]]:
-    """In per cent."""
+    """Each latency's deviation from the median of all, in per cent."""
     middle = statistics.median(latency for strip in by_round for latency in strip)
     return [[100 * (latency / middle - 1) for latency in strip] for strip in by_round]

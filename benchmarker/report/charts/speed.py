@@ -57,19 +57,19 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
     """One line a cell, one mark a variant; only where there are several cells.
 
     Args:
-        shape: What the numbers of a cell are.
+        shape: What the numbers beside a line are: the axes of the grid in words.
     """
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.pace) if cell]
     if len(cells) < 2:
         return None
-    known = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
+    rates = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
     words = rate_words(rows[0])
     variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + 0.17 * ((len(variants) + 1) // 2))
         for name in variants:
-            points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := known.get((cell, name)))]
+            points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := rates.get((cell, name)))]
             marks(axes, points, looks[name], ink, name=name)
         axes.set_yticks(range(len(cells)), [cell.short_words for cell in cells])
         axes.set_ylim(len(cells) - 0.5, -0.5)
@@ -122,11 +122,12 @@ def top_of(rates: Sequence[Estimate]) -> float:
 
 def spread_note(estimates: Sequence[Estimate]) -> str:
     """What the thin lines are."""
-    kinds = {one.low is not None for one in estimates}
+    kinds = {estimate.low is not None for estimate in estimates}
     if kinds == {True}:
         return INTERVAL_NOTE
     if kinds == {False}:
-        return DEVIATION_NOTE if any(one.deviation for one in estimates) else "One timed run each: no spread is known."
+        has_deviation = any(estimate.deviation for estimate in estimates)
+        return DEVIATION_NOTE if has_deviation else "One timed run each: no spread is known."
     return f"{INTERVAL_NOTE} Where there are fewer than three rounds it is ± the standard deviation."
 
 

@@ -26,12 +26,15 @@ def stacked(
     nothing: str | None = None,
     totals: Parts | None = None,
 ) -> Figure:
-    """The parts in the order of their names; the legend in the same order.
+    """Bars of milliseconds, each stacked of its parts.
 
     Args:
-        columns: Of the legend.
-        nothing: The part in which nothing is done, drawn as such.
-        totals: Printed beside the bars, which are sorted by them, and in panels where they differ by ten.
+        bars: The parts of each bar by their names, in milliseconds.
+        names: All parts, in the order of the stack and of the legend.
+        columns: Columns of the legend.
+        nothing: The part in which nothing runs; it is hatched.
+        totals: Milliseconds to print beside each bar. The bars are sorted by them, and drawn in several panels where
+            they differ by more than ten times.
     """
     panels = panels_of(totals) if totals else [list(bars)]
     legend_in = 0.17 * (-(-len(names) // columns))
@@ -62,12 +65,12 @@ def panels_of(totals: Parts) -> list[list[str]]:
 def _panel(
     axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, nothing: str | None, is_labelled: bool
 ) -> None:
-    left = dict.fromkeys(bars, 0.0)
+    starts = dict.fromkeys(bars, 0.0)
     for index, name in enumerate(names):
         axes.barh(
             range(len(bars)),
             [parts.get(name, 0.0) for parts in bars.values()],
-            left=list(left.values()),
+            left=list(starts.values()),
             height=0.62,
             color=ink.faint if name == nothing else ink.part(index),
             edgecolor=ink.paper,
@@ -75,7 +78,7 @@ def _panel(
             hatch="xxxx" if name == nothing else HATCHES[index // len(ink.parts)],
             label=name if is_labelled else None,
         )
-        left = {bar: left[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
+        starts = {bar: starts[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
     axes.set_yticks(range(len(bars)), [label(name) for name in bars])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()

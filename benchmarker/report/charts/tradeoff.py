@@ -46,16 +46,22 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
 
 def draw_against(
-    rows: Sequence[RowT], looks: dict[str, Series], of: Callable[[RowT], float], horizontal: str
+    rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Speed over a cost, whose place of each row is given."""
+    """Speed over a cost.
+
+    Args:
+        cost_of: A row's cost, in the unit that `horizontal` names.
+        horizontal: The cost in words, with its unit.
+    """
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(2.9)
-        for row in sorted(rows, key=lambda one: one.variant in best):
-            place, rate = of(row), rates[row.variant]
+        beaten_first = sorted(rows, key=lambda row: row.variant in best)
+        for row in beaten_first:
+            place, rate = cost_of(row), rates[row.variant]
             axes.plot([place] * 2, bounds(rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
             marks(
                 axes,
@@ -65,10 +71,10 @@ def draw_against(
                 name=row.variant,
                 hollow=row.variant not in best,
             )
-        axes.set_xlim(0, 1.08 * max(map(of, rows)) or 1)
+        axes.set_xlim(0, 1.08 * max(map(cost_of, rows)) or 1)
         axes.set_ylim(0, 1.1 * top_of(list(rates.values())))
-        lines = [(of(row), *bounds(rates[row.variant])) for row in rows]
-        _label(drawn, axes, [(row.label, of(row), rates[row.variant].value) for row in rows], lines)
+        lines = [(cost_of(row), *bounds(rates[row.variant])) for row in rows]
+        _label(drawn, axes, [(row.label, cost_of(row), rates[row.variant].value) for row in rows], lines)
         axes.set_xlabel(horizontal)
         axes.set_ylabel(rate_words(rows[0]))
         return drawn
@@ -85,18 +91,18 @@ def _label(
     """Each name beside its mark, where it covers no other mark, line or name, if there is such a place."""
     width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
     (_, right), (_, top) = axes.get_xlim(), axes.get_ylim()
-    marks_pt = [(x / right * width_pt, y / top * height_pt) for _, x, y in points]
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks_pt]
-    across, up_pt = width_pt / right, height_pt / top
-    taken += [(x * across - 1, low * up_pt, x * across + 1, high * up_pt) for x, low, high in lines]
+    across_pt, up_pt = width_pt / right, height_pt / top
+    marks_pt = [(x * across_pt, y * up_pt) for _, x, y in points]
+    covered = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks_pt]
+    covered += [(x * across_pt - 1, low * up_pt, x * across_pt + 1, high * up_pt) for x, low, high in lines]
     for (name, x, y), (x_pt, y_pt) in zip(points, marks_pt, strict=True):
         text = label(name)
         length_pt = LETTER_PT * len(text)
         sides = (1, -1) if x_pt + 7 + length_pt < width_pt else (-1, 1)
         places = [(side, up) for up in (0, 9, -9, 18, -18) for side in sides]
         boxes = [_box(x_pt, y_pt, length_pt, place) for place in places]
-        best = min(range(len(places)), key=lambda at: (sum(_overlap(boxes[at], other) for other in taken), at))
-        taken.append(boxes[best])
+        best = min(range(len(places)), key=lambda index: (sum(_overlap(boxes[index], box) for box in covered), index))
+        covered.append(boxes[best])
         side, up = places[best]
         axes.annotate(
             text,
@@ -110,22 +116,27 @@ def _label(
 
 
 def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> Box:
-    """Where a name would be, with its mark at (x, y)."""
+    """The box that a name of `length_pt` would cover beside its mark at (x_pt, y_pt).
+
+    Args:
+        place: 1 to the right of the mark or -1 to the left of it, and points above it.
+    """
     side, up = place
     near, far = sorted((x_pt + 6 * side, x_pt + side * (7 + length_pt)))
     return near, y_pt + up - 5, far, y_pt + up + 5
 
 
-def _overlap(one: Box, other: Box) -> float:
-    """Area that both cover."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
+def _overlap(first: Box, second: Box) -> float:
+    """Area that both boxes cover, in square points."""
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
     return max(0.0, width) * max(0.0, height)
 
 
-def front_note(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
     """How to read the marks, and which rows have none."""
-    missing = [row.variant for row in rows if row.variant not in {one.variant for one in shown}]
+    variants = {row.variant for row in drawn}
+    missing = [row.variant for row in rows if row.variant not in variants]
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
     return (
         "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "

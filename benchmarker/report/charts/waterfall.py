@@ -16,23 +16,23 @@ GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in
 """By what was profiled."""
 
 
-def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None:
-    """Stacked bars as long as the measured token; only where some variant is explained."""
-    explained = [one for one in found if isinstance(one, Explanation)]
+def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart | None:
+    """Stacked bars as long as the measured token; None where no variant is explained."""
+    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     if not explained:
         return None
     bars: dict[str, Parts] = {
-        one.variant: {part.name: 1e3 * part.seconds for part in one.waterfall.parts if part.seconds > 0}
-        for one in explained
+        explanation.variant: {part.name: 1e3 * part.seconds for part in explanation.waterfall.parts if part.seconds > 0}
+        for explanation in explained
     }
-    totals = {one.variant: 1e3 * one.waterfall.total_s for one in explained}
+    totals = {explanation.variant: 1e3 * explanation.waterfall.total_s for explanation in explained}
     names = [name for name in part_names(explained) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:
         horizontal = f"ms per {explained[0].unit}, lower is better"
         return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals)
 
-    cells = {one.cell for one in explained}
+    cells = {explanation.cell for explanation in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
     return Chart(
         "waterfall",
@@ -41,7 +41,7 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
             [
                 "A bar, and the number beside it, is the token as measured without the profiler. Its gaps are "
                 f"{_gaps(explained)}; its other parts are those of the profiled generation.",
-                *_missing(found),
+                *_missing(explanations),
             ]
         ),
         draw,
@@ -49,10 +49,10 @@ def waterfall_chart(found: Sequence[Explanation | NotExplained]) -> Chart | None
 
 
 def _gaps(explained: Sequence[Explanation]) -> str:
-    kinds = {one.phase.by for one in explained}
+    kinds = {explanation.phase.by for explanation in explained}
     return " or ".join(words for by, words in GAPS_ARE.items() if by in kinds)
 
 
-def _missing(found: Sequence[Explanation | NotExplained]) -> list[str]:
-    names = [label(one.variant) for one in found if isinstance(one, NotExplained)]
+def _missing(explanations: Sequence[Explanation | NotExplained]) -> list[str]:
+    names = [label(explanation.variant) for explanation in explanations if isinstance(explanation, NotExplained)]
     return [f"Not explained: {', '.join(names)}."] if names else []

@@ -9,12 +9,13 @@ from benchmarker.core.units import gib
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.record import RunRecord
 
-SHOWN = 4
+MOST_VALUES = 4
+"""Values of one line that are shown; the others are counted."""
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Name and value, as plain text; what no record knows is left out."""
-    lines = [(name, _values(records, of)) for name, of in _FIELDS]
+    """Name and value of each line, as plain text; what no record knows is left out."""
+    lines = [(name, _values(records, value_of)) for name, value_of in _FIELDS]
     packages = sorted({name for record in records for name in record.environment.packages})
     variables = sorted({name for record in records for name in record.environment.variables})
     lines += [(plain_line(name), _values(records, _package(name))) for name in packages]
@@ -22,26 +23,27 @@ def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value]
 
 
-def _values(records: Sequence[RunRecord], of: Callable[[Environment], str | None]) -> str:
-    found = list(dict.fromkeys(plain_line(value) for record in records if (value := of(record.environment))))
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return " or ".join(found[:SHOWN]) + more
+def _values(records: Sequence[RunRecord], value_of: Callable[[Environment], str | None]) -> str:
+    """The values that the records have, each once: `A or B and 2 more`."""
+    values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
+    more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+    return " or ".join(values[:MOST_VALUES]) + more
 
 
 def _package(name: str) -> Callable[[Environment], str | None]:
-    return lambda one: one.packages.get(name)
+    return lambda environment: environment.packages.get(name)
 
 
 def _variable(name: str) -> Callable[[Environment], str | None]:
-    return lambda one: one.variables.get(name)
+    return lambda environment: environment.variables.get(name)
 
 
-def _device_memory(one: Environment) -> str | None:
-    return gib(one.device.memory_bytes) if one.device.memory_bytes else None
+def _device_memory(environment: Environment) -> str | None:
+    return gib(environment.device.memory_bytes) if environment.device.memory_bytes else None
 
 
-def _memory(one: Environment) -> str | None:
-    return gib(one.memory_bytes) if one.memory_bytes else None
+def _memory(environment: Environment) -> str | None:
+    return gib(environment.memory_bytes) if environment.memory_bytes else None
 
 
 def _number(number: int | None) -> str | None:
@@ -49,16 +51,16 @@ def _number(number: int | None) -> str | None:
 
 
 _FIELDS: tuple[tuple[str, Callable[[Environment], str | None]], ...] = (
-    ("device", lambda one: one.device.name),
+    ("device", lambda environment: environment.device.name),
     ("device memory", _device_memory),
-    ("capability", lambda one: one.device.capability),
-    ("driver", lambda one: one.device.driver),
-    ("CUDA or HIP of torch", lambda one: one.device.runtime),
-    ("processor", lambda one: one.cpu),
-    ("logical processors", lambda one: _number(one.cores)),
-    ("threads of torch", lambda one: _number(one.threads)),
+    ("capability", lambda environment: environment.device.capability),
+    ("driver", lambda environment: environment.device.driver),
+    ("CUDA or HIP of torch", lambda environment: environment.device.runtime),
+    ("processor", lambda environment: environment.cpu),
+    ("logical processors", lambda environment: _number(environment.cores)),
+    ("threads of torch", lambda environment: _number(environment.threads)),
     ("main memory", _memory),
-    ("system", lambda one: one.system),
-    ("Python", lambda one: one.python),
-    ("benchmarker's commit", lambda one: one.commit),
+    ("system", lambda environment: environment.system),
+    ("Python", lambda environment: environment.python),
+    ("benchmarker's commit", lambda environment: environment.commit),
 )

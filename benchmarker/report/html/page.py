@@ -58,24 +58,24 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    shown, chosen = presentation_of(results.workload), headline_rows(results.rows)
+    presentation, chosen = presentation_of(results.workload), headline_rows(results.rows)
     ranking = ranking_of(results)
-    limits = shown.limits(shown.beside_limits(results.rows))
+    limits = presentation.limits(presentation.beside_limits(results.rows))
     return pages.get_template("page.html").render(
-        title=shown.title(results),
+        title=presentation.title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge=shown.badge(results.rows),
+        badge=presentation.badge(results.rows),
         answer=[sentence(line) for line in answer(results, ranking)],
         forced=[sentence(line) for line in forced(results)],
         where=sentence(where(results)),
-        facts=[sentence(line) for line in shown.header(results.records)],
+        facts=[sentence(line) for line in presentation.header(results.records)],
         first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
-        caption=sentence(shown.caption(results)),
-        batches=[sentence(line) for line in shown.remarks(results.rows, results.baseline)],
+        caption=sentence(presentation.caption(results)),
+        batches=[sentence(line) for line in presentation.remarks(results.rows, results.baseline)],
         reasons=[sentence(reason) for reason in results.reasons],
         caveats=[sentence(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
@@ -107,9 +107,9 @@ def _policy(script: str) -> str:
 
 
 def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
-    shown = presentation_of(results.workload)
-    closing = shown.closing(chosen, results.baseline)
-    return [*shown.caveats(results.records, results.rows), *closing, *left_out(results)]
+    presentation = presentation_of(results.workload)
+    closing = presentation.closing(chosen, results.baseline)
+    return [*presentation.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Markup]]:

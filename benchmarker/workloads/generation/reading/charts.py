@@ -69,7 +69,7 @@ def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict
         axis="depth",
         title="Decoding with a long context",
         horizontal="tokens in the KV cache before the prompt",
-        of=lambda row: row.decode_tokens_per_s,
+        value_of=lambda row: row.decode_tokens_per_s,
         vertical="decoded tokens per second",
     )
 
@@ -83,7 +83,7 @@ def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict
         axis="batch_size",
         title="Decoding many sequences at once",
         horizontal="sequences at once (batch size)",
-        of=lambda row: row.decode_tokens_per_s,
+        value_of=lambda row: row.decode_tokens_per_s,
         vertical="decoded tokens per second",
         is_logarithmic=True,
         name="batch",

@@ -95,7 +95,6 @@ PRESENTATION = Presentation(
     badge=lambda rows: "Random weights: time and memory are real, text and quality are not" if is_dummy(rows) else "",
     remark=lambda rows: " (random weights)" if is_dummy(rows) else "",
     profiled=profiled_words,
-    made="made",
     ceilings=ceilings,
     break_evens=break_evens,
 )
