@@ -38,57 +38,60 @@ _MEANINGS: dict[Kind, re.Pattern[str]] = {
     "variant": re.compile(
         r"^(?P<name>(?P<quant>[a-z]+\d*(?:-dynamic)?)(?: [^:]*)?): (?P<model>\S+) on (?P<device>\S.*?)\s*$"
     ),
-    "quantize": re.compile(r"\bApplying (?P<quant>\w+) quantization|\bModel quantized to (?P<done>\w+)", re.IGNORECASE),
+    "quantize": re.compile(
+        r"\bApplying (?P<quant>\w+) quantization|\bModel quantized to (?P<quantized_to>\w+)", re.IGNORECASE
+    ),
     "load": re.compile(r"\[load_model_and_tokenizer\] Loading model"),
     "fail": re.compile(r"Traceback \(most recent call last\):"),
     "label": re.compile(r"^[#=*>\s]*(?P<label>[A-Za-z][\w .+-]{0,39}?)\s*[:：=*]*\s*$"),
 }
-# No line that matters is longer, and on a line of a megabyte the patterns would take hours.
 _LONGEST = 300
+"""Letters of a line: no line that matters is longer, and on one of a megabyte the patterns would take hours."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line that means something."""
+    """A line of a log that means something to an import."""
 
     kind: Kind
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     text: str
     groups: dict[str, str]
-    """What the line says, by name; what it does not say is not in it."""
+    """Numbers and names of the line, as the groups of the kind's pattern; absent ones are left out."""
 
 
 def find_events(lines: Sequence[str]) -> list[Event]:
-    """All of them, in the order of the log.
+    """The lines of a log that mean something, in their order.
 
     Raises:
         ResultsError: The line of a timed run is not whole.
     """
-    return list(_without_closed_blocks(event for at in range(len(lines)) if (event := _event(lines, at))))
+    return list(_without_closed_blocks(event for index in range(len(lines)) if (event := _event(lines, index))))
 
 
-def _event(lines: Sequence[str], at: int) -> Event | None:
-    text = lines[at]
+def _event(lines: Sequence[str], index: int) -> Event | None:
+    """What the line at that index means; None for one without a meaning."""
+    text = lines[index]
     if len(text) > _LONGEST:
         return None
     if text.strip().startswith("```"):
-        return Event("end", at + 1, text.strip(), {})
+        return Event("end", index + 1, text.strip(), {})
     for kind, pattern in _MEANINGS.items():
-        found = pattern.search(text)
-        if found:
-            said = {name: value for name, value in found.groupdict().items() if value}
-            return Event(kind, at + 1, text.strip(), said)
+        match = pattern.search(text)
+        if match:
+            groups = {name: value for name, value in match.groupdict().items() if value}
+            return Event(kind, index + 1, text.strip(), groups)
     if _SAMPLE_BEGINS.search(text):
         raise ResultsError(
-            f"line {at + 1}: not the whole line of a timed run; get the whole log, or take the line out: "
+            f"line {index + 1}: not the whole line of a timed run; get the whole log, or take the line out: "
             f"{text.strip()[:80]!r}"
         )
     return None
 
 
 def _without_closed_blocks(events: Iterator[Event]) -> Iterator[Event]:
-    """The events less every first mark of a quoted block: what it opens is the same run's as what is above it."""
+    """The events without the marks that open a quoted block: what is in it belongs to the run above it."""
     is_open = False
     for event in events:
         if event.kind == "end":

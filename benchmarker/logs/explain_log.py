@@ -15,27 +15,27 @@ from benchmarker.schema.record import RunRecord
 
 @dataclass(frozen=True)
 class LogReading:
-    """What one text holds."""
+    """The profiler tables and the runs of one text."""
 
     reports: tuple[TableReport, ...]
     records: tuple[RunRecord, ...]
-    """Its runs; none where it has no latencies."""
+    """A record for each run of the text; none where it has no latencies."""
     why_no_records: str | None = None
-    """Why its latencies cannot be used, where it has some."""
+    """Why the latencies of the text cannot be used; None where they can be, or where it has none."""
 
 
 def read_text(path: Path) -> LogReading:
-    """All tables of a text, and its runs.
+    """The profiler tables of a text, and its runs.
 
     Raises:
-        ResultsError: It cannot be read, or has no table of a device's time.
+        ResultsError: The text cannot be read, or has no table with times.
     """
     text = read_log(path)
     try:
         tables = read_tables(text)
     except ResultsError as error:
         raise ResultsError(f"{path}: {error}") from error
-    reports = tuple(report for one in tables if (report := report_on(one)))
+    reports = tuple(report for table in tables if (report := report_on(table)))
     if not reports:
         why = "a table, but no time in it" if tables else "no table of torch.profiler"
         raise ResultsError(f"{path}: {why}; print one with `prof.key_averages().table()`, or give a record")

@@ -22,25 +22,27 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True)
 class TableReport:
-    """One table's answer."""
+    """What one table says."""
 
     table: ProfilerTable
     phase: Phase
-    """Of the whole profiled generation, as one token."""
+    """Kernel time by category, of the whole profiled generation as if it were one token."""
     span_s: float | None
-    """From the first kernel to the last, as an annotation shows it."""
+    """Seconds from the first kernel to the last; None where no annotation in the table shows it."""
     bounds: tuple[Bound, ...]
     """What most of the kernels' time is for; two where they are as large, and none where too little of the time is
     listed, or how much is not known."""
     conversion: Conversion | None
+    """The copy that converts each weight before it is multiplied; None where there is none."""
     repeated: float | None
-    """All rows' own device time over the total: what adding the column up would give."""
+    """Own device time of all rows over the total: above 1 where operators count their kernels again. None where the
+    table has no total of the device."""
     allocations: tuple[TableRow, ...]
-    """Operators with the most memory allocated, each with all that it called."""
+    """Operators that allocated most device memory, each with the operators that it called."""
 
     @property
     def busy_at_most(self) -> float | None:
-        """Share of the profiled span; kernels on two streams at once would make it less."""
+        """Share of the profiled span in which kernels ran; with kernels on two streams at once it would be less."""
         return self.phase.busy_s / self.span_s if self.span_s else None
 
     @property

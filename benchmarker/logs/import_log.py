@@ -55,7 +55,7 @@ def import_log(
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
         SpecError: An option is wrong, or is needed.
     """
-    known_kind = _checked(kind, quants, day)
+    device_kind = _checked(kind, quants, day)
     text = read_log(path)
     lines = lines_of(text)
     try:
@@ -72,7 +72,7 @@ def import_log(
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         lines=tuple(lines),
         tables=tables,
-        kind=known_kind or kind_of(f"{device or ''}\n{text}"),
+        kind=device_kind or kind_of(f"{device or ''}\n{text}"),
         device=device,
         day=day,
         model=model,
@@ -109,7 +109,7 @@ def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
 
 
 def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> DeviceKind | None:
-    """The device's kind as one that exists.
+    """The device's kind; None where `--kind` is not set.
 
     Raises:
         SpecError: An option has a value that makes no sense.
@@ -119,10 +119,12 @@ def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> Device
             raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
     if day is not None and not _is_day(day):
         raise SpecError(f"--day {day}: write it as 2025-10-14")
-    known = next((one for one in KINDS if one == kind), None)
-    if kind is not None and known is None:
+    for device_kind in KINDS:
+        if device_kind == kind:
+            return device_kind
+    if kind is not None:
         raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, KINDS)}")
-    return known
+    return None
 
 
 def _is_day(text: str) -> bool:
@@ -137,7 +139,7 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
 
     Raises:
         ResultsError: There is no run.
-        SpecError: The variant of one is not known, or not one was given for each.
+        SpecError: The variant of a run is not known, or the user did not name one for each run.
     """
     if not any(run.cells for run in runs):
         raise ResultsError(
@@ -146,25 +148,27 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
         )
     if quants:
         if len(quants) != len(runs):
-            raise SpecError(f"{path}: --quant names {len(quants)} and the log has {_counted(runs)}; name one for each")
-        given = [Evidence(quant, f"given: --quant {','.join(quants)}") for quant in quants]
+            raise SpecError(
+                f"{path}: --quant names {len(quants)} and the log has {_run_count(runs)}; name one for each"
+            )
+        option = f"given: --quant {','.join(quants)}"
         return tuple(
-            replace(run, evidence=evidence, name=evidence.name) for run, evidence in zip(runs, given, strict=True)
+            replace(run, evidence=Evidence(quant, option), name=quant) for run, quant in zip(runs, quants, strict=True)
         )
     unknown = next((run for run in runs if run.evidence is None), None)
     if unknown:
         raise SpecError(
-            f"{path}: line {unknown.line}: the log does not say which variant this run is; it has {_counted(runs)}: "
+            f"{path}: line {unknown.line}: the log does not say which variant this run is; it has {_run_count(runs)}: "
             f"name one for each, in their order, as in --quant {','.join(QUANTS[: len(runs)])}"
         )
     return tuple(runs)
 
 
-def _counted(runs: Sequence[LoggedRun]) -> str:
+def _run_count(runs: Sequence[LoggedRun]) -> str:
     where = ", ".join(str(run.line) for run in runs)
     return f"1 run (line {where})" if len(runs) == 1 else f"{len(runs)} runs (lines {where})"
 
 
 def _command(path: Path, options: dict[str, str | None]) -> str:
-    given = [word for name, value in options.items() if value for word in (f"--{name}", value)]
-    return shlex.join(["benchmarker", "import", str(path), *given])
+    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return shlex.join(["benchmarker", "import", str(path), *words])

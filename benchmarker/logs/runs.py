@@ -14,36 +14,37 @@ _UNITS = {"G": 2**30, "M": 2**20}
 
 @dataclass(frozen=True)
 class LoggedSample:
-    """One timed repeat."""
+    """One timed repeat, as a line of a log tells it."""
 
     latency_s: float
     tokens: int
-    """Of the whole batch."""
+    """New tokens of all sequences of the batch."""
     memory_bytes: int | None
+    """Memory at the end of the repeat; None where the line has none."""
 
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """One point of the grid."""
+    """One point of the grid, with its timed repeats."""
 
     prompt_tokens: int
     new_tokens: int
     batch_size: int
     runs: int
-    """As many repeats as there should be; 0 where there is none."""
+    """Repeats that there should be, as their lines say: `run 1/5`; 0 where there are no such lines."""
     samples: tuple[LoggedSample, ...]
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One variant."""
+    """One run of a variant."""
 
     line: int
-    """Where it begins, from 1."""
+    """Number of its first line, from 1."""
     evidence: Evidence | None
     """None where the log does not say which variant it is."""
     name: str | None
-    """As the log has it, or made from the evidence."""
+    """The variant's name in the log, or the one that the evidence gives."""
     model: str | None
     device: str | None
     cells: tuple[LoggedCell, ...]
@@ -56,15 +57,15 @@ def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
         ResultsError: The log contradicts itself, or lines are missing.
     """
     runs: list[LoggedRun] = []
-    known: Evidence | None = None
+    evidence: Evidence | None = None
     for before, events in _groups(_without_plain_text(find_events(lines), lines)):
-        known = evidence_after(known, before)
-        runs.append(_run(events, known))
+        evidence = evidence_after(evidence, before)
+        runs.append(_run(events, evidence))
     return tuple(runs)
 
 
 def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[Event]:
-    """The events less every short line that is no heading."""
+    """The events without the short lines that are no heading."""
     return [
         event
         for event, following in zip(events, [*events[1:], None], strict=False)
@@ -74,7 +75,7 @@ def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[E
 
 
 def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
-    """For each run the lines that stand before it and its own."""
+    """For each run, the events that stand before it, and those of the run."""
     groups: list[tuple[list[Event], list[Event]]] = []
     before: list[Event] = []
     for event in events:
@@ -93,11 +94,13 @@ def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
     return groups
 
 
-def _run(events: Sequence[Event], known: Evidence | None) -> LoggedRun:
+def _run(events: Sequence[Event], earlier: Evidence | None) -> LoggedRun:
+    """The run of these events, whose variant is named by its first line or by the evidence above it."""
     first = events[0]
-    own = evidence_of_start(first)
+    evidence, in_first_line = earlier, evidence_of_start(first)
     # A model whose name says gptq needs no line that says so.
-    evidence = own if own and (known is None or known.is_by_silence or first.kind == "variant") else known
+    if in_first_line and (earlier is None or earlier.is_by_silence or first.kind == "variant"):
+        evidence = in_first_line
     return LoggedRun(
         line=first.line,
         evidence=evidence,
@@ -123,27 +126,27 @@ def _cells(events: Sequence[Event]) -> tuple[LoggedCell, ...]:
 
 
 def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
-    said = heading.groups
+    groups = heading.groups
     numbers = [int(event.groups["number"]) for event in samples]
     for event, number, earlier in zip(samples, numbers, [0, *numbers], strict=False):
         if number <= earlier:
             raise ResultsError(f"line {event.line}: run {number} after run {earlier}; the heading between is missing")
     return LoggedCell(
-        prompt_tokens=int(said.get("prompt") or said["prompt_of"]),
-        new_tokens=int(said.get("new") or said["new_of"]),
-        batch_size=int(said.get("batch", "1")),
+        prompt_tokens=int(groups.get("prompt") or groups["prompt_of"]),
+        new_tokens=int(groups.get("new") or groups["new_of"]),
+        batch_size=int(groups.get("batch", "1")),
         runs=max((int(event.groups["runs"]) for event in samples), default=0),
         samples=tuple(map(_sample, samples)),
     )
 
 
 def _sample(event: Event) -> LoggedSample:
-    said = event.groups
-    latency_s, tokens, rate = float(said["latency_s"]), int(said["tokens"]), float(said["rate"])
+    groups = event.groups
+    latency_s, tokens, rate = float(groups["latency_s"]), int(groups["tokens"]), float(groups["rate"])
     # Both are printed rounded.
     if not latency_s or abs(rate - tokens / latency_s) > 0.01 + 0.01 * rate:
         raise ResultsError(
             f"line {event.line}: {tokens} tokens in {latency_s} s are not {rate} a second; take the line out"
         )
-    size = float(said.get("memory", "0"))
-    return LoggedSample(latency_s, tokens, round(size * _UNITS[said["unit"].upper()]) if size else None)
+    size = float(groups.get("memory", "0"))
+    return LoggedSample(latency_s, tokens, round(size * _UNITS[groups["unit"].upper()]) if size else None)

@@ -10,10 +10,10 @@ from benchmarker.core.units import MISSING, seconds
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import Category
 
-SHOWN = 3
+MOST_CATEGORIES = 3
 """Categories that a sentence names."""
 WORTH_NAMING = 0.02
-"""Of the larger table: less of a difference is left out."""
+"""Part of the larger table's time: smaller differences are left out."""
 
 
 def tables_contrasted(reports: Sequence[TableReport]) -> str:
@@ -28,7 +28,7 @@ def tables_contrasted(reports: Sequence[TableReport]) -> str:
 
 
 def _names(reports: Sequence[TableReport]) -> list[str]:
-    """Their titles in the text; their lines where two have the same or one has none."""
+    """The tables' titles in the text; the numbers of their lines where a title is missing or repeated."""
     titles = [report.table.title for report in reports]
     if None not in titles and len(set(titles)) == len(titles):
         return [escaped(title) for title in titles if title]
@@ -44,17 +44,17 @@ def _difference(first: TableReport, report: TableReport) -> str:
     before, after = _times(first), _times(report)
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
     largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
-    shown = [
+    phrases = [
         f"{'+' if change >= 0 else '-'}{seconds(abs(change))} {name}"
-        for name, change in largest[:SHOWN]
+        for name, change in largest[:MOST_CATEGORIES]
         if abs(change) >= WORTH_NAMING * max(before_s, after_s)
     ]
-    parts = f": {', '.join(shown)}" if shown else ""
+    parts = f": {', '.join(phrases)}" if phrases else ""
     return f"takes {than} ({seconds(after_s)} for {seconds(before_s)}){parts}"
 
 
 def _times(report: TableReport) -> dict[str, float]:
-    """By purpose, and what the table leaves out."""
+    """Seconds by category of kernel, and of the rows that the table leaves out."""
     return {
         **{str(name): own_s for name, own_s in report.phase.categories.items()},
         "not in the table": report.phase.not_listed_s,
@@ -65,7 +65,7 @@ def tables_side_by_side(reports: Sequence[TableReport]) -> str:
     """Kernel time by category, a column a table; the others against the first."""
     first = reports[0]
     names: list[Category] = [
-        one for one in get_args(Category) if any(one in report.phase.categories for report in reports)
+        name for name in get_args(Category) if any(name in report.phase.categories for report in reports)
     ]
     lines = [(str(name), *(_compared(report, first, name) for report in reports)) for name in names]
     lines.append(("not in the table", *map(_not_listed, reports)))
@@ -81,6 +81,7 @@ def _column(index: int, name: str) -> Column[tuple[str, ...]]:
 
 
 def _compared(report: TableReport, first: TableReport, name: Category) -> str:
+    """`587.35 ms (-2.2536 s)`: a category's time in a table, and its difference to the first table."""
     own_s = report.phase.categories.get(name)
     if own_s is None:
         return MISSING
@@ -96,6 +97,6 @@ def _not_listed(report: TableReport) -> str:
 
 
 def _at_least(report: TableReport) -> str:
-    """All kernels' time; where it is not known what the table leaves out, that of its rows."""
+    """The time of all kernels; where the table leaves out an unknown part, `at least` that of its rows."""
     is_known = report.table.not_listed_share is not None
     return f"{'' if is_known else 'at least '}{seconds(report.phase.kernel_s)}"

@@ -39,14 +39,14 @@ def against_the_host(report: TableReport) -> list[str]:
     busy = table.device_s / table.cpu_s
     both = f"{seconds(table.device_s)} of kernels in {seconds(table.cpu_s)} of the host's rows"
     if busy > 1:
-        said = [
+        sentences = [
             f"{both}: either kernels ran at once, on several streams, or the host's rows leave some of the time out"
         ]
     elif busy >= _BUSY:
-        said = [f"{both}, {percent(busy)}: as far as those cover the time, the device hardly waits"]
+        sentences = [f"{both}, {percent(busy)}: as far as those cover the time, the device hardly waits"]
     else:
-        said = [f"{both}, {percent(busy)}: with the profiler on, and the rows may be of several threads"]
-    return [*said, *_full_queue(table), *_communicating(table)]
+        sentences = [f"{both}, {percent(busy)}: with the profiler on, and the rows may be of several threads"]
+    return [*sentences, *_full_queue(table), *_communicating(table)]
 
 
 def _full_queue(table: ProfilerTable) -> list[str]:

@@ -32,15 +32,15 @@ QUANTS = tuple(_NAMES)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What says which variant a run is."""
+    """Which variant a run is, and where the log says so."""
 
     quant: str
-    said: str
-    """For a person: where it is said, and how."""
+    source: str
+    """For a reader: `line 12: 'Applying int8 quantization'`."""
     label: str = ""
-    """What a heading adds that names no quantization, such as `New`."""
+    """A heading that names no quantization, such as `New`, and so is part of the variant's name."""
     is_by_silence: bool = False
-    """Whether it rests on no line that says otherwise."""
+    """Whether the model counts as unquantized because no line says that it was quantized."""
 
     @property
     def name(self) -> str:
@@ -48,27 +48,29 @@ class Evidence:
 
 
 def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """What is known once these lines were read. None where the log does not say.
+    """The variant of the run that follows these lines; None where the log does not say it.
 
     Args:
-        earlier: What was known before them.
+        earlier: The evidence of the lines above.
     """
-    known, is_fresh = earlier, False
+    evidence, is_fresh = earlier, False
     for event in events:
-        named = _named(event.groups.get("label") or event.groups.get("quant") or event.groups.get("done") or "")
+        words = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
+        quant = _named(words or "")
         if event.kind in ("fail", "end"):
-            known, is_fresh = None, False
-        elif event.kind in ("label", "quantize") and named:
-            known, is_fresh = Evidence(named, _quoted(event)), True
-        elif event.kind == "label" and known:
-            known = replace(known, label=event.groups["label"], said=f"{known.said}, then {_quoted(event)}")
+            evidence, is_fresh = None, False
+        elif event.kind in ("label", "quantize") and quant:
+            evidence, is_fresh = Evidence(quant, _quoted(event)), True
+        elif event.kind == "label" and evidence:
+            source = f"{evidence.source}, then {_quoted(event)}"
+            evidence = replace(evidence, label=event.groups["label"], source=source)
         elif event.kind == "quantize":
             # Some form that this program does not know.
-            known, is_fresh = None, False
+            evidence, is_fresh = None, False
         elif event.kind == "load" and not is_fresh:
-            said = f"line {event.line}: a model is loaded, and no line says that it is quantized"
-            known = Evidence("fp16", said, is_by_silence=True)
-    return known
+            source = f"line {event.line}: a model is loaded, and no line says that it is quantized"
+            evidence = Evidence("fp16", source, is_by_silence=True)
+    return evidence
 
 
 def evidence_of_start(event: Event) -> Evidence | None:
@@ -93,9 +95,9 @@ def is_label(event: Event, following: Event | None, gap: Sequence[str]) -> bool:
 
 
 def _named(text: str) -> str | None:
-    """The one quantization that the text names."""
-    found = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
-    return found[0] if len(found) == 1 else None
+    """The quantization that the text names; None where it names none or several."""
+    quants = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
+    return quants[0] if len(quants) == 1 else None
 
 
 def _quoted(event: Event) -> str:

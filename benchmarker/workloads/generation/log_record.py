@@ -66,7 +66,7 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> Gene
         imported=Imported(
             source=log.source,
             line=run.line,
-            evidence=run.evidence.said,
+            evidence=run.evidence.source,
             profiler_tables=tuple(table.text for table in log.tables if run.line < table.line <= last_line),
         ),
         reproduce=log.command,
