@@ -14,20 +14,21 @@ class Timed:
     """What was profiled, with its time without the profiler."""
 
     record: RunRecord
-    """The one that has the profile."""
+    """The record that has the profile."""
     phase: Phase
     total_s: float
-    """A unit without the profiler, over all processes."""
+    """Seconds a unit without the profiler, over all processes."""
     cell: CellKey | None = None
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
     """Share of the bandwidth that was used, over all processes; None where it or the bytes were not measured."""
     units: int = 1
-    """That one step makes at once: tokens of a batch."""
+    """Units that one step makes at once: the tokens of a batch."""
     notes: tuple[str, ...] = ()
+    """What a reader must know of the numbers."""
     before: str | None = None
-    """What is to be said of the time before the units."""
+    """A sentence on what runs before the units, such as prefill."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Case:
 
     timed: Timed
     phase: Phase
-    """With a copy that converts each weight as unpacking."""
+    """As in `timed`, but a copy that converts each weight counts as unpacking."""
     waterfall: Waterfall
     shares: tuple[Share, ...]
 
@@ -50,5 +51,5 @@ class Case:
         return self.record.environment.device.kind
 
     def part(self, *names: ShareName) -> float:
-        """What of the unit's time these shares are together, between 0 and 1."""
+        """These shares together, as part of the unit's time, between 0 and 1."""
         return sum(share.of_total for share in self.shares if share.name in names)

@@ -11,8 +11,8 @@ from benchmarker.core.tables import escaped
 from benchmarker.explain.numbers import signed_ms
 from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall
 
-SHOWN = 0.02
-"""Parts that differ by less of the slower token are left to the table."""
+SMALLEST_PART = 0.02
+"""Of the largest difference: smaller ones are left to the table."""
 _TOGETHER: dict[ShareName, str] = {
     "floor": "matrix products",
     "excess": "matrix products",
@@ -32,13 +32,13 @@ class Contrast:
     ratio: float
     """A token of the variant over one of the baseline."""
     parts: tuple[tuple[str, float], ...]
-    """What the variant spends more, largest difference first; they add up to the difference of the totals."""
+    """Seconds that the variant spends more by part, largest difference first; their sum is that of the totals."""
     is_converting: bool = False
     """Whether the variant's copies convert each weight before it is multiplied."""
     unit: str = "token"
-    """What `ratio` is of."""
+    """What the times are of: a token, a call, a step."""
     verdict: str | None = None
-    """What the comparison of the whole generations may say."""
+    """The comparison's verdict on the whole repeats; None where there is none."""
 
     def sentence(self) -> str:
         """`int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
@@ -51,8 +51,8 @@ class Contrast:
         if self.verdict in UNSURE:
             speed += f" ({self.verdict})"
         largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
-        shown = [part for part in self.parts if abs(part[1]) > SHOWN * largest][:4]
-        words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in shown]
+        parts = [part for part in self.parts if abs(part[1]) > SMALLEST_PART * largest][:4]
+        words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in parts]
         if words:
             words[0] = words[0].replace(" ms ", f" ms/{self.unit} ", 1)
         return f"{escaped(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
@@ -64,7 +64,7 @@ class Contrast:
 
 
 def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = None) -> Contrast | None:
-    """The variant against the baseline; None where their tokens are not the same thing."""
+    """The variant against the baseline; None where they were measured at other cells, or one of them with prefill."""
     if baseline.phase.is_decode != variant.phase.is_decode or baseline.cell != variant.cell:
         return None
     before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
@@ -73,7 +73,7 @@ def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = 
         variant=variant.variant,
         baseline=baseline.variant,
         ratio=variant.waterfall.total_s / baseline.waterfall.total_s,
-        parts=tuple(sorted((one for one in changes if one[1]), key=lambda one: -abs(one[1]))),
+        parts=tuple(sorted(filter(lambda change: change[1], changes), key=lambda change: -abs(change[1]))),
         is_converting=variant.conversion is not None,
         unit=variant.unit,
         verdict=verdict,
@@ -81,26 +81,29 @@ def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = 
 
 
 def contrasts_of(
-    found: Sequence[Explanation | NotExplained], baseline: str, verdicts: Mapping[tuple[str, CellKey], str | None]
+    explanations: Sequence[Explanation | NotExplained],
+    baseline: str,
+    verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
     """Every explained variant against the baseline, where that is explained too.
 
     Args:
         verdicts: Of the comparison, by variant and cell.
     """
-    base = next((one for one in found if isinstance(one, Explanation) and one.variant == baseline), None)
+    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
+    base = next((explanation for explanation in explained if explanation.variant == baseline), None)
     if base is None:
         return ()
-    pairs = (
-        contrast(base, one, verdicts.get((one.variant, one.cell)) if one.cell else None)
-        for one in found
-        if isinstance(one, Explanation) and one is not base
+    contrasts = (
+        contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
+        for variant in explained
+        if variant is not base
     )
-    return tuple(one for one in pairs if one)
+    return tuple(filter(None, contrasts))
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
-    """By what two variants have in common: the least time of the products is not known for all."""
+    """Seconds by part, the matrix products as one part: what they take at least is not known for every variant."""
     times: dict[str, float] = {}
     for part in fall.parts:
         name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))

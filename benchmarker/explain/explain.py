@@ -10,7 +10,7 @@ from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.phases import unpacking
 from benchmarker.explain.reasons import Reasons, reasons_of
-from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.explain.values import Explanation, NotExplained, Phase, Proof
 from benchmarker.explain.verdict import verdict_of
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import proof_of
@@ -23,10 +23,11 @@ SLOWER_PROFILED = 1.05
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
-    """Why this variant is as fast as it is.
+    """Why this variant is as fast as it is, or why that cannot be said.
 
     Args:
-        records: All of the variant's, one a process: the profile is the first that there is, the times are of all.
+        name: The variant's name.
+        records: All of its records, one a process. The profile is the first among them, the times are of all.
     """
     reasons = reasons_of(records[0].workload)
     timed = reasons.timed(name, records)
@@ -51,7 +52,7 @@ def _explanation(name: str, timed: Timed, reasons: Reasons) -> Explanation:
         phase=phase,
         waterfall=fall,
         verdict=verdict_of(case, reasons),
-        proof=proof_of(phase, reasons.loaded(case.record), timed.conversion, own=reasons.is_own(timed)),
+        proof=_proof(phase, timed, reasons),
         shares=case.shares,
         unit=reasons.unit,
         conversion=timed.conversion,
@@ -62,7 +63,14 @@ def _explanation(name: str, timed: Timed, reasons: Reasons) -> Explanation:
     )
 
 
+def _proof(phase: Phase, timed: Timed, reasons: Reasons) -> Proof:
+    """What really ran, from what was loaded and from the profiled kernels."""
+    load = reasons.loaded(timed.record)
+    return proof_of(phase, load, timed.conversion, replaces_linears=reasons.replaces_linears(timed))
+
+
 def _notes(case: Case, unit: str) -> list[str]:
+    """What a reader must know of the explanation's numbers: what the profiler did to them, and what is not known."""
     phase, fall = case.phase, case.waterfall
     notes = []
     if fall.slow_down is not None and fall.slow_down < FASTER_PROFILED:
@@ -83,7 +91,7 @@ def _notes(case: Case, unit: str) -> list[str]:
     if case.timed.floor is None:
         notes.append("the bandwidth or the bytes were not measured: the least time of the products is not known")
     if phase.share("other") > UNKNOWN_LIMIT:
-        unknown = next(one.name for one in phase.kernels if category(one.name) == "other")
+        unknown = next(kernel.name for kernel in phase.kernels if category(kernel.name) == "other")
         notes.append(
             f"{percent(phase.share('other'))} of the {phase.what} has no category: no rule knows names such as "
             f"{code(unknown)}"

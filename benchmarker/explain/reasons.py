@@ -1,4 +1,4 @@
-"""What a workload says of its own about time: its unit, its parts, its floor and what to do. All of it has a default.
+"""How a workload's time is explained: its unit, its parts, its floor and what to do. Every field has a default.
 
 A workload names its `Reasons` in its description (`reasons = "benchmarker.workloads.<name>.reasons:REASONS"`), so that
 the description stays light. One that names none is explained by the defaults: the profiled repeat as one call.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 
 from benchmarker.explain.advice import ADVICE
 from benchmarker.explain.case import Case, Timed
@@ -20,6 +19,7 @@ from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.workload import imported
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
@@ -68,20 +68,17 @@ class Reasons:
     advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=lambda: ADVICE)
     """What to do, by what the unit waits for."""
     form: Callable[[RunRecord], dict[str, str]] = lambda record: {}
-    """What of a variant is shown beside its name."""
+    """What is shown of a variant beside its name, such as its engine, by field."""
     loaded: Callable[[RunRecord], LoadFacts | None] = lambda record: None
-    """What was loaded, as proof of what ran."""
-    is_own: Callable[[Timed], bool] = lambda timed: False
-    """Whether the products were made by other kernels than the loaded layers' own."""
+    """What was loaded, as proof of what ran; None where a record does not say."""
+    replaces_linears: Callable[[Timed], bool] = lambda timed: False
+    """Whether the engine multiplied by other kernels than those of the layers that were loaded."""
     can_replay: Callable[[Case], bool] = lambda case: False
-    """Whether a graph would take the launches out of it, so that its ceiling is worth saying."""
+    """Whether a CUDA graph would take the launches out of it, so that the graph's ceiling is worth printing."""
 
 
 def reasons_of(workload: str) -> Reasons:
-    """A workload's own, or the defaults."""
+    """The reasons that a workload declares, or the default ones."""
     place = workload_of(workload).reasons
-    if place is None:
-        return Reasons()
-    module, _, name = place.partition(":")
-    reasons: Reasons = getattr(import_module(module), name)
+    reasons: Reasons = imported(place) if place else Reasons()
     return reasons

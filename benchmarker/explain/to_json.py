@@ -16,48 +16,49 @@ INFINITE = float("inf")
 
 
 def explanations_to_rows(
-    found: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
+    explanations: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
 ) -> list[dict[str, Any]]:
-    """One object a variant. One that is not explained has only its name and why."""
-    against = {one.variant: one for one in contrasts}
+    """One object a variant; for one that is not explained, its name and why."""
+    contrast_of = {contrast.variant: contrast for contrast in contrasts}
     return [
-        _row(one, against.get(one.variant))
-        if isinstance(one, Explanation)
-        else {"variant": one.variant, "not_explained": one.why, "allows": one.allows}
-        for one in found
+        _row(explanation, contrast_of.get(explanation.variant))
+        if isinstance(explanation, Explanation)
+        else {"variant": explanation.variant, "not_explained": explanation.why, "allows": explanation.allows}
+        for explanation in explanations
     ]
 
 
-def _row(one: Explanation, contrast: Contrast | None) -> dict[str, Any]:
-    ceiling, cell = one.ceiling, one.cell
+def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
+    ceiling, cell, unit = explanation.ceiling, explanation.cell, explanation.unit
+    waterfall, phase = explanation.waterfall, explanation.phase
     return {
-        "variant": one.variant,
-        **one.form,
+        "variant": explanation.variant,
+        **explanation.form,
         # The older key stays, with the older words.
-        **({"runtime": older_name(one.form["engine"])} if "engine" in one.form else {}),
+        **({"runtime": older_name(explanation.form["engine"])} if "engine" in explanation.form else {}),
         **(_axes(cell) if cell else {}),
-        "bound_by": one.verdict.bound,
-        "bounds": list(one.verdict.bounds),
-        "reason": one.verdict.reason,
-        "advice": one.verdict.advice,
-        "is_decode": one.phase.is_decode,
-        f"{one.unit}_s": one.waterfall.total_s,
-        "parts_s": {part.name: part.seconds for part in one.waterfall.parts},
-        "shares": {share.name: share.of_total for share in one.shares},
-        "speed_up_without": {share.name: share.speed_up for share in one.shares if share.speed_up < INFINITE},
-        "busy_share": one.waterfall.busy_share,
-        "profiler_slow_down": one.waterfall.slow_down,
-        "mbu": one.mbu,
-        f"kernels_per_{one.unit}": one.phase.kernel_calls if one.phase.by == "device" else None,
-        f"launches_per_{one.unit}": one.phase.launches,
-        f"graph_{one.unit}s_per_s": ceiling.per_s if ceiling else None,
-        f"graph_{one.unit}s_per_s_at_least": ceiling.least_per_s if ceiling else None,
+        "bound_by": explanation.verdict.bound,
+        "bounds": list(explanation.verdict.bounds),
+        "reason": explanation.verdict.reason,
+        "advice": explanation.verdict.advice,
+        "is_decode": phase.is_decode,
+        f"{unit}_s": waterfall.total_s,
+        "parts_s": {part.name: part.seconds for part in waterfall.parts},
+        "shares": {share.name: share.of_total for share in explanation.shares},
+        "speed_up_without": {share.name: share.speed_up for share in explanation.shares if share.speed_up < INFINITE},
+        "busy_share": waterfall.busy_share,
+        "profiler_slow_down": waterfall.slow_down,
+        "mbu": explanation.mbu,
+        f"kernels_per_{unit}": phase.kernel_calls if phase.by == "device" else None,
+        f"launches_per_{unit}": phase.launches,
+        f"graph_{unit}s_per_s": ceiling.per_s if ceiling else None,
+        f"graph_{unit}s_per_s_at_least": ceiling.least_per_s if ceiling else None,
         "baseline": contrast.baseline if contrast else None,
         "ratio": contrast.ratio if contrast else None,
         "more_s": dict(contrast.parts) if contrast else None,
-        "proof": list(one.proof.lines),
-        "warnings": list(one.proof.warnings),
-        "notes": list(one.notes),
+        "proof": list(explanation.proof.lines),
+        "warnings": list(explanation.proof.warnings),
+        "notes": list(explanation.notes),
     }
 
 

@@ -40,24 +40,25 @@ Bound = Literal[
 
 @dataclass(frozen=True)
 class Phase:
-    """What the profiler saw of decoding, by purpose."""
+    """What the profiler saw of the units, by the purpose of the kernels."""
 
     by: Literal["device", "cpu"]
     is_decode: bool
-    """False where prefill is in it too."""
+    """Whether it is decoding alone, without prefill."""
     tokens: int
-    """That the totals of `kernels` were for."""
+    """Units that the totals of `kernels` are of."""
     busy_s: float
-    """Union of the kernels' intervals; on CPU the operators' own time, without bookkeeping."""
+    """Seconds a unit in which a kernel ran; on CPU the operators' own time, without bookkeeping."""
     categories: dict[Category, float]
+    """Seconds a unit by purpose. Kernels that overlap are each counted in full."""
     kernels: tuple[Kernel, ...]
-    """Calls and time over all tokens, longest first."""
+    """Calls and seconds of each kernel over all units, longest first."""
     profiled_s: float | None
-    """A token with the profiler on."""
+    """Seconds a unit with the profiler on; None where it was not measured."""
     not_listed_s: float = 0.0
-    """Kernel time that a printed table leaves out."""
+    """Seconds a unit of kernels that a printed table leaves out."""
     launches: float | None = None
-    """Times a token that the host gave the device work."""
+    """Launches a unit: how often the host gave the device work; None where it was not counted."""
 
     @property
     def kernel_s(self) -> float:
@@ -75,7 +76,9 @@ class Phase:
 
     def share(self, *categories: Category) -> float:
         """Part of the kernel time that is for these purposes."""
-        return sum(self.categories.get(one, 0.0) for one in categories) / self.kernel_s if self.kernel_s else 0.0
+        return (
+            sum(self.categories.get(category, 0.0) for category in categories) / self.kernel_s if self.kernel_s else 0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Part:
 
     name: str
     share: ShareName
-    """What of the unit's time it belongs to."""
+    """The kind of the part."""
     seconds: float
 
 
@@ -119,7 +122,7 @@ class Share:
     avoidable_s: float
     """What of it another form, engine or kernel could save."""
     of_total: float
-    """Between 0 and 1."""
+    """Part of the unit's time, between 0 and 1."""
 
     @property
     def speed_up(self) -> float:
@@ -227,19 +230,20 @@ class NotExplained:
     """What of its time moving its bytes takes at the measured bandwidth; None where that was not measured."""
 
 
-def bounds_of(found: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
-    """What each explained variant is bound by, over the context that was profiled."""
-    explained = (one for one in found if isinstance(one, Explanation))
-    return {(one.variant, one.cell.context): one.verdict.bound for one in explained if one.cell is not None}
+def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
+    """What each explained variant is bound by, by its name and the context that was profiled."""
+    return {
+        (explanation.variant, explanation.cell.context): explanation.verdict.bound
+        for explanation in explanations
+        if isinstance(explanation, Explanation) and explanation.cell is not None
+    }
 
 
 def part_names(explained: Sequence[Explanation]) -> list[str]:
     """Names of all parts that any of them has, gaps last."""
-    parts = [
-        part for one in sorted(explained, key=lambda one: -len(one.waterfall.parts)) for part in one.waterfall.parts
-    ]
-    names = dict.fromkeys(part.name for part in sorted(parts, key=lambda part: _ORDER[part.share]))
-    return list(names)
+    waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
+    parts = [part for fall in waterfalls for part in fall.parts]
+    return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: _ORDER[part.share])))
 
 
 _ORDER: dict[ShareName, int] = {

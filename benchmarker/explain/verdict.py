@@ -24,17 +24,17 @@ from benchmarker.explain.waterfall import LABELS
 from benchmarker.profiling.categories import Category, category
 
 AS_LARGE = 0.90
-"""Of the largest share: what is not smaller than this is named beside it."""
+"""Part of the largest share: other shares from this size on are named beside it."""
 FEW_LAUNCHES = 0.1
-"""Of the kernels: with fewer launches they are replayed as a graph."""
+"""Launches a kernel: with fewer, the kernels are replayed as a graph."""
 NO_GAIN = 1.02
-"""Times as fast: less is not worth a number."""
+"""A speed-up that is smaller is not worth a number."""
 ENDLESS = 100.0
 """A share without which a unit would be as many times as fast is all of it: no number is shown."""
 AT_FLOOR = 0.80
-"""Of the time: with so much of it the floor, all else together gains less than 1.25x."""
+"""Part of the time: with so much of it at the floor, all else together gains less than 1.25x."""
 UNSURE_FROM = 1.05
-"""Slower with the profiler than this, the kernels may have been slowed too."""
+"""Time with the profiler over time without it: from here on the kernels may have been slowed too."""
 
 _BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
     ("small kernels", ("norm", "rotary", "elementwise", "sampling")),
@@ -53,22 +53,25 @@ _FIXED: Mapping[ShareName, Bound] = {
 
 
 def verdict_of(case: Case, reasons: Reasons) -> Verdict:
-    """The verdict with its reason and advice."""
-    timed, fall = case.timed, case.waterfall
-    bounds = bounds_of_shares(case.shares, case.phase, timed.floor)
-    slowed = fall.slow_down or 1.0
-    slower = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), slowed)
-    may_be = slowed > UNSURE_FROM and _has_no_host_to_slow(case.phase)
-    other = bounds_of_shares(slower, case.phase, timed.floor) if may_be else bounds
-    is_unsure = other[0] not in bounds
-    if is_unsure:
-        bounds = (bounds[0], other[0])
+    """What a unit waits for, with its reason and advice.
+
+    Where the profiler may have slowed the kernels too, and the verdict would then be another, both are named.
+    """
+    floor, fall = case.timed.floor, case.waterfall
+    bounds = bounds_of_shares(case.shares, case.phase, floor)
+    slow_down = fall.slow_down or 1.0
+    is_unsure = False
+    if slow_down > UNSURE_FROM and _has_no_host_to_slow(case.phase):
+        shares = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), slow_down)
+        alternative = bounds_of_shares(shares, case.phase, floor)[0]
+        is_unsure = alternative not in bounds
+        bounds = (bounds[0], alternative) if is_unsure else bounds
     advice = " ".join(dict.fromkeys(reasons.advice[bound](case) for bound in bounds))
     return Verdict(bounds, reason_of(case, bounds, reasons.unit), advice, is_unsure)
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
-    """The largest avoidable share in its word, and others as large; the floor where nothing else matters."""
+    """What the largest avoidable share is for, and others within 10 % of it; the floor where nothing else matters."""
     candidates = sorted((share for share in shares if share.name != "not listed"), key=lambda share: -share.avoidable_s)
     first, *others = candidates
     least = next((share for share in shares if share.name == "floor"), None)
@@ -79,7 +82,7 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
 
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
-    """What most of the kernels' time is for, where only they are known: no gaps, no floor."""
+    """What most of the kernels' time is for, where neither the gaps nor the floor are known."""
     times: list[tuple[Bound, float]] = [
         ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
         ("dequantizing", _seconds(phase, "dequantize")),
@@ -92,9 +95,9 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
 def reason_of(case: Case, bounds: Sequence[Bound], unit: str) -> str:
     """`products beyond that 42 % of each token (1.72x without), at the measured limits 51 %, ...; ...`."""
     by_size = sorted(case.shares, key=lambda share: -share.seconds)
-    said = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
-    detail = "".join(f"; {words}" for bound in bounds if (words := _detail(bound, case)))
-    return f"{said} of each {ms(case.waterfall.total_s)} {unit}{detail}."
+    shares = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
+    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
+    return f"{shares} of each {ms(case.waterfall.total_s)} {unit}{details}."
 
 
 def share_words(share: Share) -> str:
@@ -111,7 +114,7 @@ def gain_words(share: Share, how: str = "") -> str:
 
 
 def _detail(bound: Bound, case: Case) -> str:
-    """What a reader would look up next."""
+    """A bound's further number or kernel, for the end of the reason; empty where there is none."""
     phase = case.phase
     if bound == "slow products":
         least, excess = case.part("floor"), case.part("excess")
@@ -121,7 +124,7 @@ def _detail(bound: Bound, case: Case) -> str:
         return _dequantizing(case)
     if bound in ("small kernels", "copies", "attention/KV", "linear attention", "communication", "unknown kernels"):
         wanted = next(names for name, names in _BETWEEN if name == bound)
-        kernel = next((one.name for one in phase.kernels if category(one.name) in wanted), None)
+        kernel = next((kernel.name for kernel in phase.kernels if category(kernel.name) in wanted), None)
         return f"most of it in {code(kernel)}" if kernel else ""
     return ""
 
@@ -129,7 +132,7 @@ def _detail(bound: Bound, case: Case) -> str:
 def _dequantizing(case: Case) -> str:
     conversion = case.timed.conversion
     if conversion is None:
-        kernel = next(one for one in case.phase.kernels if category(one.name) == "dequantize")
+        kernel = next(kernel for kernel in case.phase.kernels if category(kernel.name) == "dequantize")
         return f"most of it in {code(kernel.name)}"
     return (
         f"each weight is converted before it is multiplied, by the copy kernel {code(conversion.kernel.name)}, "
@@ -161,25 +164,31 @@ def _has_no_host_to_slow(phase: Phase) -> bool:
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """The shares if the profiler slowed the kernels as much as it slowed the whole: what they lose is gaps.
+    """The shares if the profiler slowed the kernels as much as the whole unit: the time that they lose is gaps.
 
     Args:
-        least: How much they were slowed at least, which the shares have taken away already.
-        slowed: How much the whole was.
+        least: How many times slower the kernels ran at least; the shares are corrected for it already.
+        slowed: How many times slower the whole unit ran.
     """
     factor = max(least, slowed) / least
-    kept = [share for share in shares if share.name != "gaps"]
+    busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)
-    products_s = sum(share.seconds for share in kept if share.name in ("floor", "excess")) / factor
-    shorter = []
-    for share in kept:
-        seconds = share.seconds / factor
-        if share.name == "floor":
-            seconds = min(share.seconds, products_s)
-        if share.name == "excess":
-            floor_s = next((one.seconds for one in kept if one.name == "floor"), 0.0)
-            seconds = max(0.0, products_s - floor_s)
-        avoidable_s = share.avoidable_s / share.seconds * seconds
-        shorter.append(replace(share, seconds=seconds, avoidable_s=avoidable_s, of_total=seconds / total_s))
-    gaps_s = total_s - sum(share.seconds for share in shorter)
+    seconds = {name: share.seconds / factor for name, share in busy.items()}
+    # The floor is no kernel's time: the products lose what they take beyond it first.
+    products_s = seconds.get("floor", 0.0) + seconds.get("excess", 0.0)
+    if "floor" in busy:
+        seconds["floor"] = min(busy["floor"].seconds, products_s)
+    if "excess" in busy:
+        floor_s = busy["floor"].seconds if "floor" in busy else 0.0
+        seconds["excess"] = max(0.0, products_s - floor_s)
+    shorter = [
+        replace(
+            share,
+            seconds=seconds[name],
+            avoidable_s=share.avoidable_s / share.seconds * seconds[name],
+            of_total=seconds[name] / total_s,
+        )
+        for name, share in busy.items()
+    ]
+    gaps_s = total_s - sum(seconds.values())
     return (*shorter, Share("gaps", LABELS["gaps"], gaps_s, gaps_s, gaps_s / total_s))

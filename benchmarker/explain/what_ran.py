@@ -1,4 +1,4 @@
-"""What really ran: the name of a variant is a promise, its kernels are what was kept of it."""
+"""What really ran, from the loaded layers and the profiled kernels: a variant's name only promises it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,27 @@ FEW = 1 / 3
 seven may have been one product."""
 
 
-def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, own: bool) -> Proof:
-    """What the loaded layers and the observed kernels say.
+def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, replaces_linears: bool) -> Proof:
+    """What the loaded layers and the profiled kernels say.
 
     Args:
-        own: Whether products of a decode step are made by another kernel than the layers' own.
+        load: None where a record does not say what was loaded.
+        conversion: The copy that converts each weight before it is multiplied; None where there is none.
+        replaces_linears: Whether the engine multiplies by other kernels than those of the layers that were loaded.
     """
     lines = _loaded(load) if load else []
-    products = [one for one in phase.kernels if category(one.name) in ("matmul", "quantized matmul")][:SHOWN_KERNELS]
+    products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
     if products:
-        lines.append(f"matrix products by {', '.join(code(one.name) for one in products)}")
-    return Proof(tuple(lines), _warnings(phase, load, conversion, own=own) if load and load.quantized_fraction else ())
+        lines.append(f"matrix products by {', '.join(map(code, products[:SHOWN_KERNELS]))}")
+    if load is None or not load.quantized_fraction:
+        return Proof(tuple(lines))
+    return Proof(tuple(lines), _warnings(phase, load, conversion, replaces_linears=replaces_linears))
 
 
-def loaded_proof(load: LoadFacts, runtime: str) -> Proof:
-    """What the loaded layers say by themselves."""
+def loaded_proof(load: LoadFacts, engine: str) -> Proof:
+    """What the loaded layers say, where there is no profile."""
     # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if runtime != "compile" else ())
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine != "compile" else ())
 
 
 def _loaded(load: LoadFacts) -> list[str]:
@@ -55,19 +59,23 @@ def _fallbacks(load: LoadFacts) -> list[str]:
     ]
 
 
-def _warnings(phase: Phase, load: LoadFacts, conversion: Conversion | None, *, own: bool) -> tuple[str, ...]:
-    said = [] if own else _fallbacks(load)
+def _warnings(
+    phase: Phase, load: LoadFacts, conversion: Conversion | None, *, replaces_linears: bool
+) -> tuple[str, ...]:
+    warnings = [] if replaces_linears else _fallbacks(load)
     if _multiplies_in_full(phase, load, conversion):
-        said.append(
+        warnings.append(
             "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
             "others"
         )
-    return tuple(said)
+    return tuple(warnings)
 
 
 def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> bool:
-    """Whether most quantized layers were dequantized first, and then multiplied like any other."""
-    low_bit = sum(one.calls for one in phase.kernels if category(one.name) == "quantized matmul") / phase.tokens
+    """Whether most quantized layers were dequantized first, and then multiplied in 16 or 32 bits."""
+    low_bit = (
+        sum(kernel.calls for kernel in phase.kernels if category(kernel.name) == "quantized matmul") / phase.tokens
+    )
     layers = sum(count for name, count in load.weight_classes.items() if not _is_in_full(name))
     if low_bit >= FEW * layers:
         return False
@@ -79,7 +87,9 @@ def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | 
 
 
 def _may_be_fused(phase: Phase) -> bool:
-    return any(category(one.name) == "matmul" and one.name.startswith(("triton_", "cpp_")) for one in phase.kernels)
+    return any(
+        category(kernel.name) == "matmul" and kernel.name.startswith(("triton_", "cpp_")) for kernel in phase.kernels
+    )
 
 
 def _is_in_full(weight_class: str) -> bool:

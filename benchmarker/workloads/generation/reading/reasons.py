@@ -232,8 +232,8 @@ def _allows(row: Row) -> str | None:
     )
 
 
-def _is_own(timed: Timed) -> bool:
-    """Whether all of GPTQ's products are ours, which they are for one query."""
+def _multiplies_all_packed(timed: Timed) -> bool:
+    """Whether our own kernels multiplied all of GPTQ's packed weights, which they do for one token a step."""
     engine = cast("GenerationRecord", timed.record).engine
     return timed.units == 1 and engine is not None and multiplies_all_packed(engine.kernels_used)
 
@@ -260,6 +260,6 @@ REASONS = Reasons(
     advice=ADVICE,
     form=_form,
     loaded=lambda record: cast("GenerationRecord", record).load,
-    is_own=_is_own,
+    replaces_linears=_multiplies_all_packed,
     can_replay=_can_replay,
 )
