@@ -61,14 +61,18 @@ def test_quantizations_and_engines_are_named_by_their_own_rooms(house):
     assert naming == set(NAMED_ELSEWHERE)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "attention", "-h"]])
-def test_help_makes_no_class_of_a_record_or_a_config(arguments):
+HELPS = (["--help"], ["run", "--help"], ["run", "attention", "-h"], ["sweep", "--help"], ["engine", "list", "--help"])
+
+
+@pytest.mark.parametrize("arguments", HELPS)
+def test_help_imports_no_pydantic_and_makes_no_class_of_a_record_or_a_config(arguments):
     code = (
         "import sys\n"
         "from benchmarker.cli.app import main\n"
         f"sys.argv = ['benchmarker', *{arguments}]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([name for name in sys.modules if name.startswith(('benchmarker.schema', 'benchmarker.workloads'))])"
+        "print([name for name in sys.modules if name.startswith(('benchmarker.schema', 'benchmarker.workloads'))"
+        " or name == 'pydantic'])"
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "Usage: benchmarker" in process.stdout

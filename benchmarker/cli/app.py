@@ -18,12 +18,14 @@ from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
 from benchmarker.cli.run import RunCommand, run_command
 from benchmarker.cli.sweep import sweep
+from benchmarker.cli.verb_group import VerbGroup
 from benchmarker.cli.verify import verify
 from benchmarker.core.console import print_what_can_be_printed
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 app = typer.Typer(
+    cls=VerbGroup,
     help="Which quantization should I run on my GPU, and why is it fast or slow?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarker.cli.verb_group import VerbGroup
 from benchmarker.core.console import Terminal, one_line_errors
 
 checkpoints = typer.Typer(
-    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
+    cls=VerbGroup,
+    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
+    no_args_is_help=True,
 )
 
 

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from benchmarker.cli.verb_group import VerbGroup
 from benchmarker.core.console import Terminal, one_line_errors
 
 engines = typer.Typer(
+    cls=VerbGroup,
     help="Install, list and remove the engines that need an environment of their own.\n\n"
     "Example: benchmarker engine install llama-cpp",
     no_args_is_help=True,
