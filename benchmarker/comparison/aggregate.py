@@ -78,7 +78,12 @@ def _metric(metric: Metric, good: Cells) -> Estimate | None:
     """A declared metric; None where no repeat has it, and for a fact of the process."""
     values = list(_values_by_round(metric, good).values())
     cell = good[0][1]
-    repeats = [value for _, other in good for sample in other.samples if (value := metric.of_repeat(cell, sample))]
+    repeats = [
+        value
+        for _, process_cell in good
+        for sample in process_cell.samples
+        if (value := metric.of_repeat(cell, sample))
+    ]
     return estimate(values, repeats) if values else None
 
 
@@ -106,20 +111,24 @@ def _fact(metric: Metric, good: Cells) -> float | None:
     return COMBINE[metric.combine](values) if values else None
 
 
-def by_round(good: Cells, of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Median per process; where several processes share a round, their geometric mean."""
+def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
+    """A number of the repeats, round by round: the median of each process, and the geometric mean of several.
+
+    Args:
+        value_of: The number of a repeat, from its cell and sample; None where it has none.
+    """
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
-        values = [value for sample in cell.samples if (value := of(cell, sample)) is not None]
+        values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
         if values:
             medians[record.moment].append(statistics.median(values))
     return {number: geometric_mean(medians[number]) for number in sorted(medians)}
 
 
-def estimate_over(good: Cells, of: Callable[[CellBase, SampleBase], float | None]) -> Estimate | None:
-    """The number of a repeat over all processes; None where no repeat has it."""
-    medians = list(by_round(good, of).values())
-    repeats = [value for _, cell in good for sample in cell.samples if (value := of(cell, sample)) is not None]
+def estimate_over(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> Estimate | None:
+    """A number of the repeats over all processes, with its interval; None where no repeat has it."""
+    medians = list(by_round(good, value_of).values())
+    repeats = [value for _, cell in good for sample in cell.samples if (value := value_of(cell, sample)) is not None]
     return estimate(medians, repeats) if medians else None
 
 

@@ -13,33 +13,38 @@ COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 """Libraries that only some variants run."""
 UNSAID = ("power limit", "governor")
-"""Circumstances that older records do not hold, and some machines do not tell: none is no other one."""
+"""Circumstances that older records and some machines do not tell: a record without them agrees with any."""
 
 
 def circumstances(workload: str) -> dict[str, Circumstance]:
-    """What must be equal in all records, by the name it has in a message."""
+    """What must be equal in all records, by its name in a message: each is a function of a record."""
     return {
-        "device": lambda one: one.environment.device.name,
-        "device kind": lambda one: one.environment.device.kind,
-        "driver": lambda one: one.environment.device.driver,
-        "device runtime": lambda one: one.environment.device.runtime,
+        "device": lambda record: record.environment.device.name,
+        "device kind": lambda record: record.environment.device.kind,
+        "driver": lambda record: record.environment.device.driver,
+        "device runtime": lambda record: record.environment.device.runtime,
         "power limit": _power_limit,
-        "processor": lambda one: one.environment.cpu,
-        "cores": _on_cpu(lambda one: one.environment.cores),
-        "threads": _on_cpu(lambda one: one.environment.threads),
-        "governor": _on_cpu(lambda one: one.environment.governor),
+        "processor": lambda record: record.environment.cpu,
+        "cores": _on_cpu(lambda record: record.environment.cores),
+        "threads": _on_cpu(lambda record: record.environment.threads),
+        "governor": _on_cpu(lambda record: record.environment.governor),
         "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
         "compiler switches": _switches(COMPILER),
         "Python": _python,
         **comparing_of(workload).circumstances,
-        "benchmarker": lambda one: one.benchmarker,
+        "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
 
 
-def _on_cpu(of: Callable[[RunRecord], object]) -> Circumstance:
-    """What decides a rate on a CPU, and on a GPU next to nothing."""
-    return lambda one: str(of(one)) if of(one) and one.environment.device.kind == "cpu" else None
+def _on_cpu(value_of: Callable[[RunRecord], object]) -> Circumstance:
+    """What decides a rate on a CPU, and on a GPU next to nothing: None there."""
+
+    def circumstance(record: RunRecord) -> str | None:
+        value = value_of(record) if record.environment.device.kind == "cpu" else None
+        return str(value) if value else None
+
+    return circumstance
 
 
 def _switches(names: tuple[str, ...]) -> Circumstance:
@@ -58,7 +63,7 @@ def _power_limit(record: RunRecord) -> str | None:
 
 
 def _python(record: RunRecord) -> str | None:
-    """Without the last number, which changes no speed."""
+    """`3.12`: the last number of a version changes no speed."""
     return ".".join(record.environment.python.split(".")[:2]) if record.environment.python else None
 
 

@@ -24,63 +24,67 @@ SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
 
 EITHER_CARD = ("device.index:", "device.uuid:")
-"""Which of several equal cards it was, which no key holds."""
+"""Fields that tell one GPU from another of its kind: no cell's key holds them."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
-"""Of a record's procedure, what is in a cell's key."""
+"""Fields of a record's procedure that are in a cell's key."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One field that is not the same in all records."""
+    """A field that is not the same in all records."""
 
     field: str
     counts: dict[str, int]
-    """Records by value."""
+    """How many records have each value."""
 
     def sentence(self) -> str:
         """`device is A in 3 records and B in 2`."""
-        shown = [
+        phrases = [
             f"{plain_line(value)} in {count} record{'' if count == 1 else 's'}"
             for value, count in list(self.counts.items())[:SHOWN_VALUES]
         ]
         if len(self.counts) > SHOWN_VALUES:
-            shown.append(f"{len(self.counts) - SHOWN_VALUES} other values")
-        return f"{self.field} is {' and '.join(shown)}"
+            phrases.append(f"{len(self.counts) - SHOWN_VALUES} other values")
+        return f"{self.field} is {' and '.join(phrases)}"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes two records the same variant under the same circumstances."""
+    """What two records of one variant, measured under the same circumstances, have in common."""
 
     name: str
     circumstances: tuple[str | None, ...]
     form: tuple[str, ...]
 
     def label(self, others: Sequence[Identity]) -> str:
-        """The name; where several share it, with as much as tells them apart."""
-        namesakes = [other.parts for other in others if other.name == self.name]
-        shown: list[int] = []
+        """The name; where several share it, with as many of its parts as tell them apart."""
+        namesakes = [identity.parts for identity in others if identity.name == self.name]
+        positions: list[int] = []
         for position in range(len(self.parts)):
-            if _told_apart(namesakes, [*shown, position]) > _told_apart(namesakes, shown):
-                shown.append(position)
-        return f"{self.name} ({', '.join(self.parts[position] for position in shown)})" if shown else self.name
+            if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
+                positions.append(position)
+        return f"{self.name} ({', '.join(self.parts[position] for position in positions)})" if positions else self.name
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """All that two namesakes may differ in."""
+        """Values that two variants of one name may differ in."""
         return (*(value or "unknown" for value in self.circumstances), *self.form)
 
 
-def _told_apart(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) -> int:
+def _distinct(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) -> int:
+    """How many of the identities differ in the parts at these positions."""
     return len({tuple(parts[position] for position in positions) for parts in all_parts})
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """What differs although it should not.
+    """What differs between the records although it should not.
+
+    Args:
+        force: Return the differences; without it, any of them is an error.
 
     Raises:
-        ResultsError: Anything does, and it is not forced; or the records are of several workloads, whose rows have
-            other columns.
+        ResultsError: Something differs and `force` is not set; or the records are of several workloads, whose rows
+            have other columns.
     """
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
@@ -104,13 +108,13 @@ def check_workload(records: Sequence[RunRecord]) -> None:
 
 
 def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
-    """Refuse to take cells together that one sweep measured of different things, forced or not.
+    """Refuse to merge cells under one name that one sweep measured of different things, forced or not.
 
     Args:
         variants: Records by the name of the row that they would make.
 
     Raises:
-        ResultsError: A cell of a variant has two keys in one sweep. With two of the records, and what differs.
+        ResultsError: A cell of a variant has two keys in one sweep; the message names two such records.
     """
     for name, members in variants.items():
         firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
@@ -136,7 +140,7 @@ def _record_words(record: RunRecord) -> str:
 
 
 def _what_differs(first: RunRecord, second: RunRecord) -> str:
-    """Fields of two records that decide a key."""
+    """Fields in which two records differ, of those that decide a cell's key, in words."""
     facts = (*comparing_of(first.workload).subject, "variant", "environment")
     changes = [
         *(
@@ -151,26 +155,29 @@ def _what_differs(first: RunRecord, second: RunRecord) -> str:
             if name in KEYED_PROCEDURE and second.procedure.get(name) != value
         ),
     ]
-    shown = [plain_line(change) for change in changes[:SHOWN_DIFFERENCES]]
-    return "; ".join(shown) or "the records hold nothing that differs: the files that were read were others"
+    sentences = [plain_line(change) for change in changes[:SHOWN_DIFFERENCES]]
+    return "; ".join(sentences) or "the records hold nothing that differs: the files that were read were others"
 
 
 def refusal(differences: Sequence[Difference]) -> str:
     """Why records are not compared, and what to do."""
-    shown = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
+    sentences = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
     rest = len(differences) - SHOWN_DIFFERENCES
     more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
-    return f"these records do not compare: {shown}{more}. Give fewer paths, or --force to compare them all the same"
+    return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
 
 
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
 ) -> dict[str, tuple[Identity, list[RunRecord]]]:
-    """The records by variant, in the order in which the variants were first run; single runs, whose order nobody chose,
-    with those of one family together, such as a quantization, the plainest first."""
+    """The records by the name that the variant has in tables.
+
+    Variants come in the order in which they were first run. Single runs, whose order nobody chose, come by family,
+    such as the quantization, the plainest first.
+    """
     fields = [difference.field for difference in differences]
     variants: dict[Identity, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda one: (one.moment, one.started_at)):
+    for record in sorted(records, key=lambda record: (record.moment, record.started_at)):
         variants.setdefault(_identity(record, fields), []).append(record)
     ordered = list(variants)
     if all(record.sweep is None for record in records):
@@ -189,9 +196,11 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
     comparing = comparing_of(records[0].workload)
-    for field, of in circumstances(records[0].workload).items():
+    for field, value_of in circumstances(records[0].workload).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(of(record) for record in records if comparing.knows(record) or of(record) is not None)
+        values = Counter(
+            value_of(record) for record in records if comparing.knows(record) or value_of(record) is not None
+        )
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -201,7 +210,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
-    """Cells of the same shape must have been given the same, such as token ids."""
+    """Cells of the same shape that had other inputs, such as other token ids: the first of them."""
     inputs: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
@@ -214,28 +223,31 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """Records of one name must be of one form."""
-    named: dict[str, list[RunRecord]] = {}
+    """In what records of one variant's name differ in form."""
+    by_name: dict[str, list[RunRecord]] = {}
     for record in records:
-        named.setdefault(record.variant.name, []).append(record)
+        by_name.setdefault(record.variant.name, []).append(record)
     differences = []
-    for name, members in named.items():
+    for name, members in by_name.items():
         for field in form_of(members[0]):
             counts = Counter(form_of(record)[field] for record in members)
             if len(counts) > 1:
                 differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
-        differences += _ran_otherwise(name, members)
+        differences += _between_runs(name, members)
     return differences
 
 
-def _ran_otherwise(name: str, members: Sequence[RunRecord]) -> list[Difference]:
-    """What the same form turned out to be in the same cells, where that differs; a record that does not say is no other
-    one. What an engine chooses may depend on the cells."""
-    alike: dict[tuple[object, ...], list[RunRecord]] = {}
+def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
+    """In what the same form ran differently, such as the kernel that `auto` chose.
+
+    Records are held against those of the same device and cells, as an engine's choice may depend on both. A record
+    that does not say what ran agrees with any.
+    """
+    by_cells: dict[tuple[object, ...], list[RunRecord]] = {}
     for record in members:
-        alike.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
+        by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
-    for records in alike.values():
+    for records in by_cells.values():
         facts = [comparing_of(record.workload).ran(record) for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
@@ -250,9 +262,9 @@ def form_of(record: RunRecord) -> dict[str, str]:
 
 
 def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
-    of = circumstances(record.workload)
+    by_name = circumstances(record.workload)
     return Identity(
         name=record.variant.name,
-        circumstances=tuple(of[field](record) for field in fields if field in of),
+        circumstances=tuple(by_name[field](record) for field in fields if field in by_name),
         form=tuple(form_of(record).values()),
     )

@@ -1,4 +1,4 @@
-"""What a workload may say of how its records are compared, beyond its axes and metrics. All of it has a default."""
+"""How a workload's records are compared, beyond its axes and metrics. Every field has a default."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s
 
 @dataclass(frozen=True)
 class Limitable:
-    """What a budget can limit."""
+    """A quantity that a budget can limit."""
 
-    of: Callable[[Any], float | Estimate | None]
+    value_of: Callable[[Any], float | Estimate | None]
+    """Its value in a row; None where it was not measured."""
     units: Mapping[str, float]
-    """What a unit is worth, by its name in small letters; without one, the empty one counts."""
+    """How much of the base unit each unit is, by its name in small letters; the empty name is for a bare number."""
     form: Callable[[float], str]
+    """A value in words, with its unit."""
     how: str
-    """How it gets measured, for where it was not."""
+    """How to measure it, for a message where it was not measured."""
     meaning: str = ""
-    """What keeping to the limit does not mean."""
+    """What keeping to the limit does not mean, for a reader; empty where there is nothing to add."""
 
 
 def plain_keys(record: RunRecord) -> list[CellKey]:
@@ -83,17 +85,17 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 
 def no_fields(records: Sequence[Any], good: Good) -> dict[str, Any]:  # noqa: ARG001
-    """None."""
+    """No further fields."""
     return {}
 
 
 def not_void(records: Sequence[Any]) -> str | None:  # noqa: ARG001
-    """Nothing that speaks against all of them."""
+    """Nothing that speaks against the records."""
     return None
 
 
 def nothing_to_check(record: Any) -> tuple[Any, ...]:  # noqa: ARG001
-    """States nothing further."""
+    """No further statements."""
     return ()
 
 
@@ -103,7 +105,7 @@ def as_they_are(rows: Sequence[Row], baseline: str | None) -> tuple[Row, ...]:  
 
 
 def form_words(row: Row) -> str:
-    """Nothing: the name says it."""
+    """The variant's name, which says all where a workload has no forms."""
     return escaped(row.variant)
 
 
@@ -161,7 +163,7 @@ class Comparing:
 
 
 def comparing_of(name: str) -> Comparing:
-    """How records of that workload are compared."""
+    """How records of the workload of that name are compared."""
     where = workload_of(name).comparing
     comparing: Comparing = imported(where) if where else Comparing()
     return comparing
@@ -174,4 +176,4 @@ def keys_of(record: RunRecord) -> list[CellKey]:
 
 def cell_of(record: RunRecord, key: CellKey | None) -> CellBase | None:
     """The record's cell under that key, if it has one."""
-    return next((cell for cell, other in zip(record.cells, keys_of(record), strict=True) if other == key), None)
+    return next((cell for cell, cell_key in zip(record.cells, keys_of(record), strict=True) if cell_key == key), None)

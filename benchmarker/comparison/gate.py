@@ -28,8 +28,8 @@ from benchmarker.core.stats import MIN_ROUNDS, Ratio, unpaired_ratio, verdicts
 from benchmarker.schema.record import RunRecord
 
 MUST_BE_EQUAL = ("device", "device kind")
-"""And what the workload says, such as the model. Anything else may be the very change that is looked at, and is named
-beside the table."""
+"""What both sweeps must have in common, with what the workload adds, such as the model. Anything else may be the change
+that is tested, and is named beside the table."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Limit:
 
     text: str
     fraction: float
-    """Of the time before: 0.05 fails what takes more than 1.05 times as long."""
+    """Part of the time before: 0.05 fails what takes more than 1.05 times as long."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Gate:
-    """The answer, with every cell it rests on."""
+    """Whether the second sweep is slower, with every cell that says so."""
 
     limit: Limit
     changes: tuple[Change, ...]
@@ -68,7 +68,7 @@ class Gate:
 
     @property
     def is_failed(self) -> bool:
-        """Whether any cell is."""
+        """Whether any cell failed."""
         return any(change.is_failed for change in self.changes)
 
 
@@ -78,10 +78,10 @@ def parse_limit(text: str) -> Limit:
     Raises:
         ResultsError: Anything else.
     """
-    found = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
-    if not found or not 0 < float(found[1]) <= 1000:
+    match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
+    if not match or not 0 < float(match[1]) <= 1000:
         raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
-    return Limit(text, float(found[1]) / 100)
+    return Limit(text, float(match[1]) / 100)
 
 
 def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
@@ -106,15 +106,22 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
+    """What is not the same on both sides: `torch: 2.11.0 before, 2.12.0 after`.
+
+    Raises:
+        ResultsError: What must be equal differs, and `force` is not set.
+    """
     check_workload([*before, *after])
     workload = before[0].workload
     must_be_equal = (*MUST_BE_EQUAL, *comparing_of(workload).must_be_equal)
     differences = between_records([*before, *after])
-    forbidden = [one for one in differences if one.field in must_be_equal] + between_inputs([*before, *after])
+    forbidden = [difference for difference in differences if difference.field in must_be_equal] + between_inputs(
+        [*before, *after]
+    )
     if forbidden and not force:
         raise ResultsError(refusal(forbidden))
-    fields = {**circumstances(workload), "commit": lambda one: one.environment.commit}
-    sides = {field: (_values(before, of), _values(after, of)) for field, of in fields.items()}
+    fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
+    sides = {field: (_values(before, value_of), _values(after, value_of)) for field, value_of in fields.items()}
     was, now = _forms(before), _forms(after)
     for name in sorted(was.keys() & now.keys()):
         for field, old in was[name].items():
@@ -126,27 +133,27 @@ def _forms(records: Sequence[RunRecord]) -> dict[str, dict[str, str]]:
     return {record.variant.name: form_of(record) for record in records}
 
 
-def _values(records: Sequence[RunRecord], of: Circumstance) -> str:
-    return " or ".join(sorted({of(record) or "unknown" for record in records}))
+def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
+    return " or ".join(sorted({value_of(record) or "unknown" for record in records}))
 
 
 def _is_lost(old: Row, new: Row | None) -> bool:
     """Whether too many rounds failed now for a test that was possible before."""
     if new is None or not new.rounds < MIN_ROUNDS <= old.rounds:
         return False
-    return any(not one.is_repeated and one.status != "invalid" for one in new.failures)
+    return any(not failure.is_repeated and failure.status != "invalid" for failure in new.failures)
 
 
 def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
-    found = {(row.variant, row.cell): row for row in after}
-    there = {row.variant for row in after}
-    pairs = [(row, found.get((row.variant, row.cell))) for row in before if row.status == "ok"]
+    after_rows = {(row.variant, row.cell): row for row in after}
+    variants = {row.variant for row in after}
+    pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
     ratios = {
         index: unpaired_ratio(list(old.latency_by_round.values()), list(new.latency_by_round.values()))
         for index, (old, new) in enumerate(pairs)
         if new and new.latency
     }
-    read = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
+    tested = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
     too_slow = {
         index: verdict == "slower"
         for index, verdict in zip(ratios, verdicts(list(ratios.values()), band=limit.fraction), strict=True)
@@ -158,10 +165,10 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
             before=old,
             after=new,
             ratio=ratios.get(index),
-            verdict=read.get(index),
+            verdict=tested.get(index),
             is_failed=too_slow.get(index, new is not None and new.status != "ok")
             or _is_lost(old, new)
-            or old.variant not in there,
+            or old.variant not in variants,
         )
         for index, (old, new) in enumerate(pairs)
     )

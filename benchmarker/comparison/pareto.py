@@ -18,7 +18,7 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
     values: the intervals say how sure they are.
 
     Args:
-        rows: Of one cell.
+        rows: Rows of one cell.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     losses = [0.0 if row.is_baseline else comparing_of(row.workload).loss(row) for row in able]
@@ -26,11 +26,11 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
     divergences = [loss or 0.0 for loss in losses] if None not in losses else [0.0] * len(able)
     costs = list(zip(times, peaks, divergences, strict=True))
-    return [row for row, own in zip(able, costs, strict=True) if not any(_beats(other, own) for other in costs)]
+    return [row for row, cost in zip(able, costs, strict=True) if not any(_beats(rival, cost) for rival in costs)]
 
 
 def _levels(values: Sequence[float]) -> list[int]:
-    """Which place each has, the least first; a place is shared by all within two per cent of its best."""
+    """The level of each value, 1 for the least; values within two per cent of a level's best share it."""
     bests: list[float] = []
     for value in sorted(values):
         if not bests or value > bests[-1] * (1 + SAME_WITHIN):
@@ -38,5 +38,6 @@ def _levels(values: Sequence[float]) -> list[int]:
     return [sum(best <= value for best in bests) for value in values]
 
 
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Whether the first costs are no higher in anything, and lower in something."""
+    return first != second and all(low <= high for low, high in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""Variants of one cell in their order, each against the plain form that it should be held against.
+"""Variants of one cell in their order, each compared with a plain form, such as the unquantized model.
 
 A variant is compared with the plain form in the same surroundings, such as the unquantized model in the same engine, so
 that a ratio is one thing's effect; and with the fastest plain form there is, which is what a user would run otherwise.
@@ -24,10 +24,10 @@ WIDEST = 2.0
 
 @dataclass(frozen=True)
 class Against:
-    """One variant against another."""
+    """How a variant compares with another."""
 
     row: Row
-    """The other."""
+    """The other variant's row."""
     ratio: Ratio
     """How many times as fast the variant is, by the metric that ranks."""
     verdict: Verdict
@@ -38,15 +38,15 @@ class Against:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One row of the table."""
+    """A variant with what it is compared with."""
 
     row: Row
     beside: Against | None
     """Against the plain form in the same surroundings, or the baseline that was asked for. None where there is none."""
     overall: Against | None
-    """Against the fastest plain form."""
+    """Against the fastest plain form. None where there is none, and for that form itself."""
     is_peer: bool
-    """Whether others are held against it."""
+    """Whether other variants are compared with it."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Ranking:
     leader: Ranked | None = None
     """The fastest; of several that are the same within the band, the one that needs least memory."""
     fastest: Ranked | None = None
-    """Of those that may lead."""
+    """The fastest of the rows that may lead."""
     rivals: tuple[Against, ...] = ()
-    """The others that may lead, fastest first, each with how many times as fast the fastest is."""
+    """The other rows that may lead, fastest first, each with how many times as fast the fastest is."""
 
     @property
     def same(self) -> tuple[Against, ...]:
@@ -77,7 +77,7 @@ class Ranking:
 
     @property
     def able(self) -> tuple[Ranked, ...]:
-        """Rows with a number."""
+        """Rows that were measured."""
         return tuple(ranked for ranked in self.rows if ranked.row.pace)
 
 
@@ -93,43 +93,57 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     peers = {row.variant: _peer(row, able, results.asked_baseline) for row in able}
     beside = _all_against(able, peers, results.circumstances)
     overall = _all_against(able, dict.fromkeys(peers, plain), results.circumstances)
-    others = {peer.variant for peer in peers.values() if peer}
+    references = {peer.variant for peer in peers.values() if peer}
     failed = [Ranked(row, None, None, is_peer=False) for row in rows if not row.pace]
     ranked = [
-        Ranked(row, beside.get(row.variant), overall.get(row.variant), is_peer=row.variant in others) for row in able
+        Ranked(row, beside.get(row.variant), overall.get(row.variant), is_peer=row.variant in references)
+        for row in able
     ]
     cell = rows[0].cell if rows else None
     ranking = Ranking(cell, (*ranked, *failed), plain)
-    return _led(ranking, [other for other in ranked if among(other.row)], results.circumstances)
+    return _led(ranking, [candidate for candidate in ranked if among(candidate.row)], results.circumstances)
 
 
-def _peer(row: Row, able: Sequence[Row], asked: str | None) -> Row | None:
-    """The row that it is held against; it may be the row itself."""
-    if asked is not None:
-        return next((other for other in able if other.variant == asked), None)
+def _peer(row: Row, able: Sequence[Row], baseline: str | None) -> Row | None:
+    """The row that a row is compared with: the baseline that was asked for, or the plain form in its surroundings.
+
+    It may be the row itself. None where there is no such row.
+    """
+    if baseline is not None:
+        return next((candidate for candidate in able if candidate.variant == baseline), None)
     comparing = comparing_of(row.workload)
     peers = [
-        other
-        for other in able
-        if comparing.is_plain(other) and comparing.surroundings(other) == comparing.surroundings(row)
+        candidate
+        for candidate in able
+        if comparing.is_plain(candidate) and comparing.surroundings(candidate) == comparing.surroundings(row)
     ]
-    return next((other for other in peers if other.is_baseline), peers[0] if peers else None)
+    return next((candidate for candidate in peers if candidate.is_baseline), peers[0] if peers else None)
 
 
 def _all_against(
-    rows: Sequence[Row], others: Mapping[str, Row | None], circumstances: Mapping[str, object]
+    rows: Sequence[Row], references: Mapping[str, Row | None], circumstances: Mapping[str, object]
 ) -> dict[str, Against]:
-    """Each row against the other of its name, with the verdicts after a correction for all of them."""
-    pairs = [(row, other) for row in rows if (other := others[row.variant]) and other.variant != row.variant]
-    ratios = [ratio_of(other, row, circumstances) for row, other in pairs]
+    """Each row against its reference, with the verdicts after Holm's correction over all of them.
+
+    Args:
+        references: By the row's variant; None where the row has none.
+    """
+    pairs = [
+        (row, reference) for row in rows if (reference := references[row.variant]) and reference.variant != row.variant
+    ]
+    ratios = [ratio_of(reference, row, circumstances) for row, reference in pairs]
     return {
-        row.variant: Against(other, ratio, verdict, odd_round(other, row) if is_wide(ratio) else None)
-        for (row, other), ratio, verdict in zip(pairs, ratios, verdicts(ratios), strict=True)
+        row.variant: Against(reference, ratio, verdict, odd_round(reference, row) if is_wide(ratio) else None)
+        for (row, reference), ratio, verdict in zip(pairs, ratios, verdicts(ratios), strict=True)
     }
 
 
 def _led(ranking: Ranking, able: Sequence[Ranked], circumstances: Mapping[str, object]) -> Ranking:
-    """The ranking with who leads it."""
+    """The ranking with its leader and the leader's rivals.
+
+    Args:
+        able: Rows that may lead, fastest first.
+    """
     if not able:
         return ranking
     fastest, *slower = able
@@ -147,30 +161,35 @@ def _led(ranking: Ranking, able: Sequence[Ranked], circumstances: Mapping[str, o
     return led if led.undecided else replace(led, leader=_smallest(fastest, slower, led.same))
 
 
-def _doubt(fastest: Ranked, other: Ranked) -> Verdict | None:
-    """That the table, which corrects for all its rows, is not sure of the difference between these two: then neither
-    is the answer."""
+def _doubt(fastest: Ranked, rival: Ranked) -> Verdict | None:
+    """The table's verdict on two rows where it leaves their difference open; None where it does not.
+
+    The table corrects for all its rows, so that it may leave open what a test of these two alone decides. The answer
+    says no more than the table.
+    """
     pairs = [
-        *(against for against in (fastest.beside, fastest.overall) if against and against.row is other.row),
-        *(against for against in (other.beside, other.overall) if against and against.row is fastest.row),
+        *(against for against in (fastest.beside, fastest.overall) if against and against.row is rival.row),
+        *(against for against in (rival.beside, rival.overall) if against and against.row is fastest.row),
     ]
     return next((against.verdict for against in pairs if against.verdict in UNDECIDED), None)
 
 
 def _smallest(fastest: Ranked, slower: Sequence[Ranked], same: Sequence[Against]) -> Ranked:
-    """Of those that are as fast as each other the one that needs least memory."""
+    """The row that needs least memory, of those that are as fast as the fastest."""
     as_fast = {against.row.variant for against in same}
     candidates = [fastest, *(ranked for ranked in slower if ranked.row.variant in as_fast)]
     sized = [ranked for ranked in candidates if ranked.row.peak_memory_bytes is not None]
     return min(sized, key=lambda ranked: ranked.row.peak_memory_bytes or 0, default=fastest)
 
 
-def ratio_of(other: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
-    """How many times as fast the row is as the other. Rounds on two devices were not run in turns: nothing pairs
-    them."""
-    if circumstances.get(other.variant) != circumstances.get(row.variant):
-        return unpaired_ratio(list(other.pace_by_round.values()), list(row.pace_by_round.values()))
-    return paired_ratio(other.pace_by_round, row.pace_by_round)
+def ratio_of(reference: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
+    """How many times as fast the row is as the reference, paired by rounds where both ran in the same circumstances.
+
+    Rounds on two devices were not run in turns: nothing pairs them.
+    """
+    if circumstances.get(reference.variant) != circumstances.get(row.variant):
+        return unpaired_ratio(list(reference.pace_by_round.values()), list(row.pace_by_round.values()))
+    return paired_ratio(reference.pace_by_round, row.pace_by_round)
 
 
 def is_wide(ratio: Ratio) -> bool:
@@ -178,12 +197,12 @@ def is_wide(ratio: Ratio) -> bool:
     return ratio.low is not None and ratio.high is not None and ratio.high > WIDEST * ratio.low
 
 
-def odd_round(other: Row, row: Row) -> int:
+def odd_round(reference: Row, row: Row) -> int:
     """The round, counted from 1, whose ratio is farthest from the middle one."""
-    common = [moment for moment in other.pace_by_round if moment in row.pace_by_round]
+    common = [moment for moment in reference.pace_by_round if moment in row.pace_by_round]
     if not common:
-        return odd_process(row if _spread(row) >= _spread(other) else other)
-    logs = {moment: math.log(other.pace_by_round[moment] / row.pace_by_round[moment]) for moment in common}
+        return odd_process(row if _spread(row) >= _spread(reference) else reference)
+    logs = {moment: math.log(reference.pace_by_round[moment] / row.pace_by_round[moment]) for moment in common}
     return _farthest(logs)
 
 

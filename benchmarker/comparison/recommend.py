@@ -23,7 +23,7 @@ metric that was not measured for this variant."""
 
 @dataclass(frozen=True)
 class Check:
-    """One limit and one variant."""
+    """Whether one variant keeps to one limit."""
 
     limit: Limit
     fit: Fit
@@ -32,7 +32,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One variant against the whole budget."""
+    """Whether one variant keeps to the whole budget."""
 
     row: Row
     checks: tuple[Check, ...]
@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def breaks(self) -> bool:
-        """Whether it is known not to fit."""
+        """Whether the variant certainly breaks a limit."""
         return any(check.fit == "breaks" for check in self.checks)
 
     @property
@@ -73,21 +73,23 @@ class Recommendation:
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
     rivals: tuple[Rival, ...] = ()
-    """Others that fit, fastest first."""
+    """Other candidates that fit, fastest first."""
     unmeasured: tuple[Limit, ...] = ()
     """Limits that no variant was measured for: the budget cannot be answered."""
     undecided: tuple[Rival, ...] = ()
     """Rivals whose difference from the fastest is not borne out; with any, nothing is chosen."""
     fastest: Candidate | None = None
-    """Of those that fit."""
+    """The fastest of the candidates that fit."""
     ranking: Ranking | None = None
-    """Of all rows, led by one that fits. None where none does."""
+    """The ranking of all rows, led by one that fits. None where none fits."""
 
     @property
     def nearest(self) -> Candidate | None:
         """The candidate that breaks its limits by least."""
-        known = [(one.excess, index) for index, one in enumerate(self.candidates) if one.excess is not None]
-        return self.candidates[min(known)[1]] if known else None
+        excesses = [
+            (candidate.excess, index) for index, candidate in enumerate(self.candidates) if candidate.excess is not None
+        ]
+        return self.candidates[min(excesses)[1]] if excesses else None
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
@@ -95,7 +97,7 @@ def recommend(results: Results, budget: str) -> Recommendation:
 
     Raises:
         SpecError: The budget cannot be read.
-        ResultsError: The records differ in device or model, or none was measured.
+        ResultsError: The records differ in device or model, or no variant that the budget allows was measured.
     """
     words = {name for row in results.rows for name in row.form}
     conditions, limits = parse_budget(budget, results.workload, forms=words)
@@ -110,7 +112,9 @@ def recommend(results: Results, budget: str) -> Recommendation:
         raise ResultsError("--budget: no variant was measured that it allows, so that there is none to recommend")
     candidates = tuple(Candidate(row, tuple(_check(limit, row) for limit in limits)) for row in rows)
     unmeasured = tuple(
-        limit for index, limit in enumerate(limits) if all(one.checks[index].fit == "unknown" for one in candidates)
+        limit
+        for index, limit in enumerate(limits)
+        if all(candidate.checks[index].fit == "unknown" for candidate in candidates)
     )
     if unmeasured:
         return Recommendation(budget, cell, None, candidates, unmeasured=unmeasured)
@@ -137,7 +141,7 @@ def _choice(results: Results, budget: str, cell: CellKey, candidates: tuple[Cand
 
 
 def _check(limit: Limit, row: Row) -> Check:
-    measured = limit.what.of(row)
+    measured = limit.what.value_of(row)
     if measured is None:
         return Check(limit, "unknown", None)
     if not isinstance(measured, Estimate):

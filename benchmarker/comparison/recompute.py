@@ -6,6 +6,7 @@ confirm itself here.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -18,14 +19,16 @@ from scipy.optimize import brentq
 from benchmarker.schema.workload import Metric
 
 Numbers = dict[str, float | None]
-"""By the names that a mismatch has."""
+"""Numbers of a row, by the names that they have in a mismatch."""
 Round = tuple[str, int]
-"""Of which sweep, and which."""
+"""The sweep, and the round's number in it."""
 
 
 class Raw(dict[str, Any]):
-    """A part of a record as its file says it: a key is an attribute too, and None where the file lacks it. A declared
-    formula is given these, and so reads fields alone."""
+    """A part of a record as its file has it, for the formulas of metrics, which read fields alone.
+
+    A key is an attribute too, and None where the file lacks it.
+    """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__({name: _raw(value) for name, value in content.items()})
@@ -50,7 +53,7 @@ Cells = Sequence[tuple[Raw, Raw]]
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
-    """What a row says of every workload's cell, apart from its speed-up."""
+    """The numbers of a row apart from its speed-up."""
     latencies_s = by_round(cells, lambda _, sample: sample.latency_s)
     peaks = [_peak(cell) for _, cell in cells]
     numbers = {
@@ -65,7 +68,7 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
 
 
 def _metric(metric: Metric, cells: Cells) -> Numbers:
-    """A declared metric by its own formula."""
+    """The numbers of a declared metric, by its own formula."""
     if metric.of_cell:
         facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
         combine = _COMBINE[metric.combine]
@@ -74,12 +77,14 @@ def _metric(metric: Metric, cells: Cells) -> Numbers:
         return _with_spread(metric.name, cells, metric.of_repeat)
     cell = cells[0][1]
     rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
-    repeats = [metric.of_repeat(cell, sample) for _, other in cells for sample in other.samples]
+    repeats = [metric.of_repeat(cell, sample) for _, process_cell in cells for sample in process_cell.samples]
     return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
 
 
-def _with_spread(name: str, cells: Cells, of: Callable[[Any, Any], float | None]) -> Numbers:
-    return _named(name, by_round(cells, of), [of(cell, sample) for _, cell in cells for sample in cell.samples])
+def _with_spread(name: str, cells: Cells, value_of: Callable[[Any, Any], float | None]) -> Numbers:
+    return _named(
+        name, by_round(cells, value_of), [value_of(cell, sample) for _, cell in cells for sample in cell.samples]
+    )
 
 
 def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
@@ -90,18 +95,18 @@ def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | N
     return {name: centre(rounds), **spread(name, list(rounds.values()), values)}
 
 
-def by_round(cells: Cells, of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
+def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
     """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record, cell in cells:
-        values = [value for sample in cell.samples if (value := of(cell, sample)) is not None]
+        values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
         if values:
             medians[record.sweep or "", record.round].append(float(np.median(values)))
     return {number: float(np.exp(np.mean(np.log(medians[number])))) for number in sorted(medians)}
 
 
 def _peak(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell does."""
+    """Peak memory in bytes: the repeats' allocated peak on a GPU, the cell's resident one on a CPU."""
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     resident: float | None = cell.memory.peak_resident_bytes
     return max(peaks) + (cell.memory.graph_pool_bytes or 0) if peaks else resident
@@ -110,7 +115,7 @@ def _peak(cell: Raw) -> float | None:
 def ratio(
     baseline: dict[Round, float], variant: dict[Round, float], *, is_paired: bool
 ) -> tuple[Numbers, float | None]:
-    """The speed-up with its interval, and its two-sided p."""
+    """The speed-up with its interval, and its two-sided p; None for p below three rounds."""
     if is_paired and set(baseline) & set(variant):
         return _paired(baseline, variant)
     first, second = np.log(list(baseline.values())), np.log(list(variant.values()))
@@ -130,8 +135,9 @@ def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
     if low >= 1 / 1.02 and high <= 1.02:
         return "same"
     # Holm rejects the k-th smallest of m only if every smaller one is rejected too, each at 5 % / (m - k + 1).
+    ordered = sorted(all_p)
     is_rejected = all(
-        one * (len(all_p) - sum(other < one for other in all_p)) < 0.05 for one in sorted(set(all_p)) if one <= p
+        smaller * (len(all_p) - bisect_left(ordered, smaller)) < 0.05 for smaller in ordered if smaller <= p
     )
     if not is_rejected or 1 / 1.02 <= value <= 1.02:
         return "inconclusive"
@@ -154,13 +160,13 @@ def _untested(value: float) -> Numbers:
 
 
 def _certain(value: float) -> tuple[Numbers, float]:
-    """Rounds without any spread."""
+    """The ratio of rounds without any spread, and its p."""
     numbers: Numbers = {"ratio": value, "ratio_low": value, "ratio_high": value, "standard_error": 0.0, "freedom": None}
     return numbers, float(value == 1)
 
 
 def _tested(value: float, test: Any) -> tuple[Numbers, float]:
-    """From scipy's result of a t test on logarithms."""
+    """The ratio and its p, from scipy's result of a t test on logarithms."""
     bounds = test.confidence_interval(0.95)
     standard_error = (bounds.high - bounds.low) / 2 / stats.t.ppf(0.975, test.df)
     numbers: Numbers = {
@@ -183,7 +189,7 @@ def detectable(numbers: Numbers, tests: int) -> float | None:
 
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
-    """Where the test rejects that often, found by search."""
+    """The shift of the t distribution at which a test at 5 % / tests rejects 80 times in 100, found by search."""
     critical = stats.t.ppf(1 - 0.025 / tests, freedom)
     missed = lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80  # noqa: E731
     return float(brentq(missed, critical, 2 * critical + 2, xtol=1e-12))

@@ -46,7 +46,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked, and what did not hold."""
+    """How much was checked, and what did not hold."""
 
     records: int
     numbers: int
@@ -112,8 +112,8 @@ def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
     pairs = [
         (raw, cell)
         for record, raw in members
-        for other, cell in zip(keys_of(record), raw.cells, strict=True)
-        if other == key
+        for cell_key, cell in zip(keys_of(record), raw.cells, strict=True)
+        if cell_key == key
     ]
     return [(raw, cell) for raw, cell in pairs if cell.status == "ok" and cell.samples]
 
