@@ -8,7 +8,7 @@ import pytest
 
 from benchmarker.cli.run import read_job
 from benchmarker.core.console import Terminal
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare_records, to_markdown

@@ -14,7 +14,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.keys import result_key
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment

@@ -271,7 +271,7 @@ def test_comparing_needs_no_torch(tmp_path):
         "        assert name.partition('.')[0] not in ('torch', 'transformers'), name + ' is imported'\n"
         "sys.meta_path.insert(0, Blocked())\n"
         "import json; from benchmarker.report.compare import compare, to_markdown, to_rows\n"
-        "import benchmarker.report.gate\n"
+        "import benchmarker.report.gate_markdown\n"
         "from benchmarker.comparison.verify import verify\n"
         f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"
         f"assert verify([{str(tmp_path)!r}]).is_right\n"

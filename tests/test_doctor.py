@@ -17,7 +17,7 @@ from benchmarker.doctor.card import Card, all_cards, card_of
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Machine
-from benchmarker.doctor.text import finding_words, outcome_words, reading_words
+from benchmarker.doctor.report_text import finding_words, outcome_words, reading_words
 from benchmarker.doctor.variants import try_all
 from benchmarker.doctor.visit import all_run, visit
 from benchmarker.hardware.amd import AmdGpu

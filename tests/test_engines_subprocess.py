@@ -14,7 +14,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.subprocess_engine import DriverError, SubprocessEngine, SubprocessSource
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
 from benchmarker.schema.experiment import Procedure

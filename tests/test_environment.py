@@ -10,7 +10,7 @@ import torch
 
 from benchmarker.hardware import host
 from benchmarker.hardware.device import CpuDevice, CudaDevice
-from benchmarker.hardware.environment import commit_of, environment, recorded_variables
+from benchmarker.hardware.read_environment import commit_of, environment, recorded_variables
 
 
 def test_the_surroundings_of_a_cpu_run():

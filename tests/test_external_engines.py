@@ -16,6 +16,7 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environments
+from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environment_install import (
     Plan,
     make_environment,
@@ -29,7 +30,6 @@ from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.python_interpreters import find_python
 from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.engines.subprocess_engine import Driver, DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.quantization.base import Options

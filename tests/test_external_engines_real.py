@@ -15,9 +15,9 @@ import pytest
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.engines.base import Form
+from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environments import environments_folder
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
-from benchmarker.engines.external.status import engine_statuses
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options

@@ -7,7 +7,7 @@ import pytest
 from benchmarker.cli.run import read_job
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search

@@ -8,7 +8,7 @@ import torch
 from benchmarker.cli.run import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
 from benchmarker.measure.training_step import TrainingStep

@@ -9,7 +9,7 @@ import pytest
 from benchmarker.comparison.gate import Gate, check
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare
-from benchmarker.report.gate import gate_to_markdown
+from benchmarker.report.gate_markdown import gate_to_markdown
 from tests.records import cell, environment, failed_cell, record, rounds, save
 
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]

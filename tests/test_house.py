@@ -33,6 +33,10 @@ def test_no_two_rooms_import_each_other(house):
     assert not house.mutual_rooms()
 
 
+def test_a_module_name_is_used_once_but_by_convention(house):
+    assert not house.repeated_names()
+
+
 HOMES = ("quantization", "engines", "workloads")
 """Rooms that may name a quantization or an engine: their own, and those of the workloads that measure them."""
 NAMED_ELSEWHERE = {

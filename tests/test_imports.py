@@ -28,7 +28,7 @@ ABOVE = ("cli", "run", "__main__")
 """Where the towers meet. The doctor's tables use the report's."""
 
 WITHOUT_TORCH = (
-    "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.job "
+    "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.make_job "
     "execution.keys execution.job_file run workloads.generation.reading"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}

@@ -12,7 +12,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.collect import collect

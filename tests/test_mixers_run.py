@@ -11,7 +11,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_markdown, to_rows
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment

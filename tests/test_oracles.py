@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.compare import results_of
 from benchmarker.comparison.comparing import comparing_of
+from benchmarker.comparison.results import results_of
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.energy import Energy, EnergyWindow

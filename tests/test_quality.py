@@ -18,7 +18,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.eager import EagerDecoder
-from benchmarker.execution.run import Run
+from benchmarker.execution.single_run import Run
 from benchmarker.quality import windows as windows_module
 from benchmarker.quantization.load import load_model
 from benchmarker.schema.record_io import read_record

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.comparison.compare import results_of_records
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import QualityError
 from benchmarker.engines import decode_loop, prefill_decode

@@ -20,7 +20,7 @@ from benchmarker.report.brief import brief
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
-from benchmarker.report.charts.waterfall import waterfall_chart
+from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
 from benchmarker.report.first_table import first_table
 from benchmarker.report.html.page import to_html

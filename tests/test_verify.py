@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import compare as comparing
+from benchmarker.comparison import results as comparing
 from benchmarker.comparison.verify import verify
 from benchmarker.core import stats
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save

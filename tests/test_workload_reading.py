@@ -18,7 +18,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.compare import compare, to_markdown, to_rows
-from benchmarker.report.gate import gate_to_markdown, gate_to_rows
+from benchmarker.report.gate_markdown import gate_to_markdown, gate_to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import summary
 from benchmarker.report.notebook import read_record

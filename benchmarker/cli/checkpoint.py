@@ -72,7 +72,7 @@ def make_checkpoint(
     Example: benchmarker checkpoint make --quant gptq --load-format dummy
     """
     from benchmarker.core.console import quiet_libraries
-    from benchmarker.execution.job import make_job
+    from benchmarker.execution.make_job import make_job
 
     with one_line_errors():
         fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}

@@ -80,8 +80,8 @@ def compare(
 
 
 def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: bool, budget: str | None) -> None:
-    from benchmarker.comparison.compare import to_rows
     from benchmarker.comparison.recommend import recommend
+    from benchmarker.comparison.results import to_rows
     from benchmarker.core.tables import to_markdown
     from benchmarker.report.brief import brief
     from benchmarker.report.choice import chosen_sheet, to_csv
@@ -113,7 +113,7 @@ def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: b
     """Print the gate's answer; true where it failed."""
     from benchmarker.comparison.gate import check
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.gate import gate_to_markdown, gate_to_rows
+    from benchmarker.report.gate_markdown import gate_to_markdown, gate_to_rows
 
     if len(paths) != 2:
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")

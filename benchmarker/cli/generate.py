@@ -77,7 +77,7 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     """
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device
-    from benchmarker.execution.job import make_job
+    from benchmarker.execution.make_job import make_job
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import open_model
 

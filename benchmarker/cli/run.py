@@ -54,7 +54,7 @@ def asked_job(
     """
     # A Job; imported here, because making its classes takes as long as all the rest of `benchmarker --help`.
     from benchmarker.cli.run_options import typed_values
-    from benchmarker.execution.job import make_job
+    from benchmarker.execution.make_job import make_job
     from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
     if job_file is not None:
@@ -113,7 +113,7 @@ def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, ver
 
             with no_garbage_collection(), fitting_libraries():
                 from benchmarker.cli.run_summary import say_result
-                from benchmarker.execution.run import Run
+                from benchmarker.execution.single_run import Run
                 from benchmarker.schema.registry import workload_of
 
                 gc.freeze()

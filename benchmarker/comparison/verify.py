@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, named_variants
-from benchmarker.comparison.compare import results_of_records
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import Check, equal, record_checks
 from benchmarker.comparison.recompute import Cells, Numbers, Raw, by_round, detectable, numbers_of, ratio, verdict
+from benchmarker.comparison.results import results_of_records
 from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.stats import Estimate

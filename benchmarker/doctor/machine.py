@@ -16,7 +16,7 @@ from benchmarker.checkpoints.hub import transport_error
 from benchmarker.core.packages import installed_version
 from benchmarker.doctor.card import Card, all_cards
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.environment import environment
+from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.environment import Environment
 
 HUB_LIMIT_S = 5.0

@@ -8,7 +8,7 @@ from benchmarker.core.tables import bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
-from benchmarker.doctor.text import finding_words, machine_words, outcome_words, reading_words
+from benchmarker.doctor.report_text import finding_words, machine_words, outcome_words, reading_words
 from benchmarker.doctor.variants import try_all
 from benchmarker.hardware.device import find_device
 from benchmarker.schema.clinic import Clinic, Outcome

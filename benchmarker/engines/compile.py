@@ -28,7 +28,7 @@ from benchmarker.engines.compile_layers import Route, decoder_layers
 from benchmarker.engines.decode_loop import StaticCacheDecoder
 from benchmarker.engines.graph_capture import Capture, capture_for
 from benchmarker.engines.inductor import ON_GPU, kernels_timed_alone, known_settings
-from benchmarker.engines.kernels_used import linear_kernels
+from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import attending_step, greedy
 from benchmarker.engines.static_cache import Filled, StaticKVCache
 from benchmarker.hardware.device import Device

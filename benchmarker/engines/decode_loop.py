@@ -15,7 +15,7 @@ from benchmarker.engines.attention import way_of
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.cache_shape import Latest, Shape
 from benchmarker.engines.graph_capture import Capture
-from benchmarker.engines.kernels_used import linear_kernels
+from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import (
     CHUNK,
     cache_length,

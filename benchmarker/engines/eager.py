@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.kernels_used import linear_kernels
+from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import CHUNK
 from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
-from benchmarker.engines.kernels_used import native_kernels
+from benchmarker.engines.linear_kernels import native_kernels
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 

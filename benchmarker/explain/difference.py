@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import signed_ms
+from benchmarker.explain.sentence_numbers import signed_ms
 from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall
 
 SMALLEST_PART = 0.02

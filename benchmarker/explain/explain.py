@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.phases import unpacking
 from benchmarker.explain.reasons import Reasons, reasons_of
+from benchmarker.explain.sentence_numbers import code, ms
 from benchmarker.explain.values import Explanation, NotExplained, Phase, Proof
 from benchmarker.explain.verdict import verdict_of
 from benchmarker.explain.waterfall import shares_of, waterfall

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from benchmarker.core.numbers import percent
 from benchmarker.explain.case import Case
-from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.reasons import Reasons
+from benchmarker.explain.sentence_numbers import code, ms
 from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict
 from benchmarker.explain.waterfall import LABELS
 from benchmarker.profiling.categories import Category, category

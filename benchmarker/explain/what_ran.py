@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import code
+from benchmarker.explain.sentence_numbers import code
 from benchmarker.explain.values import Conversion, Phase, Proof
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model_facts import LoadFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
-from benchmarker.explain.numbers import code
+from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import category
 from benchmarker.profiling.float32 import is_float32

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarker.comparison.compare import to_rows
 from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import Results, Row
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.tables import Column, Sheet

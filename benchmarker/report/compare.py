@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarker.comparison.compare import results_of, results_of_records, to_rows
+from benchmarker.comparison.results import results_of, results_of_records, to_rows
 from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core.errors import ResultsError
 from benchmarker.explain.difference import Contrast, contrasts_of

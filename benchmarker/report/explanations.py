@@ -10,7 +10,7 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
 from benchmarker.explain.difference import Contrast
-from benchmarker.explain.numbers import rate
+from benchmarker.explain.sentence_numbers import rate
 from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names
 from benchmarker.explain.verdict import gain_words, share_words
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.job import blank_record
+from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.conditions import is_shared, why_invalid
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.schema.record import CellBase, Flag, RunRecord

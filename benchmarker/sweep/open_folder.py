@@ -9,8 +9,8 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
 from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file
-from benchmarker.sweep.order import Forecast, missing_tasks
 from benchmarker.sweep.request import Asked
+from benchmarker.sweep.schedule import Forecast, missing_tasks
 from benchmarker.sweep.state import Site
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     """Print the environment as JSON in the last line."""
     from benchmarker.core.console import one_line_errors
     from benchmarker.hardware.device import find_device
-    from benchmarker.hardware.environment import environment
+    from benchmarker.hardware.read_environment import environment
 
     with one_line_errors():
         print(environment(find_device(sys.argv[1])).model_dump_json())

@@ -29,12 +29,18 @@ from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import Standing
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.open_folder import open_folder, refuse_mixture, sweep_file, write_plan
-from benchmarker.sweep.order import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweep.places.order import clear_parcels
 from benchmarker.sweep.places.place import Places
-from benchmarker.sweep.places.run import check_devices, first_visit, measure_at_places, open_places, template_of
+from benchmarker.sweep.places.sweep_over_places import (
+    check_devices,
+    first_visit,
+    measure_at_places,
+    open_places,
+    template_of,
+)
 from benchmarker.sweep.probe import look_around
 from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
+from benchmarker.sweep.schedule import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
 from benchmarker.sweep.stopping import with_more_rounds
 from benchmarker.sweep.variant_round import measure

@@ -22,14 +22,14 @@ from benchmarker.cli.run import read_job
 from benchmarker.cli.sweep import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
-from benchmarker.execution.job import blank_record
+from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.sweep.open_folder import sweep_file
 from benchmarker.sweep.places.place import Places
-from benchmarker.sweep.places.run import open_places
+from benchmarker.sweep.places.sweep_over_places import open_places
 from benchmarker.sweep.request import read_arguments
 from benchmarker.sweep.state import Site
 from benchmarker.sweep.sweep import Seams, Settings, planned_jobs

@@ -10,7 +10,7 @@ from benchmarker.report.charts.rounds import rounds_chart
 from benchmarker.report.charts.speed import cells_chart, speed_chart
 from benchmarker.report.charts.style import Chart, series_of
 from benchmarker.report.charts.tradeoff import memory_chart
-from benchmarker.report.charts.waterfall import waterfall_chart
+from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison
 from benchmarker.report.presentation import presentation_of
 

@@ -28,9 +28,9 @@ from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.compare import Comparison
 from benchmarker.report.first_table import first_table
-from benchmarker.report.html.environment import surroundings
 from benchmarker.report.html.sentences import paragraphs, sentence
 from benchmarker.report.html.sheet import sortable
+from benchmarker.report.html.surroundings import surroundings
 from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import forced, left_out, sheets
 

@@ -26,7 +26,6 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import Standing
-from benchmarker.sweep.order import order as variants_in_order
 from benchmarker.sweep.places.cores import pin
 from benchmarker.sweep.places.engines import engine_refusal
 from benchmarker.sweep.places.order import (
@@ -38,14 +37,15 @@ from benchmarker.sweep.places.order import (
     jobs_in,
     read_order,
 )
-from benchmarker.sweep.prepare import COMMIT
+from benchmarker.sweep.prepare_checkpoints import COMMIT
 from benchmarker.sweep.probe import PROBE, look_around
 from benchmarker.sweep.request import Asked, Settings
 from benchmarker.sweep.retries import Fault
+from benchmarker.sweep.schedule import order as variants_in_order
 from benchmarker.sweep.state import RUN, Ledger, Site
 from benchmarker.sweep.variant_round import measure
 
-PREPARE = (sys.executable, "-m", "benchmarker.sweep.prepare")
+PREPARE = (sys.executable, "-m", "benchmarker.sweep.prepare_checkpoints")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 """Which of several equal cards it is: no two places have the same."""
 

@@ -17,8 +17,8 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import code, ms
 from benchmarker.explain.reasons import Reasons
+from benchmarker.explain.sentence_numbers import code, ms
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel

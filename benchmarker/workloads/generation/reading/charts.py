@@ -14,7 +14,7 @@ from benchmarker.report.charts.rounds import rounds_chart
 from benchmarker.report.charts.speed import cells_chart, speed_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
 from benchmarker.report.charts.tradeoff import draw_against, front_note, memory_chart
-from benchmarker.report.charts.waterfall import waterfall_chart
+from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationProfile

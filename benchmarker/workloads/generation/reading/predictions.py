@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.core.tables import escaped
-from benchmarker.explain.numbers import rate
+from benchmarker.explain.sentence_numbers import rate
 from benchmarker.explain.values import Explanation
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.reading.break_even import break_even, cost_of

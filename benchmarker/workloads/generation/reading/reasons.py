@@ -17,7 +17,6 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.units import seconds
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.numbers import ms
 from benchmarker.explain.phases import (
     conversion_of,
     phase_of,
@@ -27,6 +26,7 @@ from benchmarker.explain.phases import (
     unpacking,
 )
 from benchmarker.explain.reasons import Reasons, why_no_profile
+from benchmarker.explain.sentence_numbers import ms
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall

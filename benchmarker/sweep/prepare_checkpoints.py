@@ -1,4 +1,4 @@
-"""Make the checkpoints that jobs need: `python -m benchmarker.sweep.prepare job-a.json job-b.json`.
+"""Make the checkpoints that jobs need: `python -m benchmarker.sweep.prepare_checkpoints job-a.json job-b.json`.
 
 Done once a host and before any round, so that no round pays for a download or for quantizing. The model's commit on
 the hub, where it has one, is left in a file beside the jobs.

@@ -14,11 +14,11 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.names import slug
 from benchmarker.core.units import gib, significant
-from benchmarker.execution.job import blank_record
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
+from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.device import find_device, kind_of
-from benchmarker.hardware.environment import environment
+from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.schema.job import Job
