@@ -181,7 +181,7 @@ def test_no_memory_for_the_first_window_is_a_quality_that_is_missing(
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("benchmarker.quality.judge.keep_steps", full)
+    monkeypatch.setattr("benchmarker.quality.judge.save_step_predictions", full)
     closed: list[str] = []
     subject = Subject(cast("TokenSource", SimpleNamespace(model=None)), lambda: closed.append("source"))
     with pytest.raises(QualityError, match="--quality: out of memory while scoring"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarker.quality.kept import Kept, Top, Whole
+from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores, divergence, perplexity, standard_error, window_means
 
 WINDOWS, POSITIONS, VOCABULARY = 5, 70, 37
@@ -25,9 +25,9 @@ TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS
 
 def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
     """Through the code that a run uses, without a model: keep, then compare."""
-    size = Top.row_bytes(POSITIONS, top_k) if top_k else Whole.row_bytes(POSITIONS, VOCABULARY, dtype)
+    size = SavedTopK.row_bytes(POSITIONS, top_k) if top_k else SavedLogits.row_bytes(POSITIONS, VOCABULARY, dtype)
     file = np.zeros((WINDOWS, size), dtype=np.uint8)
-    kept: Kept = Top(file, count=top_k) if top_k else Whole(file, dtype=dtype)
+    kept: SavedPredictions = SavedTopK(file, count=top_k) if top_k else SavedLogits(file, dtype=dtype)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):
         kept.put(window, torch.tensor(model[window], dtype=dtype), targets[window])

@@ -1,4 +1,4 @@
-"""The order of things: the variant's predictions are kept, then the baseline is run over the same text, twice.
+"""How a variant is judged: its predictions are saved, then the baseline is run over the same text, twice.
 
 The variant comes first because it is loaded already, and it is judged by the step that is timed: its engine is given
 the text token by token. The baseline is run by its own forward. The two models never share the device. The baseline's
@@ -21,9 +21,9 @@ from benchmarker.core.errors import QualityError, UnsupportedError
 from benchmarker.core.units import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.hardware.device import Device
-from benchmarker.quality.kept import Kept, Top, Whole
 from benchmarker.quality.plan import BASELINE, Plan
-from benchmarker.quality.scoring import keep_prefill, keep_steps, score_against
+from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions, SavedTopK
+from benchmarker.quality.scoring import save_prefill_predictions, save_step_predictions, score_against
 from benchmarker.quality.scratch import Bytes, scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
 from benchmarker.quality.windows import SCORED_FROM, WINDOW_TOKENS
@@ -33,77 +33,79 @@ from benchmarker.schema.quality import Quality
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-KEPT = torch.float32
+SAVED_AS = torch.float32
 """Engines tell log-probabilities, which 16 bit would round."""
 
 
 @dataclass
 class Subject:
-    """The variant that is judged, as long as its predictions are not kept."""
+    """The variant that is judged, until its predictions are saved."""
 
     source: TokenSource | None
-    """What its engine has opened."""
+    """The checkpoint that its engine has opened; None once it is closed."""
     close: Callable[[], None]
-    """Closes it."""
+    """Closes the engine."""
 
     def reference(self) -> PreTrainedModel | None:
-        """Its model, where that can be run as the baseline too; None where kernels of this program are in it."""
+        """The variant's model, to be run as the baseline; None where kernels of this program are in it."""
         source = self.source
         if source is None or source.model is None:
             return None
         return None if any(use.origin == "benchmarker" for use in source.facts().kernels_used) else source.model
 
     def drop(self, device: Device) -> None:
-        """Give its memory back."""
+        """Close the variant and give its memory back."""
         self.source = None
         self.close()
         give_back(device)
 
 
 class Judge:
-    """Takes first the variant, then the baseline."""
+    """Judges one variant: `save` runs the variant, then `verdict` runs the baseline."""
 
     def __init__(self, plan: Plan, file: Bytes, device: Device, progress: Progress, *, file_bytes: int) -> None:
         self._plan, self._file, self._device, self._progress = plan, file, device, progress
         self._file_bytes = file_bytes
         self._started = time.perf_counter()
         self._extra_bytes: int | None = None
-        self._kept: Kept = Whole(file, dtype=KEPT) if plan.top_k is None else Top(file, count=plan.top_k)
+        self._saved: SavedPredictions = (
+            SavedLogits(file, dtype=SAVED_AS) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
+        )
         self._path: Literal["step", "prefill"] = "step"
 
-    def keep(self, source: TokenSource) -> None:
-        """Run the variant: by its decode step, or by its prefill where that is all that its engine tells.
+    def save(self, source: TokenSource) -> None:
+        """Run the variant and save its predictions: of its decode step, or of its prefill where it tells those alone.
 
         Raises:
-            QualityError: Its predictions are not finite.
-            UnsupportedError: Its engine tells none.
+            QualityError: The predictions are not finite.
+            UnsupportedError: The engine tells no predictions.
         """
         plan, name, before = self._plan, self._plan.name, self._mark()
         dtype = getattr(torch, plan.dtype)
-        if not keep_steps(source, plan.windows, self._kept, self._progress, name=name, dtype=dtype):
+        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
-            likeliest = Top(self._file, count=plan.prefill_top)
-            self._kept = likeliest
-            if not keep_prefill(source, plan.windows, likeliest, self._progress, name=name):
+            likeliest = SavedTopK(self._file, count=plan.prefill_top)
+            self._saved = likeliest
+            if not save_prefill_predictions(source, plan.windows, likeliest, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} tells nothing of its predictions that could be judged")
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 
     def verdict(self, baseline: PreTrainedModel) -> Quality:
-        """Run the baseline twice, and work out everything.
+        """Run the baseline twice, and compare the variant with the first run and the first run with the second.
 
         Raises:
-            QualityError: Its logits are not finite.
+            QualityError: The baseline's logits are not finite.
         """
         return self._quality(self._score(baseline, replace=True), self._score(baseline, replace=False))
 
     def _score(self, baseline: PreTrainedModel, *, replace: bool) -> Scores:
         plan = self._plan
         name = plan.baseline_name
-        return score_against(baseline, plan.windows, self._kept, self._progress, name=name, replace=replace)
+        return score_against(baseline, plan.windows, self._saved, self._progress, name=name, replace=replace)
 
     def _mark(self) -> int | None:
-        """Live bytes now; None where nobody counts them."""
+        """Live bytes on the device now; None where nobody counts them."""
         self._device.reset_peak()
         return self._device.peak().allocated_bytes
 
@@ -115,7 +117,7 @@ class Judge:
             path=self._path,
             text=plan.text.name,
             text_sha256=plan.text.sha256,
-            text_asked=plan.text.asked,
+            text_asked=plan.text.source,
             text_tokens=plan.windows.text_tokens,
             window_tokens=WINDOW_TOKENS,
             scored_from=SCORED_FROM,
@@ -158,7 +160,7 @@ def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Q
 
 
 def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
-    rows, row_bytes = len(plan.windows.ids), plan.row_bytes(KEPT)
+    rows, row_bytes = len(plan.windows.ids), plan.row_bytes(SAVED_AS)
     tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the likeliest {plan.top_k} of {plan.vocabulary:,}"
     progress.note(
         f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}, one at a time; predictions over {tokens} "
@@ -167,7 +169,7 @@ def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> 
     assert subject.source is not None
     with scratch_file(rows, row_bytes) as file:
         judging = Judge(plan, file, device, progress, file_bytes=rows * row_bytes)
-        judging.keep(subject.source)
+        judging.save(subject.source)
         reference = subject.reference() if plan.is_baseline else None
         if reference is not None:
             return judging.verdict(reference)
@@ -176,7 +178,7 @@ def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> 
 
 
 def give_back(device: Device) -> None:
-    """Free what only circles of references hold, and what compiled code remembers of its model."""
+    """Free what only reference cycles hold, and what compiled code keeps of its model."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()

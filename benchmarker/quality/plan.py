@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.quality.kept import Top, Whole
+from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
 from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
 from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BASELINE = QuantSpec(quant="fp16")
 PREFILL_TOP = 100
-"""As the drivers of the engines ask for."""
+"""Likeliest tokens that the drivers of the engines ask for at each position."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Plan:
     text: Text
     windows: Windows
     name: str
-    """Of the variant."""
+    """The variant's name."""
     baseline: Checkpoint
     dtype: DType
     vocabulary: int
@@ -49,14 +49,14 @@ class Plan:
 
     @property
     def prefill_top(self) -> int:
-        """Of how many tokens an engine's prefill is asked."""
+        """Likeliest tokens at each position that an engine's prefill is asked for."""
         return min(self.top_k or PREFILL_TOP, PREFILL_TOP)
 
     def row_bytes(self, dtype: torch.dtype) -> int:
-        """What one window takes in the file, with logits of that type."""
+        """Bytes of one window in the temporary file, with logits of that type."""
         if self.top_k is not None:
-            return Top.row_bytes(SCORED, self.top_k)
-        return Whole.row_bytes(SCORED, self.vocabulary, dtype)
+            return SavedTopK.row_bytes(SCORED, self.top_k)
+        return SavedLogits.row_bytes(SCORED, self.vocabulary, dtype)
 
 
 def make_plan(
@@ -73,9 +73,9 @@ def make_plan(
     """Read the text, cut it, find the baseline.
 
     Args:
-        name: Of the variant.
-        checkpoint: The variant's, as it was found.
-        tokenizer: The variant's.
+        name: The variant's name.
+        checkpoint: The variant's checkpoint.
+        tokenizer: The variant's tokenizer; None where its folder has none.
         is_plain: Whether the engine runs the form as it is, without one of its own.
 
     Raises:

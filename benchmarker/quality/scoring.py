@@ -1,4 +1,4 @@
-"""Running a model over the windows, and holding what it predicts against what was kept."""
+"""Running a model over the windows of the text, and comparing its predictions with those that were saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
 from benchmarker.engines.base import TokenSource
-from benchmarker.quality.kept import Compared, Kept, Top
+from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores
 from benchmarker.quality.windows import SCORED, SCORED_FROM, Windows
 
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PATIENCE_S = 5.0
-"""Before it is said how far the scoring is."""
+"""Seconds before a line says how far the scoring is."""
 
 
-def keep_steps(
-    source: TokenSource, windows: Windows, kept: Kept, progress: Progress, *, name: str, dtype: torch.dtype
+def save_step_predictions(
+    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
-    """Keep what an engine's decode step predicts. The first half of a window is its prompt.
+    """Save what an engine's decode step predicts. The first half of a window is its prompt.
+
+    Args:
+        name: The variant's, for messages.
+        dtype: The model's type, for messages.
 
     Returns:
-        Whether the engine can be asked.
+        Whether the engine tells its predictions.
 
     Raises:
         QualityError: A prediction is not a finite number.
@@ -43,20 +47,25 @@ def keep_steps(
             return False
         if not numpy.isfinite(scores.log_probabilities).all():
             raise _not_finite(name, window, len(windows.ids), dtype)
-        kept.put(window, torch.from_numpy(scores.log_probabilities), torch.from_numpy(windows.targets[window]))
+        saved.put(window, torch.from_numpy(scores.log_probabilities), torch.from_numpy(windows.targets[window]))
         if time.monotonic() - started > PATIENCE_S:
             progress.step(f"scoring {name} by its decode step", window + 1, len(windows.ids))
     return True
 
 
-def keep_prefill(source: TokenSource, windows: Windows, kept: Top, progress: Progress, *, name: str) -> bool:
-    """Keep what an engine's prefill tells of the likeliest tokens.
+def save_prefill_predictions(
+    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+) -> bool:
+    """Save what an engine's prefill tells of the likeliest tokens.
+
+    Args:
+        name: The variant's, for messages.
 
     Returns:
-        Whether the engine can be asked.
+        Whether the engine tells its predictions.
 
     Raises:
-        QualityError: It does not tell the probability of the text's own tokens.
+        QualityError: The engine does not tell the probability of the text's own tokens.
     """
     for window, ids in enumerate(windows.ids):
         scores = source.prefill_scores(ids.tolist())
@@ -66,32 +75,41 @@ def keep_prefill(source: TokenSource, windows: Windows, kept: Top, progress: Pro
         order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
         logs = numpy.take_along_axis(scores.log_probabilities[rows], order, axis=1)
         tokens = numpy.take_along_axis(scores.ids[rows], order, axis=1)
-        is_own = tokens == windows.targets[window][:, None]
-        if not is_own.any(axis=1).all():
+        is_target = tokens == windows.targets[window][:, None]
+        if not is_target.any(axis=1).all():
             raise QualityError(f"--quality: {name} does not tell how likely the text's own tokens are")
-        own = torch.from_numpy(logs[is_own])
-        kept.put_likeliest(window, torch.from_numpy(tokens), torch.from_numpy(logs), own)
+        target_logs = torch.from_numpy(logs[is_target])
+        saved.put_likeliest(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
         progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
     return True
 
 
 def score_against(
-    baseline: PreTrainedModel, windows: Windows, kept: Kept, progress: Progress, *, name: str, replace: bool
+    baseline: PreTrainedModel,
+    windows: Windows,
+    saved: SavedPredictions,
+    progress: Progress,
+    *,
+    name: str,
+    replace: bool,
 ) -> Scores:
-    """Score what was kept against the baseline.
+    """Compare the saved predictions with the baseline's.
 
     Args:
-        name: Of the baseline, for messages.
-        replace: Keep the baseline's predictions in the place of those that were compared.
+        name: The baseline's, for messages.
+        replace: Save the baseline's predictions in place of those that were compared.
+
+    Returns:
+        Scores of every position, [windows, positions].
 
     Raises:
         QualityError: A logit is not a finite number.
     """
-    compared: list[Compared] = []
-    for window, logits, targets in _predictions(baseline, windows, progress, name=name):
-        compared.append(kept.compare(window, logits, targets))
+    compared: list[PositionScores] = []
+    for window, logits, targets in predictions(baseline, windows, progress, name=name):
+        compared.append(saved.compare(window, logits, targets))
         if replace:
-            kept.put(window, logits, targets)
+            saved.put(window, logits, targets)
     nats, baseline_nats, kl, same_top = (torch.stack(column).cpu() for column in zip(*compared, strict=True))
     return Scores(
         nats=nats.double().numpy(),
@@ -101,10 +119,21 @@ def score_against(
     )
 
 
-def _predictions(
+def predictions(
     model: PreTrainedModel, windows: Windows, progress: Progress, *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Window by window: its number, logits of its scored positions, and the tokens that came there."""
+    """A model's predictions by its own forward, window by window.
+
+    Args:
+        name: The model's, for messages.
+
+    Yields:
+        The window's number, the logits of its scored positions, [positions, vocabulary], and the text's tokens there,
+        [positions].
+
+    Raises:
+        QualityError: A logit is not a finite number.
+    """
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
     started = time.monotonic()
     for window in range(len(ids)):
@@ -131,7 +160,7 @@ def _way_out(dtype: torch.dtype) -> str:
 
 
 def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Of the scored positions of one window, [SCORED, vocabulary]."""
+    """Logits of the scored positions of one window, [SCORED, vocabulary]."""
     extra: dict[str, Any] = {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         extra["logits_to_keep"] = SCORED + 1

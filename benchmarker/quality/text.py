@@ -26,12 +26,12 @@ class Text:
 
     name: str
     content: str
-    asked: str | None = None
-    """What `--eval-text` named it by; None for the shipped one."""
+    source: str | None = None
+    """The value of `--eval-text`; None for the shipped text."""
 
     @property
     def sha256(self) -> str:
-        """Of its UTF-8 bytes."""
+        """SHA-256 of the text's UTF-8 bytes."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
 
@@ -51,15 +51,15 @@ def read_text(source: str | None) -> Text:
     text = _read_file(path) if path.is_file() else _read_dataset(source)
     if not text.content.strip():
         raise SpecError(f"--eval-text {source}: there is no text in it; give a text of at least a few kB")
-    return replace(text, asked=source)
+    return replace(text, source=source)
 
 
 def check_text(source: str | None) -> None:
-    """Refuse what will not do, as far as it can be known without a tokenizer and the hub.
+    """Refuse a text that cannot be used, as far as that can be known without a tokenizer and the hub.
 
     Raises:
         SpecError: No such file, no text in it, or fewer bytes than one window has tokens.
-        MissingLibraryError: As of `read_text`.
+        MissingLibraryError: As in `read_text`.
     """
     if source is None:
         return
@@ -75,9 +75,9 @@ def check_text(source: str | None) -> None:
 
 
 def is_text(source: str | None, quality: Quality) -> bool:
-    """Whether this was measured on the text that `--eval-text` names.
+    """Whether a quality was measured on the text that `--eval-text` names.
 
-    A file is known by its content, a data set by its name: reading that takes the hub.
+    A file is told by its content, a data set by its name, because reading it takes the hub.
     """
     if source is None or Path(source).expanduser().is_file():
         return read_text(source).sha256 == quality.text_sha256
@@ -97,7 +97,12 @@ def _read_file(path: Path) -> Text:
 
 
 def _check_dataset(source: str) -> None:
-    """What can be known of a data set without reading it."""
+    """Refuse a name that is no data set's, without reading the data set.
+
+    Raises:
+        SpecError: It is written like a file that is not there.
+        MissingLibraryError: The library for data sets is not installed.
+    """
     name = source.partition(":")[0]
     is_path = name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()
     if is_path or source.endswith((".txt", ".md")) or source.count(":") > 2:
@@ -110,7 +115,12 @@ def _check_dataset(source: str) -> None:
 
 
 def _read_dataset(source: str) -> Text:
-    """A data set's texts, one after another."""
+    """The texts of a data set's split, one after another.
+
+    Raises:
+        SpecError: There is no such data set or split, or it holds no text.
+        MissingLibraryError: The library for data sets is not installed.
+    """
     _check_dataset(source)
     name, config, split = [*source.split(":"), "", ""][:3]
     try:

@@ -23,9 +23,9 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.dummy_tensors import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
-from benchmarker.quality.kept import Whole
 from benchmarker.quality.plan import BASELINE, make_plan
-from benchmarker.quality.scoring import keep, score_against
+from benchmarker.quality.saved_predictions import SavedLogits
+from benchmarker.quality.scoring import predictions, score_against
 from benchmarker.quality.statistics import divergence
 from benchmarker.quantization.load import load_model
 from benchmarker.quantization.prepare import find_checkpoint
@@ -51,22 +51,27 @@ def main() -> None:
     parser.add_argument("--bits", type=int, default=4, choices=(2, 3, 4, 8))
     parser.add_argument("--group-size", type=int, default=128)
     parser.add_argument("--size", default="full", choices=("quick", "full"))
-    asked = parser.parse_args()
-    found = outcomes(bits=asked.bits, group_size=asked.group_size, size=asked.size)
-    print(f"{MODEL}, {asked.bits} bits in groups of {asked.group_size}; fp16 {found['GPTQ'].baseline_perplexity:.3f}")
-    for name, one in found.items():
-        change = f"{100 * math.expm1(one.ln_ratio):+.2f} ± {100 * one.ln_ratio_error:.2f} %"
-        print(f"{name:16} perplexity {one.perplexity:.3f} ({change}), KL divergence {one.kl:.5f}")
+    options = parser.parse_args()
+    by_method = outcomes(bits=options.bits, group_size=options.group_size, size=options.size)
+    fp16_perplexity = by_method["GPTQ"].baseline_perplexity
+    print(f"{MODEL}, {options.bits} bits in groups of {options.group_size}; fp16 {fp16_perplexity:.3f}")
+    for name, outcome in by_method.items():
+        change = f"{100 * math.expm1(outcome.ln_ratio):+.2f} ± {100 * outcome.ln_ratio_error:.2f} %"
+        print(f"{name:16} perplexity {outcome.perplexity:.3f} ({change}), KL divergence {outcome.kl:.5f}")
 
 
 def outcomes(
     *, bits: int, group_size: int, size: Literal["quick", "full"], options: Mapping[str, Any] | None = None
 ) -> dict[str, Outcome]:
-    """Both ways, by name. The options are more of GPTQ's own."""
+    """The outcome of round-to-nearest and of GPTQ, by name.
+
+    Args:
+        options: Further options of GPTQ.
+    """
     nearest = load_model(MODEL, dtype=DTYPE, device="cpu")
     round_to_nearest(nearest, bits=bits, group_size=group_size)
-    asked = {"bits": bits, "group_size": group_size, **(options or {})}
-    calibrated = load_model(MODEL, "gptq", dtype=DTYPE, device="cpu", options=asked)
+    gptq_options = {"bits": bits, "group_size": group_size, **(options or {})}
+    calibrated = load_model(MODEL, "gptq", dtype=DTYPE, device="cpu", options=gptq_options)
     return {"round-to-nearest": judge(nearest, size), "GPTQ": judge(calibrated, size)}
 
 
@@ -104,18 +109,19 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
         progress=Silent(),
     )
     windows, dtype = plan.windows, getattr(torch, DTYPE)
-    kept = Whole(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
-    keep(model, windows, kept, Silent(), name="model")
+    saved = SavedLogits(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
+    for window, logits, targets in predictions(model, windows, Silent(), name="model"):
+        saved.put(window, logits, targets)
     baseline = load_model(MODEL, dtype=DTYPE, device=find_device("cpu").torch_name)
-    scores = score_against(baseline, windows, kept, Silent(), name="fp16", replace=False)
-    found = divergence(scores)
-    assert found.ln_ratio_error is not None
+    scores = score_against(baseline, windows, saved, Silent(), name="fp16", replace=False)
+    difference = divergence(scores)
+    assert difference.ln_ratio_error is not None
     return Outcome(
         perplexity=math.exp(scores.nats.mean()),
         baseline_perplexity=math.exp(scores.baseline_nats.mean()),
-        kl=found.kl_mean,
-        ln_ratio=found.ln_ratio,
-        ln_ratio_error=found.ln_ratio_error,
+        kl=difference.kl_mean,
+        ln_ratio=difference.ln_ratio,
+        ln_ratio_error=difference.ln_ratio_error,
     )
 
 
