@@ -27,12 +27,12 @@ def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, 
     """Through the code that a run uses, without a model: keep, then compare."""
     size = SavedTopK.row_bytes(POSITIONS, top_k) if top_k else SavedLogits.row_bytes(POSITIONS, VOCABULARY, dtype)
     file = np.zeros((WINDOWS, size), dtype=np.uint8)
-    kept: SavedPredictions = SavedTopK(file, count=top_k) if top_k else SavedLogits(file, dtype=dtype)
+    saved: SavedPredictions = SavedTopK(file, count=top_k) if top_k else SavedLogits(file, dtype=dtype)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):
-        kept.put(window, torch.tensor(model[window], dtype=dtype), targets[window])
+        saved.put(window, torch.tensor(model[window], dtype=dtype), targets[window])
     found = [
-        kept.compare(window, torch.tensor(base[window], dtype=dtype), targets[window]) for window in range(WINDOWS)
+        saved.compare(window, torch.tensor(base[window], dtype=dtype), targets[window]) for window in range(WINDOWS)
     ]
     nats, baseline_nats, kl, same_top = (torch.stack(column).numpy() for column in zip(*found, strict=True))
     return Scores(nats.astype(float), baseline_nats.astype(float), kl.astype(float), same_top)

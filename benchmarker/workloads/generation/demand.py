@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 
 class Weights:
-    """A model's own share of the demand, which no prompt changes. Make it before a runtime alters the model."""
+    """What a model's weights need of every step, whatever the prompt. Make it before an engine alters the model.
+
+    Attributes:
+        body: Weights of all linears but lm_head.
+        head: Weights of lm_head.
+        read_bytes: Bytes of weights that a step reads.
+        row_bytes: Bytes of one row of the embedding, which a step reads for each sequence.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         linears: list[Any] = [module for module in model.modules() if is_linear(module)]
@@ -42,22 +49,22 @@ class Weights:
         self._kv_element_bytes = _activation_bytes(model)
 
     def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> GenerationDemand:
-        """Of one cell.
+        """The bytes and FLOPs of one cell.
 
         The first new token comes from the prefill, so N tokens are N - 1 steps; the first of them finds the prompt in
         the cache, each later one a token more.
         """
         config = self._config
         context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
-        seen = [min(context, window) if window else context for window in _windows(config)]
+        contexts = [min(context, window) if window else context for window in _windows(config)]
         per_token = 2 * key_heads(config) * head_dim(config) * self._kv_element_bytes
         per_score = 4 * config.num_attention_heads * head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
         weight_bytes = self.read_bytes + batch_size * self.row_bytes
-        kv_bytes = round(batch_size * per_token * sum(seen))
-        decode_flops = round(batch_size * (2 * (self.body + self.head) + per_score * sum(seen)))
+        kv_bytes = round(batch_size * per_token * sum(contexts))
+        decode_flops = round(batch_size * (2 * (self.body + self.head) + per_score * sum(contexts)))
         prefill_flops = round(
-            batch_size * (2 * (prompt_tokens * self.body + self.head) + per_score * len(seen) * attended)
+            batch_size * (2 * (prompt_tokens * self.body + self.head) + per_score * len(contexts) * attended)
         )
         steps = new_tokens - 1
         return GenerationDemand(
@@ -74,12 +81,12 @@ class Weights:
 
 
 def _windows(config: Any) -> list[int | None]:
-    """How far back each layer looks; None for all the way."""
+    """Tokens that each layer's attention looks back; None for all."""
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def _activation_bytes(model: nn.Module) -> int:
-    """Of one value of the KV cache, which is kept in the type of the activations."""
+    """Bytes of one value of the KV cache, which has the type of the activations."""
     return next(tensor.element_size() for tensor in model.parameters() if tensor.is_floating_point())

@@ -1,4 +1,4 @@
-"""Quality in a sweep: which variants share one measurement, whether a record has it, and what is kept of it."""
+"""Quality in a sweep: which variants share one measurement, whether a record has it, and which fields it becomes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class GenerationJudging:
     name = "quality"
 
     def check(self, job: GenerationJob) -> None:
-        """Refuse a text that will not do.
+        """Refuse a text or tasks that cannot be judged on.
 
         Raises:
-            SpecError: The text will not do.
+            SpecError: The text does not exist, or is too short.
             MissingLibraryError: A library for the text or the tasks is not installed.
         """
         if job.quality.size != "off":
@@ -35,7 +35,10 @@ class GenerationJudging:
             require("tasks", "lm_eval")
 
     def form(self, job: GenerationJob) -> str | None:
-        """Each engine predicts by its own step; answers to questions are those of the weights, whatever the engine."""
+        """What variants must have in common to share one measurement; None where nothing is judged.
+
+        Each engine predicts by its own step; answers to questions are those of the weights, whatever the engine.
+        """
         if not job.quality.is_asked:
             return None
         weights = f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
@@ -48,10 +51,10 @@ class GenerationJudging:
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
-        """Whether all that is asked is there, and was measured as it is asked."""
-        asked = job.quality
-        has_quality = asked.size == "off" or _is_of(record.quality, job)
-        return has_quality and (not asked.tasks or _answers(record.tasks, asked))
+        """Whether a record has the quality and the answers that the job asks for, measured in the way it asks for."""
+        spec = job.quality
+        has_quality = spec.size == "off" or _is_of(record.quality, job)
+        return has_quality and (not spec.tasks or _answers(record.tasks, spec))
 
     def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
         """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
@@ -67,7 +70,7 @@ class GenerationJudging:
         return fields
 
     def missing(self, record: GenerationRecord) -> Missing | None:
-        """Why something is not there that was asked for."""
+        """Why the quality or the answers are missing; None where they are not."""
         return record.no_quality or record.no_tasks
 
     def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
@@ -87,17 +90,19 @@ JUDGING = GenerationJudging()
 
 
 def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
-    asked = job.quality
-    baseline = baseline_name(asked.baseline or job.model.id, job.model.dtype)
+    """Whether a quality was measured as the job asks for."""
+    spec = job.quality
+    baseline = baseline_name(spec.baseline or job.model.id, job.model.dtype)
     return (
         quality is not None
         and quality.path != "forward"
-        and (quality.size, quality.top_k, quality.baseline) == (asked.size, asked.top_k, baseline)
-        and is_text(asked.text, quality)
+        and (quality.size, quality.top_k, quality.baseline) == (spec.size, spec.top_k, baseline)
+        and is_text(spec.text, quality)
     )
 
 
-def _answers(results: Sequence[TaskResult], asked: QualitySpec) -> bool:
+def _answers(results: Sequence[TaskResult], spec: QualitySpec) -> bool:
+    """Whether the results are of the tasks that the spec asks for."""
     return bool(results) and all(
-        (set(result.asked), result.limit) == (set(asked.tasks), asked.task_limit) for result in results
+        (set(result.asked), result.limit) == (set(spec.tasks), spec.task_limit) for result in results
     )

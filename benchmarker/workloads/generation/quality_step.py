@@ -24,7 +24,7 @@ def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | No
     """What is to be judged; None where nothing is.
 
     Raises:
-        BenchmarkerError: It cannot be.
+        BenchmarkerError: The text, the tasks, the tokenizer or the baseline cannot be used.
     """
     if job.is_judged and job.quality.tasks:
         if tokenizer is None:
@@ -70,14 +70,14 @@ def _answers(
         terminal.line(f"no tasks: {reason}")
         return {"no_tasks": Missing(error_kind="unsupported", reason=reason)}
     try:
-        found = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
+        results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:
         # What was timed is saved: what cannot be had here must not undo that.
         terminal.line(f"no tasks: {error}")
         return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
-    for one in found:
-        terminal.line(f"{one.task}: {100 * one.accuracy:.1f} % of {len(one.right)} right ({one.metric})")
-    return {"tasks": found}
+    for result in results:
+        terminal.line(f"{result.task}: {100 * result.accuracy:.1f} % of {len(result.right)} right ({result.metric})")
+    return {"tasks": results}
 
 
 def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def guess_s(point: Point) -> float:
     return point.new_tokens * TOKEN_S
 
 
-def same_model(job: Job, other: Job) -> bool:
+def same_model(job: Job, second: Job) -> bool:
     """Whether two jobs are of one model."""
     assert isinstance(job, GenerationJob)
-    assert isinstance(other, GenerationJob)
-    return job.model == other.model
+    assert isinstance(second, GenerationJob)
+    return job.model == second.model
 
 
 def title(job: Job) -> str:

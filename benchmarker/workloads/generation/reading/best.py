@@ -1,7 +1,7 @@
 """The best speed-up that a row could have, and what it reached of it.
 
 Two variants at their floors differ by the bytes that they read: that ratio is the best speed-up there can be. What was
-reached of it is only asked within one runtime, because else the runtimes are compared with each other as well.
+reached of it is only asked within one engine, because else the engines are compared with each other as well.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarker.comparison.rows import CellKey
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.roofline import floor_s
 
 
 def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """Each row with the best speed-up possible against the baseline, what it reached of it, and how many tokens it
-    has in common with `generate`."""
+    """Each row with its best possible speed-up against the baseline, the share of it that the row reached, and how
+    many tokens its text has in common with plain `generate`'s."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
 
 
 def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow:
-    eager = next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, row.quant, "eager")), None)
+    eager = _row_of(rows, row.cell, quant=row.quant, engine="eager")
     same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
     row = replace(row, same_tokens=same)
     if row.step_demand is None or base.step_demand is None or base.limits is None or row.variant == base.variant:
@@ -34,17 +35,21 @@ def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[Generatio
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
-    """The baseline's quantization in the row's own cell and runtime; None where the row is that itself."""
+    """The row of the baseline's quantization in the row's own cell and engine; None where the row is of that itself."""
     if row.quant == base.quant:
         return None
     if row.engine == base.engine:
         return base
-    return next((one for one in rows if (one.cell, one.quant, one.engine) == (row.cell, base.quant, row.engine)), None)
+    return _row_of(rows, row.cell, quant=base.quant, engine=row.engine)
 
 
-def tokens_in_common(some: Sequence[int], others: Sequence[int]) -> int | None:
-    """Leading tokens that are the same; None where none are known."""
-    if not some or not others:
+def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, quant: str, engine: str) -> GenerationRow | None:
+    return next((row for row in rows if (row.cell, row.quant, row.engine) == (cell, quant, engine)), None)
+
+
+def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """How many leading tokens two texts have in common; None where one has none."""
+    if not first or not second:
         return None
-    pairs = list(zip(some, others, strict=False))
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    shorter = min(len(first), len(second))
+    return next((place for place in range(shorter) if first[place] != second[place]), shorter)

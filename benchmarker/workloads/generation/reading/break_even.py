@@ -29,7 +29,7 @@ COMPILED = ("compile", "native")
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds before the first token. None is not measured."""
+    """Seconds before the first token; None where they were not measured."""
 
     cold_s: float | None
     warm_s: float | None
@@ -41,16 +41,17 @@ class BreakEven:
 
     variant: str
     cold_tokens: int | None
-    """0 where it costs no more than the baseline to begin with. None is not known."""
+    """Tokens until a first run has paid for itself; 0 where it costs no more than the baseline. None if unknown."""
     warm_tokens: int | None
+    """Tokens until a later run has paid for itself, likewise."""
     cost: Cost
     saved_s: float
-    """A token's time less than the baseline's; negative where it is slower."""
+    """Seconds a token less than the baseline's; negative where the variant is slower."""
     verdict: str | None
-    """Of the comparison."""
+    """The comparison's verdict on the variant's speed; None where there is none."""
 
     def sentence(self, baseline: str) -> str:
-        """One line for a reader."""
+        """When the variant has paid for itself, for a reader, without the full stop."""
         variant = escaped(self.variant)
         if self.verdict in ("same", "inconclusive") or self.saved_s <= 0:
             why = "is not faster" if self.saved_s <= 0 else f"is not told to be faster ({self.verdict})"
@@ -68,7 +69,7 @@ class BreakEven:
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:
-    """What the records of one variant say."""
+    """What a variant costs before its first token, by the records of its processes."""
     loads = [record.load for record in records if record.load]
     if not loads:
         return Cost(None, None)
@@ -85,21 +86,22 @@ def cost_of(records: Sequence[GenerationRecord]) -> Cost:
 
 def _skips_quantizing(records: Sequence[GenerationRecord]) -> bool:
     """Whether weights that take minutes to quantize were random ones, written as if they had been."""
-    return any(one.model.load_format == "dummy" and one.variant.quant in QUANTIZED_AHEAD for one in records)
+    return any(record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records)
 
 
 def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
-    """Set-up with that state of the compiler's cache: 0 for a runtime without any, None where it was not measured."""
-    facts = [record.engine for record in records if record.engine]
+    """Seconds of set-up with that state of the compiler's cache: 0 for an engine without set-up, None if unmeasured."""
+    engines = [record.engine for record in records if record.engine]
     # A compiled step whose cache nobody looked at was set up in one of the two states, and which is not known.
-    found = [
-        one.setup_s
-        for one in facts
-        if one.setup_s is not None and (one.setup_cache == state or (not one.setup_cache and one.name not in COMPILED))
+    times = [
+        engine.setup_s
+        for engine in engines
+        if engine.setup_s is not None
+        and (engine.setup_cache == state or (not engine.setup_cache and engine.name not in COMPILED))
     ]
-    if found:
-        return statistics.median(found)
-    return 0.0 if facts and all(one.setup_s is None for one in facts) else None
+    if times:
+        return statistics.median(times)
+    return 0.0 if engines and all(engine.setup_s is None for engine in engines) else None
 
 
 def break_even(baseline: Row, variant: Row, *, costs: tuple[Cost, Cost]) -> BreakEven | None:

@@ -48,7 +48,7 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _types(records: Sequence[GenerationRecord]) -> list[str]:
-    """Variants may differ in the type of what is not quantized, and that is a difference to know."""
+    """The types that variants compute in, where they differ: that changes speed and quality too."""
     types = variants_by(records, lambda record: record.model.dtype)
     if len(types) < 2:
         return []
@@ -60,25 +60,31 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
-    """On a GPU the compiler times candidates, keeps the best, and finds them again in its cache: an interval over
-    rounds does not hold what another compilation would have kept."""
+    """Variants whose processes all ran the kernels of one compilation.
+
+    On a GPU the compiler times candidates, keeps the best and finds them again in its cache. The interval over rounds
+    therefore does not tell how far another compilation would be off.
+    """
     caches: dict[str, list[str]] = {}
     for record in records:
         # Where a layer is compiled for all, it is captured too: that is on a GPU.
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
             caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
-    once = [name for name, found in caches.items() if len(found) >= MIN_ROUNDS and found.count("cold") <= 1]
-    if not once:
+    variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
+    if not variants:
         return []
     return [
-        f"{names(once)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may come "
-        "out faster or slower by more than the interval."
+        f"{names(variants)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may "
+        "come out faster or slower by more than the interval."
     ]
 
 
 def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
-    """Greedy decoding of one model makes one text: where a later round's differs, something is not as it was, or the
-    form's arithmetic is not the same each time."""
+    """Variants whose text of a later round differs from the first round's.
+
+    Greedy decoding of one model makes one text: where it differs, something changed between the rounds, or the form's
+    arithmetic is not the same each time.
+    """
     firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
     lines: dict[str, str] = {}
     for record in sorted(records, key=lambda each: each.moment):
@@ -100,9 +106,10 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
-    found = {("quality", record.variant.name) for record in records if record.quality}
-    found |= {("tasks", record.variant.name) for record in records if record.tasks}
-    found |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
+    """Why quality, tasks or the check of the timed step are missing, for variants where no process has them."""
+    judged = {("quality", record.variant.name) for record in records if record.quality}
+    judged |= {("tasks", record.variant.name) for record in records if record.tasks}
+    judged |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
     missing = [
         (what, record.variant.name, why.reason)
         for record in records
@@ -116,12 +123,12 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     return [
         f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
         for what, name, reason in missing
-        if (what, name) not in found
+        if (what, name) not in judged
     ]
 
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
-    """What of a decode step was not a library's own kernel: no other program runs it so."""
+    """The kernels of a decode step that no other program has, and what an external engine's name does not say."""
     ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
     return [*(["; ".join(ours)] if ours else []), *(external_notes(engine.external) if engine.external else [])]
 

@@ -18,7 +18,7 @@ Columns = list[Column[GenerationRow]]
 
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
-    """The variant; the engine where it varies."""
+    """The columns of the variant's name, and of its engine where that varies."""
     columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True)]
     if len({row.engine for row in rows}) > 1:
         columns.append(Column("engine", lambda row: row.engine, "left", is_foreign=True))
@@ -26,31 +26,31 @@ def names(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
-    """The parts of the cell that vary, or all of them."""
+    """A column for each axis of the cell that varies; with `always`, for prompt, new tokens and batch in any case."""
     parts: dict[str, Callable[[CellKey], int]] = {
         "prompt": lambda key: key.prompt_tokens,
         "new": lambda key: key.new_tokens,
         "batch": lambda key: key.batch_size,
     }
     keys = [row.cell for row in rows if row.cell]
-    shown = {name: of for name, of in parts.items() if always or len(set(map(of, keys))) > 1}
+    varying = {name: value_of for name, value_of in parts.items() if always or len(set(map(value_of, keys))) > 1}
     if any(key.depth for key in keys):
-        shown["depth"] = lambda key: key.depth
+        varying["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
-        shown["text"] = lambda key: key.text + 1
-    return [Column(name, _of_cell(of), sort=_number_of_cell(of)) for name, of in shown.items()]
+        varying["text"] = lambda key: key.text + 1
+    return [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
 
 
-def _of_cell(of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
-    return lambda row: str(of(row.cell)) if row.cell else MISSING
+def _cell_text(value_of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
+    return lambda row: str(value_of(row.cell)) if row.cell else MISSING
 
 
-def _number_of_cell(of: Callable[[CellKey], int]) -> Callable[[InCell], float | None]:
-    return lambda row: of(row.cell) if row.cell else None
+def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float | None]:
+    return lambda row: value_of(row.cell) if row.cell else None
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """Latency and its parts. Where there is none, the first says why."""
+    """The columns of latency, TTFT, TPOT and tok/s. In a row without numbers, the first says why."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
@@ -64,7 +64,7 @@ def _latency(row: GenerationRow) -> str:
 
 
 def costs(rows: Sequence[GenerationRow]) -> Columns:
-    """What a variant costs and is worth beyond its speed, as far as it is known."""
+    """The columns of memory, bits, loading, set-up, energy and quality, as far as they were measured."""
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
@@ -79,7 +79,7 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _setup(rows: Sequence[GenerationRow]) -> Columns:
-    """One time, or two where setting up was measured both with an empty compiler's cache and a filled one."""
+    """The column of set-up; two where it was measured with an empty compiler's cache and with a filled one."""
     times = {"setup s": lambda row: row.setup_s}
     if any(row.setup_cold_s and row.setup_warm_s for row in rows):
         times = {
@@ -88,8 +88,8 @@ def _setup(rows: Sequence[GenerationRow]) -> Columns:
         }
     return [
         column
-        for heading, of in times.items()
-        for column in number_columns(rows, heading, of, lambda setup_s: decimal(setup_s, digits=3))
+        for heading, seconds_of in times.items()
+        for column in number_columns(rows, heading, seconds_of, lambda setup_s: decimal(setup_s, digits=3))
     ]
 
 
@@ -100,7 +100,7 @@ def _divergence(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _divergence_text(row: GenerationRow) -> str:
-    """A word where it is not above the baseline's own."""
+    """The divergence of a row, or a word where it is not above the baseline's divergence from itself."""
     if row.kl_divergence is None:
         return MISSING
     if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
@@ -109,12 +109,12 @@ def _divergence_text(row: GenerationRow) -> str:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    """The time to the first token."""
+    """The column of the time to the first token."""
     return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
-    """How far a variant's predictions are from the baseline's."""
+    """The column of how far a variant's predictions are from the baseline's."""
     return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
 
 
@@ -130,7 +130,7 @@ def quality_words(row: GenerationRow) -> str:
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
-    """Of the whole board; with its spread, which for energy is never small enough to leave out."""
+    """The columns of the whole board's energy; with its spread, which is never small enough to leave out."""
     if not any(row.energy for row in rows):
         return []
     return [

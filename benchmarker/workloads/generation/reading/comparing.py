@@ -31,7 +31,7 @@ PLAIN_ENGINE = "eager"
 def keys(record: GenerationRecord) -> list[CellKey]:
     """The record's cells in their order."""
     counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
-    found: list[CellKey] = []
+    cell_keys: list[CellKey] = []
     for cell in record.cells:
         shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
         # Older records do not say which text it is: they are numbered in their order.
@@ -42,17 +42,17 @@ def keys(record: GenerationRecord) -> list[CellKey]:
             ("text", counts[shape] if cell.text is None else cell.text),
             ("depth", cell.depth),
         )
-        found.append(GenerationKey(pairs, record.workload))
+        cell_keys.append(GenerationKey(pairs, record.workload))
         counts[shape] += 1
-    return found
+    return cell_keys
 
 
 LATER_DEFAULTS = (("prefill", "plain"),)
-"""Engine options that came later, each with the value that is as records from before it."""
+"""Engine options that older records lack, each with the value that they ran with."""
 
 
 def form(record: GenerationRecord) -> dict[str, str]:
-    """Quantization, engine, options and type."""
+    """A variant's quantization, engine, options and type, by field."""
     both = {**record.variant.options, **record.variant.engine_options}
     options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS)
     return {
@@ -64,7 +64,7 @@ def form(record: GenerationRecord) -> dict[str, str]:
 
 
 def ran(record: GenerationRecord) -> dict[str, str | None]:
-    """The kernel that a library chose, whose kernels a decode step used, and how it attended."""
+    """The kernel that a library chose, the kernels of the decode step and its attention, by field; None if unknown."""
     notes = [note for note in (record.load.notes if record.load else ()) if note.startswith("kernel ")]
     uses = record.engine.kernels_used if record.engine else ()
     return {
@@ -75,7 +75,7 @@ def ran(record: GenerationRecord) -> dict[str, str | None]:
 
 
 def place(record: GenerationRecord) -> int:
-    """`generate` before the engines that take the host out, in the order of the registry."""
+    """A variant's place among its family: its engine's place in the registry, plain `generate` first."""
     return engine_place(record.variant.engine)
 
 
@@ -94,8 +94,11 @@ CIRCUMSTANCES: Mapping[str, Circumstance] = {
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """The rows with how far their text goes along with the baseline's, with what they could reach against it, and
-    without the quality that does not compare with its."""
+    """The rows, completed by what follows from the baseline's row.
+
+    That is how many tokens their text has in common with the baseline's, the best speed-up that they can have, and
+    which of their qualities do not compare with the baseline's: these are taken out.
+    """
     texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
     shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
     beside = [replace(row, tokens_in_common=count) for row, count in zip(rows, shared, strict=True)]
@@ -103,15 +106,18 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
 
 
 def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
-    """The rows without perplexity, divergence and agreement where these do not compare with the baseline's (or with the
-    first row's, where the baseline was not judged), so that no table, chart or budget holds them against each other."""
+    """The rows without the perplexity, divergence and agreement that do not compare with the baseline's.
+
+    Where the baseline was not judged, the first judged row stands for it. No table, chart or budget then compares
+    what was measured on different texts or in different ways.
+    """
     judged = [row for row in rows if row.quality]
     standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
-    return tuple(_beside(row, standard) for row in rows)
+    return tuple(_without_incomparable(row, standard) for row in rows)
 
 
-def _beside(row: GenerationRow, standard: Quality | None) -> GenerationRow:
-    """The row with no quality that was measured otherwise than this."""
+def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
+    """The row without the qualities that were measured differently from the standard."""
     if row.quality is None or standard is None:
         return row
     # A prefill is another computation than the step that is timed, and not the one that the row's speed is of.
@@ -164,7 +170,7 @@ LIMITABLE: Mapping[str, Limitable] = {
 
 
 def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
-    """Imported when it is used: scipy's statistics are heavy."""
+    """What `verify` checks of a record of generation. Imported on use: scipy's statistics are heavy."""
     from benchmarker.workloads.generation.reading.invariants import checks
 
     return checks(record)

@@ -21,25 +21,27 @@ from benchmarker.workloads.generation.record import GenerationCell, GenerationRe
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Of one row, over all its processes; joules of the whole board. None where it was not counted."""
+    """Energy of one row over all its processes, in joules of the whole board; None where it was not counted."""
 
     per_token: Estimate
-    """Gross: what the board draws when idle is in it. The deviation is over the windows."""
+    """Joules a token, the board's idle power included. The deviation is over the windows."""
     net_per_token_j: float | None
+    """Joules a token above the board's idle power."""
     decode_per_token_j: float | None
+    """Joules a token of decoding alone, the board's idle power included."""
     prefill_j: float | None
-    """Of one prompt."""
+    """Joules of one prompt's prefill, the board's idle power included."""
 
 
 def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
-    """Of the processes that counted it; None where none did."""
+    """The energy of one row, from the processes that counted it; None where none did."""
     counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
     if not counted:
         return None
     by_round: dict[Moment, list[float]] = defaultdict(list)
     for record, cell, energy in counted:
         by_round[record.moment].append(_generation_j(energy.generation) / _tokens(cell))
-    windows = [_generation_j([one]) / _tokens(cell) for _, cell, energy in counted for one in energy.generation]
+    windows = [_generation_j([window]) / _tokens(cell) for _, cell, energy in counted for window in energy.generation]
     return EnergyUse(
         per_token=estimate([geometric_mean(by_round[number]) for number in sorted(by_round)], windows),
         net_per_token_j=_mean([_net_j(energy) / _tokens(cell) for _, cell, energy in counted if energy.idle_power_w]),
@@ -55,12 +57,14 @@ def _tokens(cell: GenerationCell) -> int:
 
 
 def _generation_j(windows: Sequence[EnergyWindow]) -> float:
-    """Joules of one generation, from the totals."""
-    return sum(one.energy_j for one in windows) / sum(one.generations for one in windows)
+    """Joules of one generation of the whole batch: all windows' energy over all their generations."""
+    return sum(window.energy_j for window in windows) / sum(window.generations for window in windows)
 
 
 def _net_j(energy: Energy) -> float:
-    seconds = sum(one.seconds for one in energy.generation) / sum(one.generations for one in energy.generation)
+    seconds = sum(window.seconds for window in energy.generation) / sum(
+        window.generations for window in energy.generation
+    )
     return _generation_j(energy.generation) - (energy.idle_power_w or 0.0) * seconds
 
 

@@ -21,7 +21,7 @@ DRAIN_S, DRAIN_SHARE = 0.05, 0.10
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:
-    """Every statement that only a record of generation makes."""
+    """Every statement of a record of generation that other workloads' records do not make."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         if cell.status == "ok":
             yield from _token_checks(f"cell {key.place}", cell)
@@ -37,23 +37,26 @@ def checks(record: GenerationRecord) -> Iterator[Check]:
 
 
 def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
-    for number, one in enumerate(cell.samples, start=1):
+    """Whether each repeat made its tokens, and its parts add up to its latency."""
+    for number, sample in enumerate(cell.samples, start=1):
         where = f"{place}, run {number}"
-        yield equal(where, "new_tokens", one.new_tokens, cell.new_tokens)
-        if one.ttft_s is not None:
-            steps = one.new_tokens - 1
-            has_tpot = one.tpot_s is not None
+        yield equal(where, "new_tokens", sample.new_tokens, cell.new_tokens)
+        if sample.ttft_s is not None:
+            steps = sample.new_tokens - 1
+            has_tpot = sample.tpot_s is not None
             expected = "a time" if steps else "none for a single token"
-            yield Check(where, "tpot_s", one.tpot_s, expected, holds=has_tpot == bool(steps))
-            known_s = one.ttft_s + steps * (one.tpot_s or 0.0)
-            most_s = known_s + max(DRAIN_S, DRAIN_SHARE * one.latency_s)
-            fits = known_s * (1 - TOLERANCE) <= one.latency_s and (one.latency_s <= most_s or has_tpot != bool(steps))
-            yield Check(where, "latency_s", one.latency_s, f"{known_s} for first token and steps", holds=fits)
+            yield Check(where, "tpot_s", sample.tpot_s, expected, holds=has_tpot == bool(steps))
+            known_s = sample.ttft_s + steps * (sample.tpot_s or 0.0)
+            most_s = known_s + max(DRAIN_S, DRAIN_SHARE * sample.latency_s)
+            fits = known_s * (1 - TOLERANCE) <= sample.latency_s and (
+                sample.latency_s <= most_s or has_tpot != bool(steps)
+            )
+            yield Check(where, "latency_s", sample.latency_s, f"{known_s} for first token and steps", holds=fits)
 
 
 def _limit_checks(place: str, cell: GenerationCell, limits: Limits | None) -> Iterator[Check]:
-    """Nothing is faster than its memory, unless it stays in a cache."""
-    tpots = [one.tpot_s for one in cell.samples if one.tpot_s is not None]
+    """Whether the cell is no faster than its memory allows; what stays in a cache may be."""
+    tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
     if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
         used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
         yield Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
@@ -67,17 +70,17 @@ def _quality_checks(quality: Quality) -> Iterator[Check]:
 
 
 def _quality_of(windows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """What can be told from the windows' means alone; the percentiles cannot."""
-    of = {name: np.array([window[name] for window in windows]) for name in windows[0]}
-    change = of["nats"] - of["baseline_nats"]
+    """The numbers of a quality that follow from the windows' means: all but the percentiles."""
+    means = {name: np.array([window[name] for window in windows]) for name in windows[0]}
+    change = means["nats"] - means["baseline_nats"]
     many = len(windows) > 1
     return {
-        "perplexity": float(np.exp(np.mean(of["nats"]))),
-        "baseline_perplexity": float(np.exp(np.mean(of["baseline_nats"]))),
+        "perplexity": float(np.exp(np.mean(means["nats"]))),
+        "baseline_perplexity": float(np.exp(np.mean(means["baseline_nats"]))),
         "against.ln_ratio": float(np.mean(change)),
         "against.ln_ratio_error": float(stats.sem(change)) if many else None,
-        "against.kl_mean": float(np.mean(of["kl"])),
-        "against.kl_mean_error": float(stats.sem(of["kl"])) if many else None,
-        "against.same_top": float(np.mean(of["same_top"])),
-        "against.probability_rms": float(np.sqrt(np.mean(of["squared_change"]))),
+        "against.kl_mean": float(np.mean(means["kl"])),
+        "against.kl_mean_error": float(stats.sem(means["kl"])) if many else None,
+        "against.same_top": float(np.mean(means["same_top"])),
+        "against.probability_rms": float(np.sqrt(np.mean(means["squared_change"]))),
     }

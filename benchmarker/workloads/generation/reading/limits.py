@@ -18,21 +18,21 @@ from benchmarker.workloads.generation.roofline import MBU_LIMIT
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
-    """The rows beside their limits. None where no limit is known."""
-    known = limited(rows)
-    return Sheet(LIMITS_TITLE, limit_columns(known), known, (limit_caption(rows),)) if known else None
+    """The table of rows beside their limits; None where no limit is known."""
+    members = limited(rows)
+    return Sheet(LIMITS_TITLE, limit_columns(members), members, (limit_caption(rows),)) if members else None
 
 
 def limited(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Those whose limits are known."""
+    """The rows whose limits are known."""
     return [row for row in rows if row.floor_s is not None]
 
 
-def limit_columns(known: Sequence[GenerationRow]) -> Columns:
-    """What stands beside each of them."""
+def limit_columns(rows: Sequence[GenerationRow]) -> Columns:
+    """The columns of the table of limits, made of its rows."""
     columns: Columns = [
-        *(cell_columns(known) if len({row.cell for row in known}) > 1 else []),
-        *names(known),
+        *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
+        *names(rows),
         _column("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, _number),
         _column("decode tok/s", lambda row: row.decode_tokens_per_s, _number, is_more_better=True),
         _column("floor ms", lambda row: row.floor_s * 1e3 if row.floor_s else None, _number),
@@ -40,42 +40,42 @@ def limit_columns(known: Sequence[GenerationRow]) -> Columns:
         _column("best", lambda row: row.best_ratio, _times, is_more_better=True),
         _column("reached", lambda row: row.best_ratio_reached, _share, is_more_better=True),
     ]
-    if any(row.kernels_per_token is not None for row in known):
+    if any(row.kernels_per_token is not None for row in rows):
         columns.append(_column("kernels/token", lambda row: row.kernels_per_token, _whole))
-    if any(row.same_tokens is not None for row in known):
+    if any(row.same_tokens is not None for row in rows):
         columns.append(Column("as eager", _agreement, sort=lambda row: row.same_tokens, is_more_better=True))
     return columns
 
 
 def _column(
     heading: str,
-    of: Callable[[GenerationRow], float | None],
+    value_of: Callable[[GenerationRow], float | None],
     form: Callable[[float | None], str],
     *,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    return Column(heading, lambda row: form(of(row)), sort=of, is_more_better=is_more_better)
+    return Column(heading, lambda row: form(value_of(row)), sort=value_of, is_more_better=is_more_better)
 
 
 def limit_caption(rows: Sequence[GenerationRow]) -> str:
-    """What the table's numbers are."""
-    said = [
+    """How to read the table of limits."""
+    sentences = [
         "Decode tok/s: without the time to the first token. Floor: the least time that a token can take, from the "
         "bytes that it must read and the memory bandwidth measured in the same process (or its arithmetic, where that "
         "takes longer); MBU is the share of that bandwidth that was used."
     ]
     if any(row.best_ratio is not None for row in rows):
-        said.append(
+        sentences.append(
             "Best is the ratio of the floors at one bandwidth, and so the largest speed-up that the variant can have; "
             "reached is the share of it that it has against the baseline's quantization in the same engine."
         )
     if any(row.same_tokens is not None for row in rows):
-        said.append("As eager: how many of the first greedy tokens are those of `generate`.")
-    return " ".join(said)
+        sentences.append("As eager: how many of the first greedy tokens are those of `generate`.")
+    return " ".join(sentences)
 
 
 def impossible(rows: Sequence[GenerationRow]) -> list[str]:
-    """Rows that are faster than their memory allows."""
+    """A line for each row that is faster than its memory allows."""
     return [
         f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
         + (
@@ -92,35 +92,41 @@ def batch_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str
     """For each quantization, up to which batch size it is faster than the baseline's. Empty for one batch size."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     series: dict[tuple[str, CellKey], dict[int, float]] = {}
-    others: dict[tuple[str, CellKey], str] = {}
+    peers: dict[tuple[str, CellKey], str] = {}
     for row in rows:
         peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
         if row.cell and peer and peer.latency and row.latency:
             place = row.variant, row.cell.without("batch_size")
             series.setdefault(place, {})[row.cell.batch_size] = peer.latency.value / row.latency.value
-            others[place] = peer.variant
+            peers[place] = peer.variant
     several = len({cell for _, cell in series}) > 1
     return [
-        _stops(variant, others[variant, cell], ratios) + (f" (prompt {_shape(cell)})." if several else ".")
+        _stops(variant, peers[variant, cell], ratios) + (f" (prompt {_shape(cell)})." if several else ".")
         for (variant, cell), ratios in series.items()
         if len(ratios) > 1
     ]
 
 
-def _stops(variant: str, other: str, ratios: dict[int, float]) -> str:
+def _stops(variant: str, peer: str, ratios: dict[int, float]) -> str:
+    """`int8 stops being faster than fp16 between batch 4 (1.20x) and batch 8 (0.53x)`.
+
+    Args:
+        peer: The variant that it is compared with.
+        ratios: Speed-up by batch size.
+    """
     sizes = sorted(ratios)
     wins = [size for size in sizes if ratios[size] > 1 + SAME_WITHIN]
-    name, than = escaped(variant), escaped(other)
+    name, peer_name = escaped(variant), escaped(peer)
     if not wins:
         best = max(sizes, key=ratios.__getitem__)
-        return f"{name} is at no batch size faster than {than}: at best {_at(best, ratios)}"
+        return f"{name} is at no batch size faster than {peer_name}: at best {_at(best, ratios)}"
     if wins == sizes:
         ends = f"from {_at(sizes[0], ratios)} to {_at(sizes[-1], ratios)}"
-        return f"{name} is faster than {than} at every batch size, {ends}"
+        return f"{name} is faster than {peer_name} at every batch size, {ends}"
     if wins == sizes[: len(wins)]:
         after = sizes[len(wins)]
-        return f"{name} stops being faster than {than} between {_at(wins[-1], ratios)} and {_at(after, ratios)}"
-    return f"{name} is faster than {than} only at {', '.join(_at(size, ratios) for size in wins)}"
+        return f"{name} stops being faster than {peer_name} between {_at(wins[-1], ratios)} and {_at(after, ratios)}"
+    return f"{name} is faster than {peer_name} only at {', '.join(_at(size, ratios) for size in wins)}"
 
 
 def _at(size: int, ratios: dict[int, float]) -> str:

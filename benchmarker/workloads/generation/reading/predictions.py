@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """What the graph runtime was predicted to reach, beside what it did, where both were measured."""
+    """What the `cuda_graph` engine was predicted to reach and what it reached, a sentence a variant."""
     if comparison.differences:
         return []
-    explained = [one for one in comparison.explained if isinstance(one, Explanation)]
-    pairs = [(one, one.ceiling, _in_a_graph(one, comparison)) for one in explained]
+    explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
+    pairs = [(explanation, explanation.ceiling, _in_a_graph(explanation, comparison)) for explanation in explained]
     return [
-        f"{escaped(one.variant)} was to reach {ceiling_words(ceiling, one.unit)} in a graph; {escaped(graph.variant)} "
-        f"decodes {rate(graph.decode_tokens_per_s)}"
-        for one, ceiling, graph in pairs
+        f"{escaped(explanation.variant)} was to reach {ceiling_words(ceiling, explanation.unit)} in a graph; "
+        f"{escaped(graph.variant)} decodes {rate(graph.decode_tokens_per_s)}"
+        for explanation, ceiling, graph in pairs
         if ceiling and graph and graph.decode_tokens_per_s
     ]
 
 
-def _in_a_graph(one: Explanation, comparison: Comparison) -> GenerationRow | None:
-    """The same form of the model in the same cell, its steps replayed as a graph."""
-    form = _form(comparison, one.variant)
-    rows = (row for row in _rows(comparison) if row.engine == "cuda_graph" and row.cell == one.cell)
+def _in_a_graph(explanation: Explanation, comparison: Comparison) -> GenerationRow | None:
+    """The row of the same form in the same cell whose steps are replayed as a graph; None where there is none."""
+    form = _form(comparison, explanation.variant)
+    rows = (row for row in _rows(comparison) if row.engine == "cuda_graph" and row.cell == explanation.cell)
     return next((row for row in rows if _form(comparison, row.variant) == form), None)
 
 
@@ -44,9 +44,9 @@ def _form(comparison: Comparison, variant: str) -> tuple[object, ...]:
 
 
 def break_evens(comparison: Comparison) -> list[str]:
-    """Of every variant with a rate and a cost, in the cell that was profiled."""
+    """When each variant has paid for itself in the cell that was profiled, a sentence a variant."""
     baseline = comparison.baseline
-    cells = [one.cell for one in comparison.explained if isinstance(one, Explanation)]
+    cells = [explanation.cell for explanation in comparison.explained if isinstance(explanation, Explanation)]
     if baseline is None or not cells or comparison.differences:
         return []
     records = _members(comparison)
@@ -54,12 +54,12 @@ def break_evens(comparison: Comparison) -> list[str]:
     base = rows.get(baseline)
     if base is None:
         return []
-    found = [
+    results = [
         break_even(base, row, costs=(cost_of(records[baseline]), cost_of(records[name])))
         for name, row in rows.items()
         if name != baseline
     ]
-    return [one.sentence(baseline) for one in found if one]
+    return [result.sentence(baseline) for result in results if result]
 
 
 def _rows(comparison: Comparison) -> Sequence[GenerationRow]:

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """The timed step, quality and tasks, where there are any."""
+    """The tables of the timed step, of quality and of tasks, as far as they were measured."""
     tables = []
     if step := step_columns(rows):
         tables.append(Sheet("Timed step", step, rows, (step_caption(rows),)))
     if quality := quality_columns(rows):
         tables.append(Sheet("Quality", quality, rows, (quality_caption(rows),)))
-    asked = answers(rows)
-    if tasks := task_columns(asked):
-        tables.append(Sheet("Tasks", tasks, asked, (task_caption(asked),)))
+    task_rows = answers(rows)
+    if tasks := task_columns(task_rows):
+        tables.append(Sheet("Tasks", tasks, task_rows, (task_caption(task_rows),)))
     return tables
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Those that are shown beside their limits: the first table's, at every batch size and depth.
+    """The rows that stand in the table of limits: those of the headline's cell, at every batch size and depth.
 
     A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
     """
@@ -62,7 +62,7 @@ def is_dummy(rows: Sequence[GenerationRow]) -> bool:
 
 
 def charts(results: Any) -> list[Chart]:
-    """Imported when it is used: matplotlib is heavy."""
+    """The charts of a comparison. Imported on use: matplotlib is heavy."""
     from benchmarker.workloads.generation.reading.charts import charts_of
 
     return charts_of(results)

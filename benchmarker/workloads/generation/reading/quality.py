@@ -18,11 +18,11 @@ DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %"
 
 
 TAILS = {"Δp 0.1 %": "change_low", "Δp 99.9 %": "change_high"}
-"""Likewise."""
+"""Fields of the tails of a divergence by the headings of their columns."""
 
 
 def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """The detail; none where no quality is known."""
+    """The columns of the table of quality; none where no row was judged."""
     if not any(row.quality for row in rows):
         return []
     return [
@@ -43,25 +43,38 @@ def _has(rows: Sequence[GenerationRow], field: str) -> bool:
 
 
 def _column(
-    heading: str, of: Callable[[Quality], float | None], text: Callable[[Quality], str], *, is_more_better: bool = False
+    heading: str,
+    value_of: Callable[[Quality], float | None],
+    text: Callable[[Quality], str],
+    *,
+    is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """A column of every row that was judged."""
+    """A column of a quality's number, with a dash for rows that were not judged."""
     return Column(
         heading,
         lambda row: text(row.quality) if row.quality else MISSING,
-        sort=lambda row: of(row.quality) if row.quality else None,
+        sort=lambda row: value_of(row.quality) if row.quality else None,
         is_more_better=is_more_better,
     )
 
 
 def _beside(
-    heading: str, of: Callable[[Quality], float | None], text: Callable[[Quality], str], *, is_more_better: bool = False
+    heading: str,
+    value_of: Callable[[Quality], float | None],
+    text: Callable[[Quality], str],
+    *,
+    is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """A column that the baseline has a dash in."""
+    """A column of a quality's number that the baseline has none of: a dash there."""
     column = _column(
-        heading, of, lambda quality: MISSING if quality.is_reference else text(quality), is_more_better=is_more_better
+        heading,
+        value_of,
+        lambda quality: MISSING if quality.is_reference else text(quality),
+        is_more_better=is_more_better,
     )
-    return replace(column, sort=lambda row: of(row.quality) if row.quality and not row.quality.is_reference else None)
+    return replace(
+        column, sort=lambda row: value_of(row.quality) if row.quality and not row.quality.is_reference else None
+    )
 
 
 def _divergence(heading: str, field: str) -> Column[GenerationRow]:
@@ -83,21 +96,25 @@ def _shown(quality: Quality, field: str, words: Callable[[float], str]) -> str:
     return MISSING if value is None else words(value)
 
 
-def _share(heading: str, of: Callable[[Quality], float], *, is_more_better: bool = False) -> Column[GenerationRow]:
-    return _beside(heading, of, lambda quality: percent(of(quality), places=1), is_more_better=is_more_better)
+def _share(
+    heading: str, value_of: Callable[[Quality], float], *, is_more_better: bool = False
+) -> Column[GenerationRow]:
+    return _beside(
+        heading, value_of, lambda quality: percent(value_of(quality), places=1), is_more_better=is_more_better
+    )
 
 
 def _change(quality: Quality) -> float:
-    """Logarithm of the perplexity over the baseline's; the baseline's own is 0."""
+    """Logarithm of a variant's perplexity over the baseline's; 0 for the baseline."""
     return 0.0 if quality.is_reference else quality.against.ln_ratio
 
 
 def quality_caption(rows: Sequence[GenerationRow]) -> str:
-    """How to read the table, and what it was measured on; empty where there is none."""
+    """How to read the table of quality, and what it was measured on; empty where no row was judged."""
     judged = [row for row in rows if row.quality]
     if not judged:
         return ""
-    said = [
+    sentences = [
         f"Quality {_measured_on(judged)}; ± is a standard error over the windows: of another text, not of another "
         "quantizing of the same weights.",
         *_paths(judged),
@@ -109,11 +126,11 @@ def quality_caption(rows: Sequence[GenerationRow]) -> str:
         *silent_words(judged),
         *_top_k(judged),
     ]
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _paths(judged: Sequence[GenerationRow]) -> list[str]:
-    """Whose predictions were scored. Nothing of older records: their caption says no path."""
+    """Whether the decode step, the prefill or the forward was scored; nothing where all are of older records."""
     paths: dict[str, list[str]] = {}
     for row in judged:
         if row.quality:
@@ -139,7 +156,7 @@ def _tails(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
-    """Two forms or more whose divergences are too small to rank them."""
+    """The variants whose divergences are too small to rank them; nothing where there is only one."""
     silent = [row.variant for row in judged if row.quality and not row.quality.is_reference and row.quality.is_silent]
     silent = list(dict.fromkeys(silent))
     if len(silent) < 2:
@@ -151,11 +168,13 @@ def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Where each variant's greedy text leaves the baseline's. Random weights write no text that could be left."""
-    told = [row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights]
-    if not told or baseline is None:
+    """Where each variant's greedy text leaves the baseline's; nothing for random weights, whose text means nothing."""
+    compared = [
+        row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
+    ]
+    if not compared or baseline is None:
         return []
-    places = ", ".join(f"{escaped(row.variant)} {_leaves(row)}" for row in told)
+    places = ", ".join(f"{escaped(row.variant)} {_leaves(row)}" for row in compared)
     return [f"Greedy text, against {escaped(baseline)}'s (information, not a score): {places}."]
 
 
@@ -166,7 +185,7 @@ def _leaves(row: GenerationRow) -> str:
 
 
 def _measured_on(judged: Sequence[GenerationRow]) -> str:
-    """Text and baseline; of which variants, where not of all."""
+    """The text and the baseline that variants were judged on, with the variants' names where these differ."""
     groups: dict[tuple[object, str], list[str]] = {}
     for row in judged:
         if row.quality:
@@ -176,33 +195,33 @@ def _measured_on(judged: Sequence[GenerationRow]) -> str:
     return "; ".join(f"of {listed(variants)} {method}" for (_, method), variants in groups.items())
 
 
-def _method(one: Quality) -> str:
+def _method(quality: Quality) -> str:
     return (
-        f"on {one.positions:,} tokens of {escaped(one.text)} (sha256 {one.text_sha256[:12]}; windows of "
-        f"{one.window_tokens}, the second half scored), each variant against {escaped(one.baseline)}"
+        f"on {quality.positions:,} tokens of {escaped(quality.text)} (sha256 {quality.text_sha256[:12]}; windows of "
+        f"{quality.window_tokens}, the second half scored), each variant against {escaped(quality.baseline)}"
     )
 
 
 def _apart(judged: Sequence[GenerationRow]) -> list[str]:
-    """Which rows `Results` took numbers out of, and why."""
+    """The rows whose qualities do not compare with the baseline's and were taken out, and why."""
     texts = [row.variant for row in judged if row.perplexity is None]
-    kept = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
-    said = []
+    limited = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
+    sentences = []
     if texts:
-        said.append(
+        sentences.append(
             "Perplexities and divergences on different texts, or parts of one, do not compare: the first table and "
             f"budgets leave out those of {listed(texts)}."
         )
-    if kept:
-        said.append(
+    if limited:
+        sentences.append(
             "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those "
-            f"of {listed(kept)}."
+            f"of {listed(limited)}."
         )
-    return said
+    return sentences
 
 
 def _noise(floors: Sequence[float]) -> str:
-    """Each row has its own: the baseline is run beside every variant anew."""
+    """The baseline's divergence from itself: each row has one, as the baseline is run beside every variant anew."""
     low, high = significant(min(floors), 3), significant(max(floors), 3)
     if low == high:
         return (

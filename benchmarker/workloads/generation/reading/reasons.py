@@ -218,10 +218,10 @@ def _allows(row: Row) -> str | None:
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
     if row.mbu is not None:
-        left = max(0.0, 1 - row.mbu)
+        remainder = max(0.0, 1 - row.mbu)
         return (
             f"{where}, reading what a token needs takes {percent(row.mbu)} of its {ms(row.tpot.value)} at the measured "
-            f"bandwidth, so that all else is at most {percent(left)} of it"
+            f"bandwidth, so that all else is at most {percent(remainder)} of it"
         )
     if row.weight_bytes is None:
         return None

@@ -20,47 +20,45 @@ from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 
 class Answers(NamedTuple):
-    """One variant in one task."""
+    """The answers of one variant in one task."""
 
     variant: str
     result: TaskResult
     baseline: TaskResult | None
-    """The baseline's on the same questions; None for the baseline itself, and where it was asked others."""
+    """The baseline's result on the same questions; None for the baseline itself, and where it was asked others."""
 
 
 class Paired(NamedTuple):
-    """Two variants on the same questions."""
+    """How two variants' answers to the same questions differ."""
 
     change: float
-    """Of the accuracy, from the baseline's."""
+    """The variant's accuracy less the baseline's, between -1 and 1."""
     error: float
-    """Its standard error."""
+    """Standard error of the change."""
     flips: float
     """Share of the questions that only one of the two answered rightly."""
     p: float
-    """Of McNemar's exact test: how often chance alone would be as one-sided."""
+    """Two-sided p of McNemar's exact test: how often chance alone would be as one-sided."""
 
 
 def answers(rows: Sequence[GenerationRow]) -> list[Answers]:
-    """Of all variants, task by task.
+    """The answers of all variants, task by task.
 
     Args:
-        rows: Of one cell, so that every variant is there once.
+        rows: Rows of one cell, so that every variant is there once.
     """
-    base = {one.task: one for row in rows if row.is_baseline for one in row.tasks}
-    found = [
-        Answers(
-            row.variant, one, base.get(one.task) if not row.is_baseline and _same(one, base.get(one.task)) else None
-        )
+    by_task = {result.task: result for row in rows if row.is_baseline for result in row.tasks}
+    pairs = [
+        Answers(row.variant, result, None if row.is_baseline else _comparable(result, by_task.get(result.task)))
         for row in rows
-        for one in row.tasks
+        for result in row.tasks
     ]
-    return sorted(found, key=lambda one: one.result.task)
+    return sorted(pairs, key=lambda answer: answer.result.task)
 
 
-def paired(one: TaskResult, baseline: TaskResult) -> Paired:
-    """Compare the answers."""
-    changes = [int(ours) - int(theirs) for ours, theirs in zip(one.right, baseline.right, strict=True)]
+def paired(variant: TaskResult, baseline: TaskResult) -> Paired:
+    """Compare a variant's answers with the baseline's to the same questions."""
+    changes = [int(after) - int(before) for after, before in zip(variant.right, baseline.right, strict=True)]
     gained, lost = changes.count(1), changes.count(-1)
     spread = statistics.stdev(changes) if len(changes) > 1 else 0.0
     return Paired(
@@ -72,67 +70,68 @@ def paired(one: TaskResult, baseline: TaskResult) -> Paired:
 
 
 def _mcnemar(gained: int, lost: int) -> float:
-    """Each flip goes either way with probability 1/2: the two-sided binomial test, in exact integers."""
+    """Two-sided p that as many flips go one way by chance, each with probability 1/2, in exact integers."""
     flips = gained + lost
     tail = sum(math.comb(flips, fewer) for fewer in range(min(gained, lost) + 1))
     return min(1.0, 2 * tail / (1 << flips))
 
 
-def task_columns(found: Sequence[Answers]) -> list[Column[Answers]]:
-    """None where no task was run."""
-    if not found:
+def task_columns(rows: Sequence[Answers]) -> list[Column[Answers]]:
+    """The columns of the table of tasks; none where no task was run."""
+    if not rows:
         return []
     return [
-        Column[Answers]("task", lambda one: one.result.task, "left", is_foreign=True),
-        Column[Answers]("variant", lambda one: one.variant, "left", is_foreign=True),
-        Column[Answers]("questions", lambda one: str(len(one.result.right)), sort=lambda one: len(one.result.right)),
+        Column[Answers]("task", lambda row: row.result.task, "left", is_foreign=True),
+        Column[Answers]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[Answers]("questions", lambda row: str(len(row.result.right)), sort=lambda row: len(row.result.right)),
         Column[Answers](
             "accuracy",
-            lambda one: percent(one.result.accuracy, places=1),
-            sort=lambda one: one.result.accuracy,
+            lambda row: percent(row.result.accuracy, places=1),
+            sort=lambda row: row.result.accuracy,
             is_more_better=True,
         ),
-        Column[Answers]("change", _change, sort=lambda one: _pair(one).change if one.baseline else None),
+        Column[Answers]("change", _change, sort=lambda row: _pair(row).change if row.baseline else None),
         Column[Answers](
             "flips",
-            lambda one: percent(_pair(one).flips, places=1) if one.baseline else MISSING,
-            sort=lambda one: _pair(one).flips if one.baseline else None,
+            lambda row: percent(_pair(row).flips, places=1) if row.baseline else MISSING,
+            sort=lambda row: _pair(row).flips if row.baseline else None,
         ),
         Column[Answers](
             "p",
-            lambda one: f"{_pair(one).p:.3f}" if one.baseline else MISSING,
-            sort=lambda one: _pair(one).p if one.baseline else None,
+            lambda row: f"{_pair(row).p:.3f}" if row.baseline else MISSING,
+            sort=lambda row: _pair(row).p if row.baseline else None,
         ),
     ]
 
 
-def task_caption(found: Sequence[Answers]) -> str:
-    """How to read the columns."""
-    if not found:
+def task_caption(rows: Sequence[Answers]) -> str:
+    """How to read the table of tasks; empty where no task was run."""
+    if not rows:
         return ""
-    metrics = " or ".join(sorted({escaped(one.result.metric) for one in found}))
+    metrics = " or ".join(sorted({escaped(row.result.metric) for row in rows}))
     return (
-        f"Tasks by lm-evaluation-harness {escaped(found[0].result.harness)}, {metrics}. Change is against the baseline "
+        f"Tasks by lm-evaluation-harness {escaped(rows[0].result.harness)}, {metrics}. Change is against the baseline "
         "on the same questions, ± its standard error; flips are questions that only one of the two answered rightly; "
         "p is McNemar's exact test, not corrected for the number of rows."
     )
 
 
-def _change(one: Answers) -> str:
-    if one.baseline is None:
+def _change(row: Answers) -> str:
+    if row.baseline is None:
         return MISSING
-    found = _pair(one)
-    return f"{100 * found.change:+.1f} ± {100 * found.error:.1f} pp"
+    difference = _pair(row)
+    return f"{100 * difference.change:+.1f} ± {100 * difference.error:.1f} pp"
 
 
-def _pair(one: Answers) -> Paired:
-    assert one.baseline is not None
-    return paired(one.result, one.baseline)
+def _pair(row: Answers) -> Paired:
+    assert row.baseline is not None
+    return paired(row.result, row.baseline)
 
 
-def _same(one: TaskResult, other: TaskResult | None) -> bool:
-    """Whether the questions are the same and were asked in the same way."""
-    return other is not None and (
-        (one.version, one.harness, one.metric, one.few_shots, len(one.right))
-        == (other.version, other.harness, other.metric, other.few_shots, len(other.right))
-    )
+def _comparable(result: TaskResult, baseline: TaskResult | None) -> TaskResult | None:
+    """The baseline's result, if it is of the same questions, asked in the same way."""
+    return baseline if baseline and _procedure(baseline) == _procedure(result) else None
+
+
+def _procedure(result: TaskResult) -> tuple[object, ...]:
+    return result.version, result.harness, result.metric, result.few_shots, len(result.right)
