@@ -1,6 +1,6 @@
 """Random weights in a model's exact shapes, written once as a real checkpoint.
 
-Time and memory do not depend on what the weights are, so a model can be measured without being downloaded. The
+Time, memory and energy are those of trained weights (results/values), so a model can be measured without being downloaded. The
 checkpoint goes through the same loading code as a real one. Its text is meaningless, and says so in every table.
 """
 
