@@ -1,7 +1,8 @@
 """Random weights in a model's exact shapes, written once as a real checkpoint.
 
-Time, memory and energy are those of trained weights (results/values), so a model can be measured without being downloaded. The
-checkpoint goes through the same loading code as a real one. Its text is meaningless, and says so in every table.
+Time, memory and energy are those of weights that are shaped like trained ones (docs/values.md), so a model can be
+measured without being downloaded. The checkpoint goes through the same loading code as a real one. Its text is
+meaningless, and says so in every table.
 """
 
 from __future__ import annotations
