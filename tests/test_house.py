@@ -12,6 +12,8 @@ from script.house import ROOT, House, circles
 
 MAXIMAL_ROOMS = 24
 MAXIMAL_TOP_MODULES = 4
+MAXIMAL_CHAIN = 12
+"""Modules, each importing the next: what a reader may have to follow to understand the first."""
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,11 @@ def test_the_top_level_fits_on_a_screen(house):
 def test_no_file_and_no_line_is_too_long(house):
     assert not house.long_files()
     assert not house.long_lines()
+
+
+def test_no_chain_of_imports_is_long(house):
+    chain = house.longest_chain()
+    assert len(chain) <= MAXIMAL_CHAIN, " > ".join(chain)
 
 
 def test_no_two_rooms_import_each_other(house):

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.base import PlannedTensor
 from benchmarker.core.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
+
+    from benchmarker.checkpoints.base import PlannedTensor
 
 DTYPES = {
     "float32": ("F32", 4),

@@ -94,8 +94,8 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
 def _together(path: Path, reading: LogReading) -> list[str]:
     """What a workload reads in all tables of a log together."""
     from benchmarker.core.log_text import read_log
+    from benchmarker.core.named_import import imported
     from benchmarker.schema.registry import WORKLOADS, workload_of
-    from benchmarker.schema.workload import imported
 
     tables, text = [report.table for report in reading.reports], read_log(path)
     named = [(name, where) for name in WORKLOADS if (where := workload_of(name).of_log)]

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.console import Terminal
+from benchmarker.core.named_import import imported
 from benchmarker.core.tables import Column, escaped, table
 from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Axis, Metric, Workload, imported
+from benchmarker.schema.workload import Axis, Metric, Workload
 
 
 def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.named_import import imported
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import escaped
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import imported
 
 Good = Sequence[tuple[Any, Any]]
 """Records and their cells, of those that measured a cell."""

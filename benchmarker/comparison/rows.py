@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from benchmarker.core.stats import Estimate, Ratio
-from benchmarker.schema.record import Flag, Moment, RunRecord
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.roofline import Demand, Limits
-from benchmarker.schema.workload import Metric, Workload
+
+if TYPE_CHECKING:
+    from benchmarker.core.stats import Estimate, Ratio
+    from benchmarker.schema.record import Flag, Moment, RunRecord
+    from benchmarker.schema.roofline import Demand, Limits
+    from benchmarker.schema.workload import Metric, Workload
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]

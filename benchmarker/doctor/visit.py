@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.named_import import imported
 from benchmarker.core.tables import bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
@@ -13,7 +14,6 @@ from benchmarker.doctor.variants import try_all
 from benchmarker.hardware.device import find_device
 from benchmarker.schema.clinic import Clinic, Outcome
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.schema.workload import imported
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:

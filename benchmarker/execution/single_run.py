@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
+from benchmarker.core.named_import import imported
 from benchmarker.core.names import slug
 from benchmarker.core.units import gib, significant
 from benchmarker.execution.job_file import changed_files, check_unchanged
@@ -25,7 +26,6 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import imported
 from benchmarker.workloads.base import Bench
 from benchmarker.workloads.measure_cell import measure_cell
 

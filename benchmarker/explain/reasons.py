@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from benchmarker.core.named_import import imported
 from benchmarker.explain.advice import ADVICE
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import phase_of
@@ -19,7 +20,6 @@ from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.roofline import Demand, Limits
-from benchmarker.schema.workload import imported
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.log_text import read_log
+from benchmarker.core.named_import import imported
 from benchmarker.core.names import slug
 from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.log import DeviceKind, Log, kind_of
@@ -24,7 +25,6 @@ from benchmarker.profiling.printed_table import read_tables
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.schema.workload import imported
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
 

@@ -11,7 +11,7 @@ from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
 from benchmarker.report.presentation import presentation_of
 from benchmarker.report.recommendation import budget_lines, recommendation_lines
-from benchmarker.report.sheets import forced, left_out
+from benchmarker.report.sheets import forced, left_out, where
 
 MOST_CAVEATS = 4
 """The most important ones come first; the rest is only counted."""
@@ -32,13 +32,6 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     caveats = presentation_of(results.workload).caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
-
-
-def where(results: Results) -> str:
-    """Model, device and how often, in a line or two."""
-    lines = presentation_of(results.workload).header(results.records)
-    chosen = [line for line in lines if not line.startswith("versions:")]
-    return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
 
 
 def _rest(results: Results, hidden: int) -> str:

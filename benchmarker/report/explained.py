@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from benchmarker.core.tables import bullets
-from benchmarker.report.compare import Comparison
 from benchmarker.report.explanations import explanations_to_markdown
 from benchmarker.report.presentation import presentation_of
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
 
 
 def explained_to_markdown(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import Results, Row, headline_rows
+from benchmarker.core.named_import import imported
 from benchmarker.core.numbers import decimal, percent, with_spread
 from benchmarker.core.tables import Column, Sheet, escaped, plain_line
 from benchmarker.core.units import MISSING, seconds
@@ -21,7 +22,6 @@ from benchmarker.report.header import plain_header
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import imported
 
 if TYPE_CHECKING:
     from benchmarker.report.charts.style import Chart

@@ -35,6 +35,13 @@ def sheets(results: Results) -> list[Sheet]:
     return [*tables, *presentation.details(chosen)]
 
 
+def where(results: Results) -> str:
+    """Model, device and how often, in a line or two."""
+    lines = presentation_of(results.workload).header(results.records)
+    chosen = [line for line in lines if not line.startswith("versions:")]
+    return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
+
+
 def forced(results: Results) -> list[str]:
     """What differs although it should not, and was compared all the same."""
     if not results.differences:

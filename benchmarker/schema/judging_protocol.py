@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarker.schema.record import Missing
+if TYPE_CHECKING:
+    from benchmarker.schema.record import Missing
 
 
 class Judging(Protocol):

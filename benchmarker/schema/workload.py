@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from benchmarker.schema.experiment import ExperimentBase
-from benchmarker.schema.job import Job
-from benchmarker.schema.judging_protocol import Judging
-from benchmarker.schema.record import CellBase, RunRecord, SampleBase
+from benchmarker.core.named_import import imported
 from benchmarker.schema.workload_defaults import (
     as_typed,
     no_inputs,
@@ -27,6 +23,12 @@ from benchmarker.schema.workload_defaults import (
     same_subject,
     unchanged,
 )
+
+if TYPE_CHECKING:
+    from benchmarker.schema.experiment import ExperimentBase
+    from benchmarker.schema.job import Job
+    from benchmarker.schema.judging_protocol import Judging
+    from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 
 
 @dataclass(frozen=True)
@@ -129,25 +131,6 @@ class Options:
     """Heading of each group in the order of --help, by the group's place: `subject.quality` is under `Quality`."""
     example: str = ""
     """Arguments that measure something."""
-
-
-def lazily(where: str) -> Callable[..., Any]:
-    """A function that is imported when it is called.
-
-    Args:
-        where: `package.module:function`.
-    """
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        return imported(where)(*arguments, **named)
-
-    return call
-
-
-def imported(where: str) -> Any:
-    """What `package.module:name` names."""
-    module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)

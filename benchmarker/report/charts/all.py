@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from benchmarker.comparison.rows import headline
 from benchmarker.report.charts.board import board_chart
 from benchmarker.report.charts.curves import curves
@@ -11,8 +13,10 @@ from benchmarker.report.charts.speed import cells_chart, speed_chart
 from benchmarker.report.charts.style import Chart, series_of
 from benchmarker.report.charts.tradeoff import memory_chart
 from benchmarker.report.charts.waterfall_chart import waterfall_chart
-from benchmarker.report.compare import Comparison
 from benchmarker.report.presentation import presentation_of
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
 
 
 def charts_of(results: Comparison) -> list[Chart]:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,16 +24,17 @@ from benchmarker.core.tables import plain_line
 from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
-from benchmarker.report.brief import where
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
-from benchmarker.report.compare import Comparison
 from benchmarker.report.first_table import first_table
 from benchmarker.report.html.sentences import paragraphs, sentence
 from benchmarker.report.html.sheet import sortable
 from benchmarker.report.html.surroundings import surroundings
 from benchmarker.report.presentation import presentation_of
-from benchmarker.report.sheets import forced, left_out, sheets
+from benchmarker.report.sheets import forced, left_out, sheets, where
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
 
 
 @dataclass(frozen=True)

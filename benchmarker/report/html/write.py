@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
-from benchmarker.report.compare import Comparison
 from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.record_io import write_atomically
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
 
 ENDINGS = (".html", ".htm")
 

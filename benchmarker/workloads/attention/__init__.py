@@ -1,6 +1,7 @@
 """Attention: one layer's call, in the implementations that there are of it."""
 
-from benchmarker.schema.workload import Workload, lazily
+from benchmarker.core.named_import import lazily
+from benchmarker.schema.workload import Workload
 from benchmarker.workloads.attention import declared
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob

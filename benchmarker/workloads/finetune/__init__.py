@@ -1,6 +1,7 @@
 """Fine-tuning: one training step of a whole model, in the recipes that people choose from."""
 
-from benchmarker.schema.workload import Workload, lazily
+from benchmarker.core.named_import import lazily
+from benchmarker.schema.workload import Workload
 from benchmarker.workloads.finetune import declared
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob

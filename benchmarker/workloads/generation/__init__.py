@@ -1,6 +1,7 @@
 """Text generation: what one repeat is, its prompts and what its work cannot do without."""
 
-from benchmarker.schema.workload import Workload, lazily
+from benchmarker.core.named_import import lazily
+from benchmarker.schema.workload import Workload
 from benchmarker.workloads.generation import metrics, words
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob

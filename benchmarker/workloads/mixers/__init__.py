@@ -1,6 +1,7 @@
 """Token mixers: softmax attention, and what replaces it with a state that does not grow."""
 
-from benchmarker.schema.workload import Workload, lazily
+from benchmarker.core.named_import import lazily
+from benchmarker.schema.workload import Workload
 from benchmarker.workloads.mixers import declared
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob

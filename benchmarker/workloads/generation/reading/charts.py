@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.comparison.words import cell_words
@@ -15,9 +15,11 @@ from benchmarker.report.charts.speed import cells_chart, speed_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
 from benchmarker.report.charts.tradeoff import draw_against, front_note, memory_chart
 from benchmarker.report.charts.waterfall_chart import waterfall_chart
-from benchmarker.report.compare import Comparison
-from benchmarker.workloads.generation.reading.rows import GenerationRow
-from benchmarker.workloads.generation.record import GenerationProfile
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
+    from benchmarker.workloads.generation.reading.rows import GenerationRow
+    from benchmarker.workloads.generation.record import GenerationProfile
 
 
 def charts_of(results: Comparison) -> list[Chart]:

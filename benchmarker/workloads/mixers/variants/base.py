@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from benchmarker.schema.base import DType
 from benchmarker.workloads.attention.variants.base import NAMES, Kind
-from benchmarker.workloads.mixers.record import MixerName
-from benchmarker.workloads.mixers.spec import Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from benchmarker.schema.base import DType
+    from benchmarker.workloads.mixers.record import MixerName
+    from benchmarker.workloads.mixers.spec import Shape
 
 Layout = Literal["heads first", "length first"]
 """[batch, heads, length, numbers] or [batch, length, heads, numbers]. Each implementation has its inputs as it likes
