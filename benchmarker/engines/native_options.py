@@ -11,4 +11,4 @@ class NativeOptions(Options):
     """native's own."""
 
     prefill: Literal["plain", "captured"] = "plain"
-    """captured: the prompt's prefill is one graph launch too; on a GPU checked for one prompt length a process."""
+    """captured: the prompt's prefill is one graph launch too, recorded for each padded length when it first comes."""
