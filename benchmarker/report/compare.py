@@ -25,6 +25,8 @@ from benchmarker.schema.record import RunRecord
 __all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_markdown", "to_rows"]
 
 
+NAMED = 20
+"""So many folders are named in one line."""
 SEVERAL = 3
 """Folders: with so many one of them was meant, and a list of all differences helps nobody."""
 
@@ -63,8 +65,10 @@ def compare(
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
             raise
+        hidden = f" and {len(folders) - NAMED} more" if len(folders) > NAMED else ""
         raise ResultsError(
-            f"{len(folders)} folders of records, which do not all compare; give one of them: {', '.join(folders)}"
+            f"{len(folders)} folders of records, which do not all compare; give one of them: "
+            f"{', '.join(folders[:NAMED])}{hidden}"
         ) from error
 
 
