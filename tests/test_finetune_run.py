@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
+from transformers import FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from benchmarker.cli.run import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
@@ -133,3 +137,39 @@ def test_a_loss_that_is_no_number_is_invalid(tmp_path, monkeypatch):
 def test_a_sequence_past_the_models_positions_is_refused(tmp_path):
     with pytest.raises(Exception, match="--seq-len 4096: is past the 2048 positions of qwen3-small; use at most 2048"):
         record_of(tmp_path, "--variant", "lora", "--seq-len", "4096")
+
+
+def test_a_gradient_that_is_no_number_is_found_out(qlora):
+    adapter = qlora.base.get_decoder().layers[0].mlp.up_proj.lora_A["default"].weight
+    hook = adapter.register_hook(lambda gradient: gradient * float("nan"))
+    try:
+        with pytest.raises(WrongResultError, match="wrong result: a gradient is no number"):
+            check_gradients(qlora, ids())
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ("q_proj,v_porj", "--targets v_porj: no linear layer is called so; did you mean 'v_proj'?"),
+        ("lm_head", "--targets lm_head: no linear layer is called so; there is down_proj, gate_proj, k_proj, "),
+    ],
+)
+def test_a_target_that_is_no_linear_layer_is_refused(targets, message):
+    with pytest.raises(SpecError, match=re.escape(message)):
+        trainee_of("lora", targets=targets)
+
+
+def test_a_model_without_linear_layers_is_refused():
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=16))
+    with pytest.raises(SpecError, match="GPT2LMHeadModel: none of its layers holds a linear layer"):
+        make_trainee(model, FinetuneVariant(variant="lora").recipe, CpuDevice(), dtype="float32", seed=0)
+
+
+def test_layers_are_found_under_another_name():
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32}
+    model = FalconForCausalLM(FalconConfig(**shape, multi_query=False, alibi=False))
+    trainee = make_trainee(model, FinetuneVariant(variant="lora").recipe, CpuDevice(), dtype="float32", seed=0)
+    checked = check_gradients(trainee, ids())
+    assert (checked.layers, wrong(checked)) == (2, None)

@@ -27,10 +27,12 @@ class VariantBase(Plain):
     @model_validator(mode="before")
     @classmethod
     def _name_after_values(cls, data: Any) -> Any:
-        """One that nobody named is called after its values: `flash float32`."""
+        """One that nobody named is called after its values, in the order of the fields: `flash float32`."""
         if not isinstance(data, dict) or "name" in data:
             return data
-        values = [str(value) for value in data.values() if isinstance(value, str | int | float)]
+        places = {name: place for place, name in enumerate(cls.model_fields)}
+        names = sorted(data, key=lambda name: places.get(name, len(places)))
+        values = [str(data[name]) for name in names if isinstance(data[name], str | int | float)]
         return {**data, "name": " ".join(values)} if values else data
 
 

@@ -7,6 +7,7 @@ recipe learns.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,7 +136,7 @@ class FinetuneBench(Nothing):
             WrongResultError: One is not a number, or what is frozen changed.
         """
         losses = self._losses[self._ready[0]] if self._ready else None, step.losses[0].item()
-        finite = tuple(loss for loss in losses if loss is not None and abs(loss) < float("inf"))
+        finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
         if len(finite) < len(losses):
             raise WrongResultError(f"wrong result: the loss came to {losses[-1]}")
         if self._frozen is not None and frozen_sha256(self._trainee) != self._frozen:
@@ -178,6 +179,8 @@ class FinetuneBench(Nothing):
         if expected is None:
             return
         first = mean_loss(self._trainee.loss, batches)
+        if not (math.isfinite(first) and math.isfinite(expected)):
+            raise WrongResultError(f"wrong result: the first loss is {first}, and {expected} of the unquantized model")
         self._fields = {"base_loss": expected, "first_loss": first}
         if abs(first - expected) > LOSS_TOLERANCE:
             raise WrongResultError(

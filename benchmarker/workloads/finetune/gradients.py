@@ -13,10 +13,12 @@ the model's type tells what that alone costs.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.finetune.record import FinetuneChecked
 from benchmarker.workloads.finetune.trainee import Trainee
 
@@ -37,6 +39,10 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
 
     Args:
         ids: [batch, length]; the first sequence is cut to at most POSITIONS.
+
+    Raises:
+        WrongResultError: A loss or a gradient is no number.
+        UnsupportedError: The model does not keep its layers in one list.
     """
     import torch
 
@@ -47,7 +53,14 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
         exact_loss, exact = _of_reference(reference, trainee, ids)
         _, plain = _of_reference(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
     del reference
-    error, plain_error = (max(0.0, 1 - cosine(gradients, exact)) for gradients in (row, plain))
+    if not (math.isfinite(row_loss) and math.isfinite(exact_loss)):
+        raise WrongResultError(f"wrong result: the loss of the first layers is {row_loss}, and {exact_loss} in float32")
+    if len(row) != len(exact):
+        raise WrongResultError(f"wrong result: {len(row)} weights have a gradient, and {len(exact)} in float32")
+    cosines = [cosine(gradients, exact) for gradients in (row, plain)]
+    if not all(map(math.isfinite, cosines)):
+        raise WrongResultError("wrong result: a gradient is no number")
+    error, plain_error = (max(0.0, 1 - value) for value in cosines)
     least = INT8_TOLERANCE if trainee.recipe.base == "int8" else TOLERANCE
     return FinetuneChecked(
         against="gradients in float32",
@@ -84,17 +97,30 @@ def cosine(gradients: list[Tensor], others: list[Tensor]) -> float:
 
 @contextmanager
 def _shortened(base: Any) -> Iterator[int]:
-    """While open, the model has its first layers alone."""
+    """While open, the model has its first layers alone.
+
+    Raises:
+        UnsupportedError: It does not keep them in one list.
+    """
     from torch import nn
 
     decoder, config = base.get_decoder(), base.config.get_text_config()
-    layers, count = decoder.layers, config.num_hidden_layers
+    lists = {name: child for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)}
+    if len(lists) != 1:
+        raise UnsupportedError(
+            f"{type(decoder).__name__} keeps its layers in {len(lists)} lists and not in one: its gradients cannot be "
+            "checked"
+        )
+    ((name, layers),) = lists.items()
+    count = config.num_hidden_layers
     least = min(LAYERS, count)
-    decoder.layers, config.num_hidden_layers = nn.ModuleList(list(layers)[:least]), least
+    setattr(decoder, name, nn.ModuleList(list(layers)[:least]))
+    config.num_hidden_layers = least
     try:
         yield least
     finally:
-        decoder.layers, config.num_hidden_layers = layers, count
+        setattr(decoder, name, layers)
+        config.num_hidden_layers = count
 
 
 @contextmanager

@@ -131,8 +131,8 @@ class FinetunePoint(NamedTuple):
 class FinetuneGrid(GridBase):
     """Which steps are measured: every length with every batch size."""
 
-    seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024,)
-    """Tokens of one sequence; there is no padding."""
+    seq_len: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (1024,)
+    """Tokens of one sequence, 2 at least: each but the first is predicted. There is no padding."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4,)
     """Sequences of one micro-batch."""
     accumulate: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.hardware.device import Device
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.inspect import is_linear, module_tensors, storage_bytes, weights_of
@@ -125,10 +126,14 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
     Args:
         dtype: Of what is not quantized.
         seed: Of the adapters' first values.
+
+    Raises:
+        SpecError: There is nothing that could be trained by name: no linear layer, or none of those that were named.
     """
     import torch
 
     linears = count_linears(model)
+    _check_targets(model, recipe)
     model.config.use_cache = False
     model.requires_grad_(recipe.train == "full")
     if recipe.attention == "eager":
@@ -149,6 +154,26 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
         model = _with_adapters(model, recipe)
     model.train()
     return Trainee(recipe, model, base, linears, device, dtype)
+
+
+def _check_targets(model: Any, recipe: Recipe) -> None:
+    """Refuse a model or a name without a linear layer; peft would leave out a name that another one makes up for.
+
+    Raises:
+        SpecError: With the names that there are.
+    """
+    head = model.get_output_embeddings()
+    names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
+    if not names:
+        raise SpecError(
+            f"{type(model).__name__}: none of its layers holds a linear layer (torch.nn.Linear), whose weights and "
+            "operations could be counted; choose another model"
+        )
+    if recipe.train == "lora" and recipe.targets != ALL_LINEAR:
+        endings = {name.rpartition(".")[2] for name in names}
+        for target in recipe.targets.split(","):
+            if not any(f".{name}".endswith(f".{target}") for name in names):
+                raise SpecError(f"--targets {target}: no linear layer is called so{did_you_mean(target, endings)}")
 
 
 def _with_adapters(model: Any, recipe: Recipe) -> Any:

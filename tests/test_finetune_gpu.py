@@ -1,0 +1,115 @@
+"""Fine-tuning on a GPU, in the shapes of Qwen3-4B with random weights: clocks agree, parts add up, kernels are counted.
+
+It writes 8 GB of random weights once, and takes half a minute a recipe.
+"""
+
+import gc
+from collections import Counter
+from itertools import cycle
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from benchmarker.hardware.device import find_device
+from benchmarker.measure.profile import profile_step
+from benchmarker.measure.training_step import TrainingStep
+from benchmarker.quantization.load import load_model
+from benchmarker.workloads.finetune.reading.purposes import unpacking_calls
+from benchmarker.workloads.finetune.reading.reasons import float32_share
+from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
+from benchmarker.workloads.finetune.text import on_device, token_text
+from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+MODEL, DTYPE, PLACE = "Qwen/Qwen3-4B", "bfloat16", "cuda"
+POINT = FinetunePoint(seq_len=1024, batch_size=4, accumulate=1)
+WARM_UP, REPEATS = 3, 9
+
+
+class Ready(NamedTuple):
+    recipe: str
+    trainee: Trainee
+    optimizer: torch.optim.Optimizer
+    batches: list[torch.Tensor]
+    step: TrainingStep
+    """Warm, and without its parts."""
+
+
+@pytest.fixture(scope="module", params=["lora", "qlora", "qlora-bf16", "qlora-nocheckpoint"])
+def ready(request):
+    device, chosen = find_device(PLACE), FinetuneVariant(variant=request.param).recipe
+    model = load_model(
+        MODEL, chosen.quant.quant, options=chosen.quant.options, dtype=DTYPE, load_format="dummy", device=PLACE
+    )
+    trainee = make_trainee(model, chosen, device, dtype=DTYPE, seed=0)
+    batches = on_device(token_text(None, model.config.vocab_size, seed=0).batches(POINT), device.torch_name)
+    turns, optimizer = cycle(batches), trainee.optimizer()
+    step = TrainingStep(lambda: trainee.loss(next(turns)), optimizer, device, parts=False)
+    trainee.wrap_recomputing(step)
+    for _ in range(WARM_UP):
+        step()
+    yield Ready(request.param, trainee, optimizer, batches, step)
+    del model, trainee, optimizer, step
+    gc.collect()
+    device.release()
+
+
+def test_the_step_takes_as_long_as_a_loop_by_hand(ready):
+    # In turns: a card at its power limit slows down while it is measured.
+    pairs = [(ready.step().latency_s, _by_hand(ready, number)) for number in range(REPEATS)]
+    tool_s, hand_s = (median(times) for times in zip(*pairs, strict=True))
+    tokens = POINT.seq_len * POINT.batch_size
+    print(
+        f"{ready.recipe}: {tool_s * 1e3:.2f} ms a step ({tokens / tool_s:.0f} tok/s) by the tool, "
+        f"{hand_s * 1e3:.2f} ms by hand: ratio {tool_s / hand_s:.4f}"
+    )
+    assert tool_s == pytest.approx(hand_s, rel=0.02)
+
+
+def _by_hand(ready, number):
+    """Seconds of one step on the device's clock."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    ids, model = ready.batches[number % len(ready.batches)], ready.trainee.model
+    is_mixed = ready.recipe in ("lora", "qlora-bf16")
+    torch.cuda.synchronize()
+    first.record()
+    with torch.autocast(PLACE, dtype=torch.bfloat16, enabled=is_mixed):
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    ready.optimizer.step()
+    ready.optimizer.zero_grad(set_to_none=True)
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1e3
+
+
+def test_forward_backward_and_optimizer_add_up_to_the_step(ready):
+    pairs = [(ready.step().latency_s, ready.step.parts()) for _ in range(REPEATS)]
+    whole_s = median(latency_s for latency_s, _ in pairs)
+    sum_s = median(sum(parts.values()) for _, parts in pairs)
+    means = {part: median(parts[part] for _, parts in pairs) * 1e3 for part in ("forward", "backward", "optimizer")}
+    words = ", ".join(f"{part} {mean:.2f}" for part, mean in means.items())
+    print(f"{ready.recipe}: {words}; together {sum_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms: {sum_s / whole_s:.4f}")
+    assert sum_s == pytest.approx(whole_s, rel=0.03)
+
+
+def test_every_step_runs_the_same_kernels_and_each_weight_is_unpacked_as_often_as_expected(ready):
+    device = ready.trainee.device
+    first, second = (profile_step(ready.step.profiled, device=device, trace_path=None) for _ in range(2))
+    counts = [Counter({kernel.name: kernel.calls for kernel in profile.kernels}) for profile in (first, second)]
+    calls, singles = unpacking_calls(first), float32_share(first)
+    sections = {name: f"{section.busy_s * 1e3:.1f}" for name, section in first.sections.items()}
+    print(
+        f"{ready.recipe}: {counts[0].total():,} and {counts[1].total():,} kernels, {calls:,} unpack a weight, "
+        f"{singles:.1%} of the kernel time in float32, {first.kernel_s * 1e3:.1f} ms of kernels, ms busy {sections}"
+    )
+    assert counts[0] == counts[1]
+    packed = ready.trainee.linears.packed
+    assert calls == packed * (3 if ready.trainee.recipe.checkpointing == "all" else 2)
+    if ready.recipe == "qlora":
+        assert singles >= 0.05
+    elif ready.recipe != "qlora-nocheckpoint":
+        assert singles < 0.01
