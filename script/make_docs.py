@@ -54,6 +54,7 @@ def pages() -> dict[str, str]:
         "docs/control.md": control_page(),
         "docs/why-slow.md": why_slow_page(),
         "docs/attention.md": attention_page(),
+        "docs/finetune.md": finetune_page(),
     }
 
 
@@ -102,6 +103,12 @@ def attention_page() -> str:
     """The page of attention with the first table of a real GPU."""
     sheet = first_table(ranking_of(compare([REFERENCE / "h100-attention"])))
     return _with_table("docs/attention.md", "results/reference/h100-attention", table(sheet.columns, sheet.rows))
+
+
+def finetune_page() -> str:
+    """The page of fine-tuning with the first table of a real GPU."""
+    sheet = first_table(ranking_of(compare([REFERENCE / "h200-finetune"])))
+    return _with_table("docs/finetune.md", "results/reference/h200-finetune", table(sheet.columns, sheet.rows))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:

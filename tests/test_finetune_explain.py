@@ -6,6 +6,7 @@ from benchmarker.schema.profile import Kernel, KernelTime, Profile
 from benchmarker.workloads.finetune.reading.purposes import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,
+    has_fused_attention,
     purposes,
     recompute_share,
     seconds_by_purpose,
@@ -55,6 +56,22 @@ def test_float32_stands_apart_and_the_optimizer_is_told_by_its_section():
 def test_the_losses_softmax_is_no_attention():
     assert purposes(LOSS, "forward", on_device=True) == {"loss": 1.0}
     assert purposes("void softmax_warp_forward<float>(float*)", "forward", on_device=True) == {"attention": 1.0}
+
+
+def test_the_embeddings_gradient_sorts_ids_and_samples_nothing():
+    sort = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<long>()"
+    assert purposes(sort, "backward", on_device=True) == {"other": 1.0}
+
+
+def test_kernels_around_cudnns_backward_pass_are_attentions():
+    for name in ("compute_dot_do_o_specialized<true, 128>", "convert_dq_to_16bits<true>"):
+        assert purposes(f"void cudnn::fusion::{name}(void const*)", "backward", on_device=True) == {"attention": 1.0}
+
+
+def test_a_softmax_between_two_products_is_no_fused_attention():
+    softmax = kernel("void softmax_warp_forward<float, float, float, 10>(float*)", forward=1.0)
+    assert has_fused_attention(STEP)
+    assert not has_fused_attention(profile(softmax, kernel(SGEMM, forward=2.0), kernel(LOSS, forward=0.1)))
 
 
 def test_shares_are_of_all_kernel_time():

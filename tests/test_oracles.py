@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.energy import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from tests.oracles import attention, generation, mixers
+from tests.oracles import attention, finetune, generation, mixers
 from tests.records import cell, record, save
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -21,9 +22,15 @@ SHAPES = {
     "generation": ("batch_size", "prompt_tokens", "new_tokens", "text", "depth"),
     "attention": ("seq_len", "batch_size", "mode"),
     "mixers": ("seq_len", "batch_size", "mode"),
+    "finetune": ("seq_len", "batch_size", "accumulate"),
 }
-ORACLES: dict[str, Any] = {"generation": generation, "attention": attention, "mixers": mixers}
-LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15}
+ORACLES: dict[str, Any] = {
+    "generation": generation,
+    "attention": attention,
+    "mixers": mixers,
+    "finetune": finetune,
+}
+LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25}
 
 
 def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:
@@ -89,3 +96,13 @@ def test_a_mistake_in_our_floor_is_found(tmp_path, monkeypatch):
     assert differing(folder) == []
     monkeypatch.setattr("benchmarker.workloads.generation.reading.rows.floor_s", lambda demand, limits: 1.0)
     assert "floor_s" in differing(folder)
+
+
+def test_operations_and_bytes_of_a_training_step_that_are_wrong_are_found(tmp_path):
+    path = next((REFERENCE / "h200-finetune").glob("lora-round1*.json"))
+    raw = parse_json(path.read_bytes(), path)
+    raw["cells"][0]["demand"]["flops"] *= 6 / 4
+    raw["cells"][0]["demand"]["flops"] = round(raw["cells"][0]["demand"]["flops"])
+    raw["built"]["weight_bytes"] += 4096
+    (tmp_path / path.name).write_text(json.dumps(raw))
+    assert {"mfu", "hfu", "weights_bytes"} <= set(differing(tmp_path))

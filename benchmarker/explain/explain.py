@@ -104,7 +104,8 @@ def _notes(case: Case, unit: str) -> list[str]:
 def _gaps(case: Case) -> str:
     """The gaps, as a range where the profiler may have slowed the kernels as well."""
     slowed, gaps = case.waterfall.slow_down or 1.0, case.part("gaps")
+    sentence = f": the gaps are {percent(gaps)} of the time without"
     if slowed < SLOWER_PROFILED:
-        return ": the gaps are of the time without"
+        return sentence
     most = 1 - (1 - gaps) * max(1.0, case.waterfall.busy_share) / slowed
-    return f": the gaps are {percent(gaps)} of the time without, or up to {percent(most)} if it slowed the kernels too"
+    return f"{sentence}, or up to {percent(most)} if it slowed the kernels too"

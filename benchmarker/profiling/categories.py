@@ -81,7 +81,12 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "linear attention",
     ),
     # Decoding is greedy, so a softmax belongs to attention and not to sampling.
-    (r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|_attn\b|\bmha_|_mha\b|softmax|_dot_product", "attention"),
+    # cuDNN's backward pass has two kernels beside the one that is named after attention.
+    (
+        r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|_attn\b|\bmha_|_mha\b|softmax|_dot_product"
+        r"|cudnn::fusion::(compute_dot_do_o|convert_dq)",
+        "attention",
+    ),
     (r"rms_?norm|layer_?norm|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b", "norm"),
     (r"rotary|rope_|_rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b", "rotary"),
     (r"reshape_and_cache|kv_?cache|index_copy|index_put|slice_scatter|scatter_", "KV update"),

@@ -54,11 +54,15 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
             is_more_better=True,
         ),
     ]
-    note = (
-        "Floor: the least time that a call can take, from the bytes that it must move and the memory bandwidth that "
-        "was measured in the same process, or from its arithmetic, where that takes longer."
-    )
-    return Sheet(LIMITS_TITLE, columns, measured, (note,))
+    unit = measured[0].described.unit
+    if any(row.demand and row.demand.bytes is not None for row in measured):
+        source = (
+            "from the bytes that it must move and the memory bandwidth that was measured in the same process, or from "
+            "its arithmetic, where that takes longer"
+        )
+    else:
+        source = "from its arithmetic and the matmul rate that was measured in the same process"
+    return Sheet(LIMITS_TITLE, columns, measured, (f"Floor: the least time that a {unit} can take, {source}.",))
 
 
 def _floor_share(row: Row) -> str:

@@ -57,7 +57,12 @@ def _part(name: StepPart) -> Callable[[FinetuneCell, TrainingSample], float | No
     return of_sample
 
 
-def _built(read: Callable[[FinetuneFacts], int]) -> Callable[[FinetuneRecord, FinetuneCell], float | None]:
+def _frozen_bytes(facts: FinetuneFacts) -> int | None:
+    """None where every weight is trained: what is left are a few bytes of constants."""
+    return facts.weight_bytes if facts.frozen_linear_weights else None
+
+
+def _built(read: Callable[[FinetuneFacts], int | None]) -> Callable[[FinetuneRecord, FinetuneCell], float | None]:
     def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:  # noqa: ARG001
         return read(record.built) if record.built else None
 
@@ -132,8 +137,9 @@ METRICS = (
         unit="B",
         scale=1 / GIB,
         better="lower",
-        formula="bytes of all that is not trained: unique storages, scales of quantized weights included",
-        of_cell=_built(lambda facts: facts.weight_bytes),
+        formula="bytes of all that is not trained: unique storages, scales of quantized weights included; none where "
+        "every weight is trained",
+        of_cell=_built(_frozen_bytes),
         combine="max",
     ),
     Metric(

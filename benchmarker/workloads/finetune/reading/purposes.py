@@ -42,12 +42,12 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
         return {LOSS: 1.0}
     if not on_device and _OF_AUTOGRAD.search(name):
         return {"bookkeeping": 1.0}
-    plain = {str(category): share for category, share in shares(name).items()}
+    # Nothing is sampled: the embedding's gradient sorts the token ids.
+    renamed = {"sampling": "other"}
     # On a CPU every product is the same kind of instruction.
     if on_device and is_float32(name):
-        renamed = {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
-        return {renamed.get(category, category): share for category, share in plain.items()}
-    return plain
+        renamed |= {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
+    return {renamed.get(category, str(category)): share for category, share in shares(name).items()}
 
 
 def section_share(profile: Profile, section: str) -> float:
@@ -60,6 +60,14 @@ def section_share(profile: Profile, section: str) -> float:
 def recompute_share(profile: Profile) -> float:
     """Part of all kernel time that computes forward passes again."""
     return section_share(profile, RECOMPUTE)
+
+
+def has_fused_attention(profile: Profile) -> bool:
+    """Whether a kernel computes attention as a whole. A softmax alone stands between two separate products."""
+    return any(
+        shares(kernel.name).get("attention") and "softmax" not in kernel.name.lower() and not _LOSS.search(kernel.name)
+        for kernel in profile.kernels
+    )
 
 
 def unpacking_calls(profile: Profile) -> int:

@@ -28,6 +28,7 @@ from benchmarker.workloads.finetune.reading.purposes import (
     FLOAT32_PRODUCTS,
     LOSS,
     OPTIMIZER,
+    has_fused_attention,
     recompute_share,
     seconds_by_purpose,
     unpacking_calls,
@@ -104,7 +105,13 @@ def _notes(record: FinetuneRecord, profile: Profile) -> list[str]:
         seen = (
             f" (the output layer multiplies {dtypes.head_input}, attention {dtypes.attention_query})" if dtypes else ""
         )
-        notes.append(f"{percent(singles)} of the {what} multiplies in float32, without tensor cores{seen}")
+        notes.append(
+            f"{percent(singles)} of the {what} is products and attention in float32, without tensor cores{seen}"
+        )
+    if record.variant.attention == "sdpa" and profile.by == "device" and not has_fused_attention(profile):
+        notes.append(
+            "no fused kernel computes attention: scores are written to memory, and its products count among the others"
+        )
     if record.built and record.built.dequantize_calls:
         notes.append(_unpacking_words(record, profile, shares.get("dequantize", 0.0), what))
     again = recompute_share(profile)
@@ -141,17 +148,23 @@ def _variant(case: Case) -> Any:
     return cast("FinetuneRecord", case.record).variant
 
 
-def _products(case: Case) -> str:
-    """What makes the products slower than their arithmetic."""
+def _switch(case: Case) -> str | None:
+    """The switch of the recipe that saves most of what the kernels do; None where none saves much."""
     profile = case.record.profile
     if profile is not None and float32_share(profile) >= LARGE and _variant(case).base != "plain":
         return (
-            "Keep norms and output layer in 16 bit (`--prepare keep`, the recipe qlora-bf16): what multiplies in "
-            "float32 then runs on the tensor cores."
+            "Keep norms and output layer in 16 bit (`--prepare keep`, the recipe qlora-bf16): products and attention "
+            "then run on the tensor cores, and activations take half the bytes."
         )
     if profile is not None and recompute_share(profile) >= LARGE:
         return "Where memory allows it, `--checkpointing none` saves computing the forward passes again."
-    return "Larger batches or longer sequences make larger products, which run nearer to the measured rate."
+    return None
+
+
+def _products(case: Case) -> str:
+    """What makes the products slower than their arithmetic."""
+    larger = "Larger batches or longer sequences make larger products, which run nearer to the measured rate."
+    return _switch(case) or larger
 
 
 def _dequantizing(case: Case) -> str:
@@ -162,13 +175,8 @@ def _dequantizing(case: Case) -> str:
 
 
 def _between(case: Case) -> str:
-    profile = case.record.profile
-    if profile is not None and float32_share(profile) >= LARGE and _variant(case).base != "plain":
-        return (
-            "Activations in float32 move twice the bytes: keep norms and output layer in 16 bit (`--prepare keep`, the "
-            "recipe qlora-bf16)."
-        )
-    return PLAIN_ADVICE["small kernels"](case)
+    """What is between the products: norms, activations, copies and casts."""
+    return _switch(case) or PLAIN_ADVICE["small kernels"](case)
 
 
 ADVICE = {

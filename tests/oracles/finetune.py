@@ -1,0 +1,178 @@
+"""The numbers of fine-tuning, computed a second time from the files' raw JSON: no code of the workload is used.
+
+Weights are counted from the shapes that Qwen3 has by its config.json, bytes from how each recipe stores them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarker.comparison.recompute import centre, spread
+
+Raw = dict[str, Any]
+Numbers = dict[str, float | None]
+MODELS = Path(__file__).parents[2] / "benchmarker" / "models"
+LINEARS_IN_LAYER = 7
+TENSORS_IN_LAYER = 11
+"""Seven matrices, and the weights of four norms."""
+ROTARY_BYTES = 4
+"""An inverse frequency for every second place of a head, kept twice in float32."""
+NF4_BYTES = 0.5 + 4 / 64
+"""A code of 4 bits, and a float32 scale for 64 weights."""
+NF4_TABLE_BYTES = 16 * 4
+
+
+def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """What a row says apart from its speed-up.
+
+    Args:
+        shape: Length, batch size and micro-batches.
+    """
+    pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
+    needed, again = operations(pairs[0][0], *shape)
+    latency_s = centre(_times(records, shape, lambda sample: sample["latency_s"]))
+    assert latency_s is not None
+    medians = [
+        (record["limits"]["matmul_flops_per_s"], float(np.median([sample["latency_s"] for sample in cell["samples"]])))
+        for record, cell in pairs
+        if record["limits"]
+    ]
+    return {
+        "tokens_per_s": int(np.prod(shape)) / latency_s,
+        "mfu": _median([needed / time_s / rate for rate, time_s in medians]),
+        "hfu": _median([(needed + again) / time_s / rate for rate, time_s in medians]),
+        **{f"{part}_s": centre(_times(records, shape, _part(part))) for part in ("forward", "backward", "optimizer")},
+        "weights_bytes": frozen_bytes(pairs[0][0]),
+        "trained_bytes": trained_bytes(pairs[0][0]),
+        "activations_bytes": _largest([cell["step_memory"]["kept_bytes"] for _, cell in pairs]),
+        "peak_memory_bytes": _largest(
+            [sample["peak_allocated_bytes"] for _, cell in pairs for sample in cell["samples"]]
+        ),
+        "floor_s": float(np.exp(np.mean(np.log([needed / rate for rate, _ in medians])))) if medians else None,
+        "rounds": len(_times(records, shape, lambda sample: sample["latency_s"])),
+        "runs": sum(len(cell["samples"]) for _, cell in pairs),
+    }
+
+
+def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
+    """The intervals and deviations beside latency, rate and the parts of a step."""
+    tokens, numbers = int(np.prod(shape)), {}
+    samples = [sample for record in records if (cell := _cell(record, shape)) for sample in cell["samples"]]
+    for name in ("forward", "backward", "optimizer"):
+        times = list(_times(records, shape, _part(name)).values())
+        numbers |= spread(name, times, [sample["drained_parts_s"][name] for sample in samples])
+    times = list(_times(records, shape, lambda sample: sample["latency_s"]).values())
+    repeats = [sample["latency_s"] for sample in samples]
+    rates, of_repeats = [tokens / time_s for time_s in times], [tokens / time_s for time_s in repeats]
+    return {**numbers, **spread("latency_s", times, repeats), **spread("tokens", rates, of_repeats)}
+
+
+def widths(record: Raw) -> tuple[list[tuple[int, int]], Raw]:
+    """In and out of each matrix of a layer, and the config."""
+    config = json.loads((MODELS / record["model"]["id"].split("/")[-1].lower() / "config.json").read_text())
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    attention = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
+    return [*attention, (hidden, inner), (hidden, inner), (inner, hidden)], config
+
+
+def operations(record: Raw, seq_len: int, batch_size: int, accumulate: int) -> tuple[int, int]:
+    """What a step needs, and what checkpointing computes again: a multiplication and an addition for each weight and
+    token, forward, for the gradient of the input, and for the gradient of what is trained."""
+    matrices, config = widths(record)
+    layers, tokens = config["num_hidden_layers"], seq_len * batch_size * accumulate
+    inside = layers * sum(one * other for one, other in matrices)
+    head = config["hidden_size"] * config["vocab_size"]
+    pairs = sum(query + 1 for query in range(seq_len))
+    scores = config["num_attention_heads"] * config["head_dim"] * layers * pairs * batch_size * accumulate
+    attention = 2 * 2 * scores
+    if record["variant"]["train"] == "full":
+        needed, again = 3 * 2 * tokens * (inside + head), inside
+    else:
+        adapters = trained_parameters(record)
+        needed, again = 2 * 2 * tokens * (inside + head) + 3 * 2 * tokens * adapters, inside + adapters
+    is_checkpointed = record["variant"]["checkpointing"] == "all"
+    return needed + round(3.5 * attention), (2 * tokens * again + attention) if is_checkpointed else 0
+
+
+def trained_parameters(record: Raw) -> int:
+    """Two narrow matrices beside each matrix of a layer; all of the model where it is trained in full."""
+    matrices, config = widths(record)
+    layers = config["num_hidden_layers"]
+    if record["variant"]["train"] == "full":
+        return layers * sum(one * other for one, other in matrices) + _embedding(config) + _norms(config)
+    return layers * sum(record["variant"]["rank"] * (one + other) for one, other in matrices)
+
+
+def trained_bytes(record: Raw) -> int:
+    """Weights, gradients and Adam's two moments in one type, and its count of steps for each tensor in float32."""
+    layers = widths(record)[1]["num_hidden_layers"]
+    is_full = record["variant"]["train"] == "full"
+    # Tied: the embedding and the last norm.
+    tensors = layers * TENSORS_IN_LAYER + 2 if is_full else 2 * layers * LINEARS_IN_LAYER
+    element = 2 if is_full and record["model"]["dtype"] == "bfloat16" else 4
+    return 4 * element * trained_parameters(record) + 4 * tensors
+
+
+def frozen_bytes(record: Raw) -> int | None:
+    """Matrices as they are packed, embedding and norms in the model's type, or in float32 after peft's preparation."""
+    variant = record["variant"]
+    if variant["train"] == "full":
+        return None
+    matrices, config = widths(record)
+    layers, width = config["num_hidden_layers"], 2 if record["model"]["dtype"] == "bfloat16" else 4
+    inside = layers * sum(one * other for one, other in matrices)
+    packed = round(NF4_BYTES * inside) + layers * LINEARS_IN_LAYER * NF4_TABLE_BYTES
+    stored = {"plain": width * inside, "nf4": packed}[variant["base"]]
+    rest = 4 if variant["prepare"] == "peft" else width
+    return stored + rest * (_embedding(config) + _norms(config)) + ROTARY_BYTES * config["head_dim"]
+
+
+def _embedding(config: Raw) -> int:
+    """Tied to the output layer."""
+    return int(config["vocab_size"] * config["hidden_size"])
+
+
+def _norms(config: Raw) -> int:
+    each = 2 * config["hidden_size"] + 2 * config["head_dim"]
+    return int(config["num_hidden_layers"] * each + config["hidden_size"])
+
+
+def _times(records: Sequence[Raw], shape: Sequence[Any], read: Callable[[Raw], float]) -> dict[tuple[str, int], float]:
+    """One number a round of a sweep: the median of each process, and the geometric mean of several."""
+    medians: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for record in records:
+        if cell := _cell(record, shape):
+            medians[record["sweep"] or "", record["round"]].append(float(np.median([*map(read, cell["samples"])])))
+    return {number: float(np.exp(np.mean(np.log(values)))) for number, values in sorted(medians.items())}
+
+
+def _part(name: str) -> Callable[[Raw], float]:
+    def read(sample: Raw) -> float:
+        seconds: float = sample["drained_parts_s"][name]
+        return seconds
+
+    return read
+
+
+def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
+    """The measured cell of that shape."""
+    wanted = list(shape)
+    cells = (cell for cell in record["cells"] if cell["status"] == "ok")
+    return next(
+        (cell for cell in cells if [cell[name] for name in ("seq_len", "batch_size", "accumulate")] == wanted), None
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
