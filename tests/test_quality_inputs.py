@@ -23,7 +23,7 @@ from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.plan import Plan, make_plan
 from benchmarker.quality.scratch import check_room, scratch_file
 from benchmarker.quality.text import check_text, is_text, read_text
-from benchmarker.quality.windows import QUICK_WINDOWS, SCORED, WINDOW_TOKENS, cut
+from benchmarker.quality.windows import QUICK_WINDOWS, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
@@ -45,15 +45,23 @@ def plan(folder: Path, quant: str = "int8", **quality: object) -> Plan:
     )
 
 
-def test_the_shipped_text_gives_32_windows_spread_over_all_of_it(session_model: Path) -> None:
+def test_the_shipped_text_gives_64_windows_spread_over_all_of_it(session_model: Path) -> None:
     quick, full = plan(session_model), plan(session_model, size="full")
-    assert quick.windows.ids.shape == (QUICK_WINDOWS, WINDOW_TOKENS)
-    assert quick.windows.targets.size == 8160
-    assert full.windows.ids.shape[0] > 4 * QUICK_WINDOWS
-    positions = [full.windows.ids.tolist().index(window) for window in quick.windows.ids.tolist()]
+    assert quick.windows.ids.shape == (QUICK_WINDOWS, 289)
+    assert quick.windows.targets.size == 2048
+    assert full.windows.ids.shape[1] == 512
+    assert full.windows.targets.size > 8 * quick.windows.targets.size
+    tokens = full.windows.ids.flatten().tolist()
+    positions = [position for window in quick.windows.ids.tolist() for position in _places(window, tokens)]
     assert positions == sorted(positions)
-    assert positions[-1] > 0.9 * len(full.windows.ids)
-    assert quick.row_bytes(torch.float16) == SCORED * 2048 * 2
+    assert len(positions) == QUICK_WINDOWS
+    assert positions[-1] > 0.9 * len(tokens)
+    assert quick.row_bytes(torch.float16) == 32 * 2048 * 2
+
+
+def _places(window: list[int], tokens: list[int]) -> list[int]:
+    """Where a window begins in a text: at a multiple of its length, so that none overlaps another."""
+    return [place for place in range(0, len(tokens), len(window)) if tokens[place : place + len(window)] == window]
 
 
 def test_a_file_of_ones_own_is_named_with_its_hash(session_model: Path, tmp_path: Path) -> None:
@@ -61,7 +69,7 @@ def test_a_file_of_ones_own_is_named_with_its_hash(session_model: Path, tmp_path
     made = plan(session_model, text=str(tmp_path / "fox.txt"))
     assert made.text.name == "fox.txt"
     assert made.text.sha256 == read_text(str(tmp_path / "fox.txt")).sha256
-    assert made.windows.text_tokens // WINDOW_TOKENS >= len(made.windows.ids)
+    assert made.windows.text_tokens // 289 >= len(made.windows.ids)
 
 
 def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +105,7 @@ def test_a_text_shorter_than_a_window_is_refused_with_both_lengths(session_model
         plan(session_model, text=str(tmp_path / "short.txt"))
     found = str(caught.value)
     assert found.startswith("short.txt: ")
-    assert found.endswith(" tokens, fewer than one window of 512; give a longer --eval-text")
+    assert found.endswith(" tokens, fewer than one window of 289; give a longer --eval-text")
 
 
 def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
@@ -141,7 +149,7 @@ def test_a_model_without_a_tokenizer_reads_no_text(model_folder: Path) -> None:
 def test_a_model_that_cannot_see_a_window_is_refused(model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text()) | {"max_position_embeddings": 256}
     (model_folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="sees 256 positions, and quality is measured in windows of 512"):
+    with pytest.raises(ModelError, match="sees 256 positions, and quality is measured in windows of 289"):
         plan(model_folder)
 
 
@@ -255,4 +263,4 @@ def test_windows_do_not_overlap_and_the_rest_is_left_out(session_model: Path) ->
     windows = cut(text, tokenizer, size="full")
     tokens = tokenizer(text.content, add_special_tokens=False)["input_ids"]
     assert windows.ids.flatten().tolist() == tokens[: windows.ids.size]
-    assert len(tokens) - windows.ids.size < WINDOW_TOKENS
+    assert len(tokens) - windows.ids.size < windows.tokens

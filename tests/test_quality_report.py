@@ -56,14 +56,14 @@ def test_quality_stands_in_a_table_of_its_own() -> None:
 def test_the_page_has_the_same_table_and_caption() -> None:
     page = to_html(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]), ())
     assert "0.0281 ± 0.0009" in page
-    assert "Quality on 8,160 tokens of benchmarker evaluation.txt" in page
+    assert "Quality on 2,048 tokens of benchmarker evaluation.txt" in page
 
 
 def test_the_text_the_baseline_and_the_noise_are_named_under_the_table() -> None:
     said = judged()
     assert (
-        "Quality on 8,160 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 512, the second half "
-        "scored), each variant against fp16 of Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of "
+        "Quality on 2,048 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 289, the first 256 "
+        "only read), each variant against fp16 of Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of "
         "another text, not of another quantizing of the same weights."
     ) in said
     assert (
@@ -96,9 +96,9 @@ def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> N
     results = judged_apart(text="mine.txt", text_sha256="ef" * 32, perplexity=3.1)
     said = to_markdown(results)
     assert (
-        "Quality of fp16 and int8 on 8,160 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 512, "
-        "the second half scored), each variant against fp16 of Qwen/Qwen3-4B in float16; of gptq on 8,160 tokens of "
-        "mine.txt (sha256 efefefefefef; windows of 512, the second half scored), each variant against fp16 of "
+        "Quality of fp16 and int8 on 2,048 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 289, "
+        "the first 256 only read), each variant against fp16 of Qwen/Qwen3-4B in float16; of gptq on 2,048 tokens of "
+        "mine.txt (sha256 efefefefefef; windows of 289, the first 256 only read), each variant against fp16 of "
         "Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of another text, not of "
         "another quantizing of the same weights. Perplexities and divergences on different "
         "texts, or parts of one, do not compare: the first table and budgets leave out those of gptq."
@@ -301,7 +301,7 @@ def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkey
         (None, "no such file; a data set is written NAME:CONFIG:SPLIT"),
         (b" \n", "there is no text in it; give a text of at least a few kB"),
         (b"\xff", "not a text file in UTF-8"),
-        (b"too short", "9 bytes, which is less than one window of 512 tokens; give a text of at least a few kB"),
+        (b"too short", "9 bytes, which is less than one window of 289 tokens; give a text of at least a few kB"),
     ],
 )
 def test_a_sweep_refuses_a_text_that_will_not_do_before_it_times_anything(

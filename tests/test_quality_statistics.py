@@ -148,6 +148,17 @@ def test_the_paired_error_is_smaller_than_either_models_own() -> None:
     assert paired < own / 10
 
 
+def test_an_outermost_percentile_needs_five_tokens_beyond_it() -> None:
+    scores = scores_of(MODEL, BASE)
+    repeated = Scores(*(np.tile(part, (15, 1)) for part in vars(scores).values()))
+    few, many = divergence(scores), divergence(repeated)
+    assert (few.kl_999, few.change_low, few.change_high) == (None, None, None)
+    # 350 tokens, each 15 times: 5.25 lie beyond.
+    assert many.kl_999 == pytest.approx(np.quantile(repeated.kl, 0.999))
+    assert many.change_low is not None
+    assert many.change_low < 0 < (many.change_high or 0)
+
+
 def test_every_mean_can_be_computed_again_from_the_windows() -> None:
     scores = scores_of(MODEL, BASE)
     found, windows = divergence(scores), window_means(scores)

@@ -26,7 +26,7 @@ from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions,
 from benchmarker.quality.scoring import save_prefill_predictions, save_step_predictions, score_against
 from benchmarker.quality.scratch import Bytes, scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
-from benchmarker.quality.windows import SCORED_FROM, WINDOW_TOKENS
+from benchmarker.quality.windows import SCORED_FROM
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.quality import Quality
 
@@ -119,7 +119,7 @@ class Judge:
             text_sha256=plan.text.sha256,
             text_asked=plan.text.source,
             text_tokens=plan.windows.text_tokens,
-            window_tokens=WINDOW_TOKENS,
+            window_tokens=plan.windows.tokens,
             scored_from=SCORED_FROM,
             begins_with=plan.windows.begins_with,
             positions=scores.nats.size,

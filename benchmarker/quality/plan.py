@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.read_model import load_tokenizer
@@ -11,11 +11,11 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
 from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
-from benchmarker.quality.windows import SCORED, Windows, check_positions, check_tokens, cut
+from benchmarker.quality.windows import Windows, check_positions, check_tokens, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality import baseline_name
+from benchmarker.schema.quality import QualitySize, baseline_name
 from benchmarker.schema.quality_spec import QualitySpec
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PREFILL_TOP = 100
 class Plan:
     """One variant against the unquantized model, on one text."""
 
-    size: Literal["quick", "full"]
+    size: QualitySize
     top_k: int | None
     text: Text
     windows: Windows
@@ -55,8 +55,8 @@ class Plan:
     def row_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one window in the temporary file, with logits of that type."""
         if self.top_k is not None:
-            return SavedTopK.row_bytes(SCORED, self.top_k)
-        return SavedLogits.row_bytes(SCORED, self.vocabulary, dtype)
+            return SavedTopK.row_bytes(self.windows.scored, self.top_k)
+        return SavedLogits.row_bytes(self.windows.scored, self.vocabulary, dtype)
 
 
 def make_plan(
@@ -88,7 +88,7 @@ def make_plan(
         raise ModelError(f"{model.id}: no tokenizer in its folder, and --quality is measured on a text; add its files")
     text = read_text(spec.text)
     windows = cut(text, tokenizer, size=spec.size)
-    check_positions(checkpoint.config, model.id)
+    check_positions(checkpoint.config, model.id, size=spec.size)
     check_tokens(windows, checkpoint.config, model.id)
     baseline = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     plan = Plan(

@@ -16,19 +16,19 @@ from benchmarker.core.errors import QualityError
 from benchmarker.engines.base import TokenSource
 from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores
-from benchmarker.quality.windows import SCORED, SCORED_FROM, Windows
+from benchmarker.quality.windows import SCORED_FROM, Windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 """Seconds before a line says how far the scoring is."""
 
 
 def save_step_predictions(
     source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
-    """Save what an engine's decode step predicts. The first half of a window is its prompt.
+    """Save what an engine's decode step predicts. What is not scored of a window is its prompt.
 
     Args:
         name: The variant's, for messages.
@@ -67,11 +67,12 @@ def save_prefill_predictions(
     Raises:
         QualityError: The engine does not tell the probability of the text's own tokens.
     """
+    started = time.monotonic()
     for window, ids in enumerate(windows.ids):
         scores = source.prefill_scores(ids.tolist())
         if scores is None:
             return False
-        rows = slice(SCORED_FROM, SCORED_FROM + SCORED)
+        rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
         order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
         logs = numpy.take_along_axis(scores.log_probabilities[rows], order, axis=1)
         tokens = numpy.take_along_axis(scores.ids[rows], order, axis=1)
@@ -80,7 +81,8 @@ def save_prefill_predictions(
             raise QualityError(f"--quality: {name} does not tell how likely the text's own tokens are")
         target_logs = torch.from_numpy(logs[is_target])
         saved.put_likeliest(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
-        progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
+        if time.monotonic() - started > PATIENCE_S:
+            progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
     return True
 
 
@@ -138,7 +140,7 @@ def predictions(
     started = time.monotonic()
     for window in range(len(ids)):
         with torch.inference_mode():
-            logits = _logits(model, ids[window : window + 1])
+            logits = _logits(model, ids[window : window + 1], windows.scored)
             if not bool(torch.isfinite(logits).all()):
                 raise _not_finite(name, window, len(ids), model.dtype)
         yield window, logits, targets[window]
@@ -159,10 +161,10 @@ def _way_out(dtype: torch.dtype) -> str:
     return f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
 
 
-def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Logits of the scored positions of one window, [SCORED, vocabulary]."""
+def _logits(model: PreTrainedModel, ids: Tensor, scored: int) -> Tensor:
+    """Logits of the scored positions of one window, [scored, vocabulary]."""
     extra: dict[str, Any] = {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        extra["logits_to_keep"] = SCORED + 1
+        extra["logits_to_keep"] = scored + 1
     logits: Tensor = model(input_ids=ids, use_cache=False, **extra).logits
-    return logits[0, -SCORED - 1 : -1]
+    return logits[0, -scored - 1 : -1]

@@ -1,6 +1,6 @@
 """A temporary file in memory's clothes: room for what does not fit beside a model.
 
-8,160 distributions over a vocabulary of 151,936 take 2.3 GiB in 16 bit. They go to a memory-mapped file that has no
+2,048 distributions over a vocabulary of 151,936 take 1.2 GiB in float32. They go to a memory-mapped file that has no
 name from its first moment on, so that it is gone when the process is, however that ends. Its room is taken at once: a
 full disk is an error here, where it would later be a bus error.
 """

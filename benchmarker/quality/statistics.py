@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarker.schema.quality import Divergence, WindowMeans
 
+LEAST_BEYOND = 5
+"""Tokens beyond a percentile, below which it is not told: it would be the property of a few tokens."""
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -47,8 +50,7 @@ def perplexity(nats: Floats) -> tuple[float, float | None]:
 
 def divergence(scores: Scores) -> Divergence:
     """Everything that is said about the pair."""
-    median, ninety, ninety_nine, last = np.quantile(scores.kl, (0.5, 0.9, 0.99, 0.999))
-    low, high = np.quantile(scores.probability_change, (0.001, 0.999))
+    median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
     same_top = scores.same_top.astype(np.float64)
     paired = scores.nats - scores.baseline_nats
     return Divergence(
@@ -59,14 +61,20 @@ def divergence(scores: Scores) -> Divergence:
         kl_median=float(median),
         kl_90=float(ninety),
         kl_99=float(ninety_nine),
-        kl_999=float(last),
-        change_low=float(low),
-        change_high=float(high),
+        kl_999=_outermost(scores.kl, 0.999),
+        change_low=_outermost(scores.probability_change, 0.001),
+        change_high=_outermost(scores.probability_change, 0.999),
         kl_max=float(scores.kl.max()),
         same_top=float(same_top.mean()),
         same_top_error=standard_error(same_top),
         probability_rms=math.sqrt(np.square(scores.probability_change).mean()),
     )
+
+
+def _outermost(values: Floats, share: float) -> float | None:
+    """The quantile that a share of all tokens is below; None where too few lie beyond it."""
+    beyond = values.size * min(share, 1 - share)
+    return float(np.quantile(values, share)) if beyond >= LEAST_BEYOND else None
 
 
 def standard_error(values: Floats) -> float | None:

@@ -12,6 +12,12 @@ from pydantic import Field
 
 from benchmarker.schema.base import Number, Plain, Positive, Whole
 
+QualitySize = Literal["quick", "full"]
+"""How much of a text is scored."""
+WINDOW_TOKENS: dict[QualitySize, int] = {"quick": 289, "full": 512}
+"""Tokens of a window. The first 256 are only read, and the last has no next one to predict: `quick` scores 32 of a
+window, `full` 255."""
+
 
 class Divergence(Plain):
     """How far one model's predictions are from the baseline's, over all scored tokens."""
@@ -29,7 +35,7 @@ class Divergence(Plain):
     """90th percentile over the tokens."""
     kl_99: Number
     kl_999: Number | None = None
-    """99.9th percentile. None in older records, as the next two."""
+    """99.9th percentile. None where fewer than 5 tokens lie beyond it, and in older records, as the next two."""
     kl_max: Number
     change_low: Number | None = None
     """0.1st percentile of the change of the probability that the text's own token was given: the tokens that lost
@@ -124,7 +130,7 @@ class WindowMeans(Plain):
 class Quality(Plain):
     """Perplexity, and the divergence from the unquantized model."""
 
-    size: Literal["quick", "full"]
+    size: QualitySize
     path: Literal["forward", "step", "prefill"] = "forward"
     """Whose predictions they are: of the engine's decode `step`, which is what is timed; of its `prefill`, where it
     tells no other; or, in older records, of the model's own `forward`, whatever the engine."""

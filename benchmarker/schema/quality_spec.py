@@ -14,7 +14,7 @@ class QualitySpec(Plain):
     """Whether and how perplexity and divergence from the unquantized model are measured."""
 
     size: Literal["off", "quick", "full"] = "off"
-    """`quick` scores 8,160 tokens spread over the text, `full` all of it."""
+    """`quick` scores 2,048 tokens in 64 windows spread over the text, `full` all of it."""
     text: str | None = None
     """A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT; the text that ships with benchmarker if not
     said."""

@@ -9,7 +9,7 @@ from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quality.text import check_text, is_text
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.quality import Quality, TaskResult, baseline_name
+from benchmarker.schema.quality import WINDOW_TOKENS, Quality, TaskResult, baseline_name
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.forms import engine_options
@@ -97,6 +97,7 @@ def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
         quality is not None
         and quality.path != "forward"
         and (quality.size, quality.top_k, quality.baseline) == (spec.size, spec.top_k, baseline)
+        and quality.window_tokens == WINDOW_TOKENS[quality.size]
         and is_text(spec.text, quality)
     )
 
