@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests import records
 from tests.faults.stage import Stage
 
@@ -14,9 +16,12 @@ def slower(round_number: int, seconds: float) -> dict:
     return {"variant": "b", "at": "cell 0", "round": round_number, "cell": {"samples": samples}}
 
 
-def stage_of(tmp_path: Path, *seconds: float, rounds: int = 3) -> Stage:
+def stage_of(tmp_path: Path, *seconds: float, rounds: int | None = 3, kind: str = "cuda") -> Stage:
     faults = [slower(number, value) for number, value in enumerate(seconds)]
-    return Stage(tmp_path, new_tokens=[50], rounds=rounds, baseline="a", faults=faults)
+    stage = Stage(tmp_path, new_tokens=[50], rounds=rounds, baseline="a", faults=faults)
+    device = stage.environment.device.model_copy(update={"kind": kind})
+    stage.environment = stage.environment.model_copy(update={"device": device})
+    return stage
 
 
 def test_narrow_intervals_need_no_more_rounds(tmp_path: Path) -> None:
@@ -26,10 +31,7 @@ def test_narrow_intervals_need_no_more_rounds(tmp_path: Path) -> None:
 
 
 def test_wide_ones_get_more_until_they_are_narrow_or_no_more_are_allowed(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, 1.0, 1.2, 0.9, 1.1, 1.3, 0.8)
-    stage.environment = stage.environment.model_copy(
-        update={"device": stage.environment.device.model_copy(update={"kind": "cpu"})}
-    )
+    stage = stage_of(tmp_path, 1.0, 1.2, 0.9, 1.1, 1.3, 0.8, kind="cpu")
     stage.sweep(max_rounds=5)
     assert [cell[:2] for cell in stage.cells()] == [(number, name) for number in range(5) for name in "ab"]
     assert "on to 4 rounds" in stage.printed
@@ -43,7 +45,24 @@ def test_rows_that_wait_for_the_host_hold_nobody_up_and_say_so(tmp_path: Path) -
     assert "b: host-bound, ±" in stage.printed
 
 
-def test_without_being_asked_no_round_is_added(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, 1.0, 1.2, 0.9)
-    stage.sweep()
+@pytest.mark.parametrize("settings", [{}, {"rounds": 3}, {"max_rounds": 5, "max_time_s": 0.0}])
+def test_no_round_is_added_where_their_number_is_said_or_the_time_is_up(tmp_path: Path, settings: dict) -> None:
+    stage = stage_of(tmp_path, 1.0, 1.2, 0.9, kind="cpu")
+    stage.sweep(**settings)
     assert {cell[0] for cell in stage.cells()} == {0, 1, 2}
+    assert ("--max-time 0 is up" in stage.printed) == ("max_time_s" in settings)
+
+
+def test_where_nobody_says_how_many_there_are_five_to_ten(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path, 1.0, 1.1, rounds=None, kind="cpu")
+    stage.sweep(dry_run=True)
+    assert "plan: 5 rounds (up to 10 while an interval is wide) of a, b" in stage.printed
+    stage.sweep(max_rounds=6)
+    assert {cell[0] for cell in stage.cells()} == set(range(6))
+
+
+def test_a_sweep_that_goes_on_adds_rounds_as_it_was_asked_to(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path, 1.0, 1.2, 0.9, kind="cpu")
+    stage.sweep(max_rounds=4)
+    stage.sweep(resume=True)
+    assert {cell[0] for cell in stage.cells()} == set(range(4))

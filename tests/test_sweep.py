@@ -17,7 +17,8 @@ from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.lock import LOCK, OWNER, locked
-from benchmarker.sweep.request import chosen, rounds_of, split_arguments
+from benchmarker.sweep.request import chosen, split_arguments
+from benchmarker.sweep.rounds import rounds_of
 from benchmarker.sweep.schedule import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage

@@ -39,7 +39,14 @@ def sweep(
     ] = False,
     max_rounds: Annotated[
         int | None,
-        typer.Option(min=3, help="Add rounds, up to so many, until the widest interval is under 4 % of its speed-up."),
+        typer.Option(
+            min=3,
+            help="Add rounds, up to so many, until the widest interval is under 4 % of its speed-up.  "
+            "\\[default: 10, or none where the config or --rounds says how many]",
+        ),
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option(min=0, help="Seconds after which no round is added; those asked for are all made.")
     ] = None,
     places: Annotated[
         str | None,
@@ -60,7 +67,7 @@ def sweep(
 
     Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
     """
-    from benchmarker.sweep.request import rounds_of
+    from benchmarker.sweep.rounds import rounds_of
     from benchmarker.sweep.sweep import Settings
 
     with one_line_errors():
@@ -75,6 +82,7 @@ def sweep(
             dry_run=dry_run,
             allow_shared=allow_shared,
             max_rounds=max_rounds,
+            max_time_s=max_time,
             places=places,
             runtime_env=runtime_env,
         )

@@ -38,7 +38,7 @@ class Trial:
     error_kind: ErrorKind | None
     reason: str | None
     peak_bytes: int | None
-    """Most bytes of live tensors; resident bytes on CPU."""
+    """Most bytes of live tensors; growth of the resident memory on CPU."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _trial(value: int, record: RunRecord) -> Trial:
     cell = record.cells[0] if record.cells else None
     if cell is not None and cell.status == "ok":
         memory = cell.memory
-        return Trial(value, True, None, None, memory.peak_allocated_bytes or memory.peak_resident_bytes)
+        return Trial(value, True, None, None, memory.peak_allocated_bytes or memory.resident_growth_bytes)
     kind = cell.error_kind if cell else record.error_kind
     reason = (cell.reason if cell else record.reason) or f"its process ended ({record.status})"
     if record.status == "running":

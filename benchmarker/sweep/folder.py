@@ -39,6 +39,8 @@ class SweepFile(Plain):
     arguments: tuple[str, ...]
     """Names of variants, and options of every run."""
     rounds: int
+    max_rounds: int | None = None
+    """Rounds are added up to these while an interval is wide; None for none."""
     seed: int
     """Of the order."""
     started_at: str

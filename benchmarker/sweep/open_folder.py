@@ -72,6 +72,7 @@ def sweep_file(request: Asked) -> SweepFile:
         return request.before.model_copy(
             update={
                 "rounds": request.rounds,
+                "max_rounds": request.max_rounds,
                 "arguments": request.arguments,
                 "seed": request.seed,
                 "baseline": request.baseline,
@@ -81,6 +82,7 @@ def sweep_file(request: Asked) -> SweepFile:
         config=str(request.config),
         arguments=request.arguments,
         rounds=request.rounds,
+        max_rounds=request.max_rounds,
         seed=request.seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=request.baseline,

@@ -17,9 +17,8 @@ from benchmarker.schema.job import PROGRAM, Job
 from benchmarker.schema.options import option_names
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
+from benchmarker.sweep.rounds import most_rounds
 
-QUICK_ROUNDS = 1
-PUBLISH_ROUNDS = 10
 RESULTS = Path("results")
 SEEDS = 2**16
 DISPLAY = ("--quiet", "--verbose")
@@ -48,7 +47,9 @@ class Settings:
     allow_shared: bool = False
     """Whether cells count that were measured while other processes computed on the device."""
     max_rounds: int | None = None
-    """Rounds are added up to these until the intervals are narrow; None for as many as were asked for."""
+    """Rounds are added up to these until the intervals are narrow; None for the config's."""
+    max_time_s: float | None = None
+    """After so many seconds no round is added; None for no limit."""
     places: str | None = None
     """Where rounds are measured, as `local:0,1` or `ray`; None for one after another on this host."""
     runtime_env: Path | None = None
@@ -72,6 +73,8 @@ class Asked:
     """Jobs that the folder holds from before."""
     baseline: str
     rounds: int
+    max_rounds: int | None
+    """Rounds are added up to these while an interval is wide; None for none."""
     seed: int
     folder: Path | None
     """None for a new one, whose name says what device it is."""
@@ -123,27 +126,12 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *
         saved=saved,
         baseline=baseline,
         rounds=settings.rounds or (before.rounds if before else experiment.procedure.rounds),
+        max_rounds=most_rounds(settings.max_rounds, settings.rounds, before=before, experiment=experiment),
         seed=_seed(settings, before),
         folder=folder,
         before=before,
         notes=(*notes, *_replaced(before, lasting)),
     )
-
-
-def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    """How many rounds the options ask for; None if none of them does.
-
-    Raises:
-        SpecError: More than one of them does.
-    """
-    choices = [
-        number
-        for number, is_wanted in ((rounds, rounds), (QUICK_ROUNDS, quick), (PUBLISH_ROUNDS, publish))
-        if is_wanted
-    ]
-    if len(choices) > 1:
-        raise SpecError("--rounds, --quick (1) and --publish (10) say the same thing; give one of them")
-    return choices[0] if choices else None
 
 
 def split_arguments(arguments: Sequence[str], workload: str = DEFAULT_WORKLOAD) -> tuple[list[str], list[str]]:

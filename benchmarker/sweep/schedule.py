@@ -105,13 +105,19 @@ def plan_lines(request: Asked, forecast: Forecast) -> list[str]:
     points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
     return [
-        f"plan: {plural(request.rounds, 'round', 'rounds')} of {', '.join(request.jobs)}",
+        f"plan: {_rounds_words(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"by a first guess {duration_words(forecast.seconds(tasks))}",
         f"  order rotated, and reversed in every second round; seed {request.seed}",
         *_judging_lines(workload, list(request.jobs.values())),
     ]
+
+
+def _rounds_words(request: Asked) -> str:
+    words = plural(request.rounds, "round", "rounds")
+    is_open = request.max_rounds is not None and request.max_rounds > request.rounds
+    return f"{words} (up to {request.max_rounds} while an interval is wide)" if is_open else words
 
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:

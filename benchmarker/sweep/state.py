@@ -62,6 +62,8 @@ class Site:
     """Name of the place, in a sweep over several."""
     watch_host: Callable[[int], HostGauge] | None = None
     """Watches what else runs beside a child, by its process number; None where nobody does."""
+    added_until_s: float | None = None
+    """No round is added after this, on the monotonic clock."""
     beside: int = 0
     """Other places of this host that measure meanwhile."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -61,17 +62,19 @@ def widths_of(site: Site) -> Widths:
 
 def with_more_rounds(site: Site, count: int, terminal: Terminal) -> Site | None:
     """The site with so many rounds more, as far as they are allowed; None where they are enough."""
-    most = site.settings.max_rounds
+    most = site.asked.max_rounds
     if most is None or site.asked.rounds < MIN_ROUNDS:
         return None
     widths = widths_of(site)
-    wide = widths.widest is not None and widths.widest >= NARROW
+    is_wide = widths.widest is not None and widths.widest >= NARROW
+    is_late = site.added_until_s is not None and time.monotonic() > site.added_until_s
     rounds = min(most, site.asked.rounds + count)
-    if not wide or rounds <= site.asked.rounds:
+    if not is_wide or is_late or rounds <= site.asked.rounds:
         for variant, width in widths.host.items():
             terminal.line(f"{variant}: host-bound, ±{width / 2:.1%}")
         if widths.widest is not None:
-            terminal.line(f"{site.asked.rounds} rounds: the widest interval is ±{widths.widest / 2:.1%}")
+            why = f"; --max-time {site.settings.max_time_s:g} is up" if is_wide and is_late else ""
+            terminal.line(f"{site.asked.rounds} rounds: the widest interval is ±{widths.widest / 2:.1%}{why}")
         return None
     terminal.line(f"the widest interval is ±{(widths.widest or 0.0) / 2:.1%}: on to {rounds} rounds")
     sweep = site.sweep.model_copy(update={"rounds": rounds})

@@ -130,7 +130,8 @@ def run_sweep(
         environment=surroundings,
         folder=request.folder or _new_folder(request, surroundings),
         monitor=seams.find_monitor(surroundings),
-        deadline_s=time.monotonic() + settings.timeout_s if settings.timeout_s else None,
+        deadline_s=_after(settings.timeout_s or None),
+        added_until_s=_after(settings.max_time_s),
         sweep=sweep_file(request),
         jobs=planned_jobs(request, surroundings, commit=commit),
         run=seams.run,
@@ -160,7 +161,7 @@ def _run_at_places(
 ) -> list[str]:
     """The same over several cards, or hosts: see `benchmarker.sweep.places`."""
     check_devices(request)
-    deadline_s = time.monotonic() + settings.timeout_s if settings.timeout_s else None
+    deadline_s, added_until_s = _after(settings.timeout_s or None), _after(settings.max_time_s)
     first, sweep = next(iter(request.jobs.values())), sweep_file(request)
     template = template_of(
         request,
@@ -181,6 +182,7 @@ def _run_at_places(
             folder=request.folder or _new_folder(request, visited.environment),
             monitor=None,
             deadline_s=deadline_s,
+            added_until_s=added_until_s,
             sweep=sweep,
             jobs=visited.jobs,
             report=seams.report,
@@ -200,6 +202,11 @@ def _run_at_places(
             return _finish(site, ledger, terminal, say_ending, work)
     finally:
         places.stop()
+
+
+def _after(seconds: float | None) -> float | None:
+    """So long from now, on the monotonic clock."""
+    return None if seconds is None else time.monotonic() + seconds
 
 
 def planned_jobs(request: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:

@@ -47,7 +47,8 @@ class Stage:
     home: Path
     variants: Sequence[str] = ("a", "b")
     new_tokens: Sequence[int] = (50, 100)
-    rounds: int = 1
+    rounds: int | None = 1
+    """None for a config that does not say."""
     baseline: str | None = None
     faults: Sequence[dict[str, Any]] = ()
     environment: Environment = field(default_factory=records.environment)
@@ -147,7 +148,7 @@ class Stage:
                 {
                     "model": {"id": self.model},
                     "grid": {"prompt_tokens": [26], "new_tokens": list(self.new_tokens)},
-                    "procedure": {"rounds": self.rounds, "runs": 2},
+                    "procedure": {"runs": 2} | ({"rounds": self.rounds} if self.rounds else {}),
                     "variants": [{"name": name, "quant": "fp16"} for name in self.variants],
                     "baseline": self.baseline,
                 }

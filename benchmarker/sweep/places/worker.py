@@ -164,6 +164,7 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
         saved=(),
         baseline=order.sweep.baseline or order.variants[0],
         rounds=order.sweep.rounds,
+        max_rounds=None,
         seed=order.sweep.seed,
         folder=parcel,
         before=None,
