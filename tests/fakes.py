@@ -27,6 +27,9 @@ class FakeDevice:
     def reset_peak(self) -> None:
         self.calls.append("reset_peak")
 
+    def begin_growth(self) -> None:
+        self.calls.append("begin_growth")
+
     def peak(self) -> Peak:
         self.calls.append("peak")
         return Peak(allocated_bytes=self.peak_bytes, reserved_bytes=2 * self.peak_bytes)

@@ -74,6 +74,27 @@ def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
     assert after < grown - 2**25
 
 
+def test_what_a_process_holds_before_the_load_is_not_the_models():
+    device = CpuDevice()
+    device.begin_growth()
+    device.reset_peak()
+    if device.peak().resident_bytes is None:
+        pytest.skip("no /proc here")
+    block = torch.ones(2**26, dtype=torch.uint8)
+    peak = device.peak()
+    assert peak.growth_bytes is not None
+    assert peak.resident_bytes is not None
+    # Python and torch alone are more than this.
+    assert 2**25 < peak.growth_bytes < 2**27 < peak.resident_bytes
+    del block
+
+
+def test_without_a_beginning_there_is_no_growth():
+    device = CpuDevice()
+    device.reset_peak()
+    assert device.peak().growth_bytes is None
+
+
 def test_on_cpu_torch_has_no_marks():
     peak = CpuDevice().peak()
     assert peak.allocated_bytes is None

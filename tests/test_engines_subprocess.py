@@ -102,7 +102,7 @@ def test_its_cells_are_measured_without_a_model_and_its_memory_is_its_own(tmp_pa
         (cell,) = subject.run(Grid(prompt_tokens=(3,), new_tokens=(5,)), procedure)
         peak_bytes = source.peak_bytes()
     assert (cell.status, len(cell.samples), cell.demand) == ("ok", 2, None)
-    assert cell.memory.peak_resident_bytes == peak_bytes
+    assert cell.memory.resident_growth_bytes == peak_bytes
 
 
 def test_too_few_tokens_are_an_invalid_cell(tmp_path: Path) -> None:

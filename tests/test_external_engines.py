@@ -43,7 +43,11 @@ FAKE = textwrap.dedent("""
     import array, os, time
 
     class Driver:
+        def import_engine(self, **arguments):
+            self.libraries = b"x" * 2**26
+
         def open(self, **arguments):
+            self.weights = b"x" * 2**24
             print("a banner that is no answer")
             os.system("echo another")
             if arguments.get("fault") == "memory":
@@ -105,7 +109,13 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
     assert facts.choosing_share == 0.5
     assert (facts.fallback, facts.kv_cache_bytes, facts.settings) == ("rows of 384", 7, {"threads": 2})
     assert opened.facts().engine_version == "9"
-    assert (opened.peak_bytes() or 0) > 2**20
+
+
+def test_memory_on_a_cpu_is_what_the_process_grew_by_after_its_libraries_were_there(driver):
+    opened = source(driver)
+    assert opened.peak_bytes() is None
+    driver.ask("open", limit_s=20.0)
+    assert 2**24 <= (opened.peak_bytes() or 0) < 2**25
 
 
 def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(driver):

@@ -226,14 +226,14 @@ def test_files_that_were_left_out_are_said(tmp_path):
     assert "schema 9 is newer than this benchmarker's 2; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
 
 
-def test_small_models_are_in_mib_and_the_cpu_has_resident_memory(tmp_path):
-    small = cell().model_copy(
-        update={"memory": cell().memory.model_copy(update={"peak_allocated_bytes": None, "peak_resident_bytes": 2**30})}
-    )
+def test_small_models_are_in_mib_and_the_cpu_has_the_growth_of_resident_memory(tmp_path):
+    memory = {"peak_allocated_bytes": None, "peak_resident_bytes": 2**30, "resident_growth_bytes": 23 * 2**20}
+    small = cell().model_copy(update={"memory": cell().memory.model_copy(update=memory)})
     text = shown(tmp_path, record("fp16", small, environment=cpu_environment(), load=load(weight_bytes=5_770_000)))
     assert "weights MiB" in text
     assert " 5.5 |" in text
-    assert "Peak is the resident memory of the process." in text
+    assert " 23.0 |" in text
+    assert "Peak is how much the process's resident memory grew since before the model was loaded." in text
     assert "- device: Intel Xeon (16 threads)\n" in text
 
 

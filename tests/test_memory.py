@@ -163,9 +163,17 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
     assert recorded.total_bytes() == 65520 * 2**20
 
 
-def measured(*peaks, reserved=None, resident=None):
+def measured(*peaks, reserved=None, resident=None, growth=None):
     samples = tuple(GenerationSample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
-    return Measured((), samples, timed_at=(0.0, 1.0), reserved_bytes=reserved, resident_bytes=resident, flags=())
+    return Measured(
+        (),
+        samples,
+        timed_at=(0.0, 1.0),
+        reserved_bytes=reserved,
+        resident_bytes=resident,
+        growth_bytes=growth,
+        flags=(),
+    )
 
 
 def test_a_cells_memory_is_the_peak_over_its_repeats():
@@ -175,7 +183,9 @@ def test_a_cells_memory_is_the_peak_over_its_repeats():
 
 
 def test_on_cpu_only_resident_memory_is_known():
-    assert memory_of(measured(None, None, resident=GIB), None) == Memory(peak_resident_bytes=GIB)
+    assert memory_of(measured(None, None, resident=GIB, growth=5), None) == Memory(
+        peak_resident_bytes=GIB, resident_growth_bytes=5
+    )
 
 
 @pytest.mark.gpu

@@ -53,7 +53,7 @@ def test_sweeps_on_two_devices_pass_too(tmp_path):
 
 def test_a_measurement_on_the_cpu_passes(tmp_path):
     samples = tuple(one.model_copy(update={"peak_allocated_bytes": None}) for one in cell().samples)
-    memory = {"peak_resident_bytes": 3_000_000_000}
+    memory = {"peak_resident_bytes": 3_000_000_000, "resident_growth_bytes": 2_000_000_000}
     on_cpu = cell(samples=samples).model_copy(update={"memory": cell().memory.model_copy(update=memory)})
     on_cpu = on_cpu.model_copy(
         update={"memory": on_cpu.memory.model_copy(update={"peak_allocated_bytes": None, "peak_reserved_bytes": None})}

@@ -7,7 +7,7 @@ would be measured without anybody noticing, so that is an error here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
@@ -29,6 +29,21 @@ def import_libraries(*packages: str) -> None:
     with undisturbed(), fitting_libraries():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
             importlib.import_module(name)
+
+
+def import_architecture(config: Mapping[str, Any]) -> None:
+    """Import the code of the model's class, which transformers would do in the middle of loading. Nothing happens where
+    transformers has no class for it, as where the code comes with the checkpoint.
+
+    Args:
+        config: Content of the checkpoint's config.json.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    class_name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""))
+    if class_name:
+        getattr(transformers, class_name)
 
 
 def read_model(

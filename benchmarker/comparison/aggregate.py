@@ -135,7 +135,7 @@ def estimate_over(good: Cells, value_of: Callable[[CellBase, SampleBase], float 
 def _peak(cell: CellBase) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
     if allocated is None:
-        return cell.memory.peak_resident_bytes
+        return cell.memory.resident_growth_bytes
     # What a graph keeps for itself counts as free while it is not replaying.
     return allocated + (cell.memory.graph_pool_bytes or 0)
 

@@ -108,8 +108,8 @@ def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict
 def _peak(cell: Raw) -> float | None:
     """Peak memory in bytes: the repeats' allocated peak on a GPU, the cell's resident one on a CPU."""
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
-    resident: float | None = cell.memory.peak_resident_bytes
-    return max(peaks) + (cell.memory.graph_pool_bytes or 0) if peaks else resident
+    growth: float | None = cell.memory.resident_growth_bytes
+    return max(peaks) + (cell.memory.graph_pool_bytes or 0) if peaks else growth
 
 
 def ratio(

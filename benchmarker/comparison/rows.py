@@ -119,7 +119,7 @@ class Row:
     """`baseline` for the baseline itself."""
     bound_by: str | None = None
     peak_memory_bytes: int | None = None
-    """Live tensors on a GPU, resident memory on CPU; the largest of all processes."""
+    """Live tensors on a GPU, growth of the resident memory on CPU; the largest of all processes."""
     rounds: int = 0
     processes: int = 0
     """More than the rounds where single runs were repeated."""

@@ -45,7 +45,12 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain",
 ENGINES: dict[str, Engine] = {
     "eager": TorchEngine("eager", "model.generate", _eager),
     "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
-    "compile": TorchEngine("compile", "the libraries' decode step through torch.compile, captured on a GPU", _compile),
+    "compile": TorchEngine(
+        "compile",
+        "the libraries' decode step through torch.compile, captured on a GPU",
+        _compile,
+        packages=("torch._inductor.compile_fx",),
+    ),
     "native": TorchEngine(
         "native", "the compiled step with benchmarker's own kernels, on a GPU", _native, NativeOptions
     ),

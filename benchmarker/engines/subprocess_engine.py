@@ -6,7 +6,8 @@ The engine starts a driver program and sends it one JSON object a line; the driv
     open      folder, dtype, options, device      {}
     generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns
     score     ids, prompt_tokens                  log_probabilities: rows of numbers, or null
-    facts                                         kv_cache, tokens_read; where it knows, version and peak_bytes
+    facts                                         kv_cache, tokens_read; where it knows, version and peak_bytes:
+                                                  most memory of the process beyond what its libraries took
     close                                         {}
 
 An answer {"error": "one line"} says that it cannot be done. The driver reads its own monotonic clock around the
@@ -244,7 +245,7 @@ class SubprocessSource(TokenSource):
             ) from error
 
     def peak_bytes(self) -> int | None:
-        """See TokenSource.peak_bytes: the driver's own count."""
+        """See TokenSource.peak_bytes: the driver's own count, of what the model takes."""
         peak = self._facts().get("peak_bytes")
         return peak if isinstance(peak, int) and peak > 0 else None
 

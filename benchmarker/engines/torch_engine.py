@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.gguf_file import SUFFIX
+from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.quantization.base import Options
@@ -175,6 +176,8 @@ class TorchEngine:
     decoder: Callable[..., Decoder]
     """Makes the decoder of a model on a device, with each of the options by its name; imports torch inside."""
     options: type[Options] = Options
+    packages: tuple[str, ...] = ()
+    """Modules that it imports when it first runs: imported early, they are no part of the memory that a model takes."""
 
     def installed(self) -> str | None:
         """torch and transformers are there wherever this program is; a quantization asks for its own library."""
@@ -206,12 +209,18 @@ class TorchEngine:
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TorchSource]:
         """See Engine.open."""
-        model, facts = load(checkpoint, form, device, progress)
+        model, facts = load(checkpoint, form, device, progress, packages=self.packages)
         yield self.source(model, device, loaded=facts, options=form.engine_options)
 
 
-def load(checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> tuple[PreTrainedModel, LoadFacts]:
-    """The model on the device, and what that cost. Quantizing a checkpoint, where it is done once, is not timed.
+def load(
+    checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
+) -> tuple[PreTrainedModel, LoadFacts]:
+    """The model on the device, and what that cost. Neither importing libraries counts, nor quantizing a checkpoint
+    where it is done once.
+
+    Args:
+        packages: Modules that the engine imports later.
 
     Raises:
         BenchmarkerError: It cannot be loaded in this form.
@@ -220,7 +229,10 @@ def load(checkpoint: Checkpoint, form: Form, device: Device, progress: Progress)
 
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
+    import_libraries(*loader.packages, *packages)
+    import_architecture(checkpoint.config)
     progress.note(f"loading {checkpoint.model_id} as {loader.summary}")
+    device.begin_growth()
     device.reset_peak()
     started = time.perf_counter()
     loaded = loader.load(prepared, form.options, target, progress)
@@ -231,7 +243,7 @@ def load(checkpoint: Checkpoint, form: Form, device: Device, progress: Progress)
         loaded.model,
         load_s=load_s,
         quantize_s=quantize_s(prepared.folder),
-        peak_bytes=peak.allocated_bytes or peak.resident_bytes,
+        peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
         notes=loaded.notes,
     )
     return loaded.model, facts

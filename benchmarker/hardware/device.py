@@ -1,7 +1,8 @@
 """The device under test: draining it, and the marks its memory leaves.
 
 torch.cuda is HIP on ROCm, so one class serves both. On CPU there is nothing to drain, and the memory that counts is
-the process's resident set: Linux keeps its high-water mark (VmHWM), which writing 5 to clear_refs sets back.
+how much the process's resident set grew since before the model was loaded: what it held then is Python and its
+libraries. Linux keeps the set's high-water mark (VmHWM), which writing 5 to clear_refs sets back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Peak:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     resident_bytes: int | None = None
+    growth_bytes: int | None = None
+    """Of the resident memory since `begin_growth`; None before that, and on a GPU."""
 
 
 class Device(Protocol):
@@ -45,6 +48,9 @@ class Device(Protocol):
         """Set the high-water marks back to what is in use now."""
 
     def peak(self) -> Peak: ...
+
+    def begin_growth(self) -> None:
+        """What is resident on the host now is not the model's."""
 
     def release(self) -> None:
         """Give unused cached memory back to the driver."""
@@ -86,6 +92,9 @@ class CudaDevice:
             reserved_bytes=torch.cuda.max_memory_reserved(self.index),
         )
 
+    def begin_growth(self) -> None:
+        """A GPU's allocator counts what is the model's."""
+
     def release(self) -> None:
         import torch
 
@@ -111,6 +120,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._is_reset = True
+        self._before_bytes: int | None = None
 
     def synchronize(self) -> None: ...
 
@@ -124,11 +134,13 @@ class CpuDevice:
     def peak(self) -> Peak:
         if not self._is_reset:
             return Peak()
-        with contextlib.suppress(OSError):
-            match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-            if match:
-                return Peak(resident_bytes=int(match.group(1)) * 1024)
-        return Peak()
+        resident_bytes = _status_bytes("VmHWM")
+        if resident_bytes is None or self._before_bytes is None:
+            return Peak(resident_bytes=resident_bytes)
+        return Peak(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
+
+    def begin_growth(self) -> None:
+        self._before_bytes = _status_bytes("VmRSS")
 
     def release(self) -> None: ...
 
@@ -136,6 +148,15 @@ class CpuDevice:
         return isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         )
+
+
+def _status_bytes(field: str) -> int | None:
+    """A size from the kernel's words on this process; None off Linux."""
+    with contextlib.suppress(OSError):
+        match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        if match:
+            return int(match.group(1)) * 1024
+    return None
 
 
 def kind_of(error: BaseException, device: Device) -> ErrorKind:

@@ -45,5 +45,6 @@ def memory_of(measured: Measured[Any], growth_bytes: int | None, *, graph_pool_b
         peak_reserved_bytes=measured.reserved_bytes,
         device_used_bytes=growth_bytes,
         peak_resident_bytes=measured.resident_bytes,
+        resident_growth_bytes=measured.growth_bytes,
         graph_pool_bytes=graph_pool_bytes,
     )

@@ -44,6 +44,7 @@ class Measured(Generic[SampleKind]):
     """Unix times before the first of them and after the last."""
     reserved_bytes: int | None
     resident_bytes: int | None
+    growth_bytes: int | None
     flags: tuple[Flag, ...]
 
 
@@ -129,6 +130,7 @@ def measure(
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
     samples: list[SampleKind] = []
     reserved = resident = 0
+    growth: int | None = None
     # A collection in a timed repeat would be ours, not the model's.
     gc.collect()
     with no_garbage_collection(), timed():
@@ -139,9 +141,18 @@ def measure(
             peak = device.peak()
             reserved = max(reserved, peak.reserved_bytes or 0)
             resident = max(resident, peak.resident_bytes or 0)
+            growth = peak.growth_bytes if growth is None else max(growth, peak.growth_bytes or 0)
             sample = sample.model_copy(update={"peak_allocated_bytes": peak.allocated_bytes})
             samples.append(sample)
             after_each(number, sample)
         ended_s = time.time()
     flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
-    return Measured(warmed, tuple(samples), (began_s, ended_s), reserved or None, resident or None, flags)
+    return Measured(
+        warmed,
+        tuple(samples),
+        timed_at=(began_s, ended_s),
+        reserved_bytes=reserved or None,
+        resident_bytes=resident or None,
+        growth_bytes=growth,
+        flags=flags,
+    )

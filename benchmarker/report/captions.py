@@ -76,6 +76,6 @@ def _peak(results: Results) -> list[str]:
         return []
     kinds = {record.environment.device.kind for record in results.records}
     if kinds == {"cpu"}:
-        return ["Peak is the resident memory of the process."]
-    where = " on a GPU, and the resident memory of the process on CPU" if "cpu" in kinds else ""
+        return ["Peak is how much the process's resident memory grew since before the model was loaded."]
+    where = " on a GPU, and the growth of the process's resident memory on CPU" if "cpu" in kinds else ""
     return [f"Peak is the live tensors as torch's allocator counts them{where}."]

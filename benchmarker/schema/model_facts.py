@@ -34,7 +34,8 @@ class LoadFacts(Plain):
     """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
     `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
     peak_bytes: Whole | None = None
-    """Most bytes while loading: live tensors on a GPU, resident memory on CPU."""
+    """Most bytes while loading: live tensors on a GPU, growth of the resident memory on CPU. Older records have all of
+    the process's resident memory there."""
     weight_bytes: Positive
     """Unique storages of all parameters and buffers, with the scales that quantization adds."""
     parameters: Positive

@@ -62,7 +62,11 @@ class Memory(Plain):
     device_used_bytes: Whole | None = None
     """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
     peak_resident_bytes: Whole | None = None
-    """Most resident memory of the process. Given on CPU, where it is the memory needed."""
+    """Most resident memory of the process, Python and its libraries included. Given on CPU."""
+    resident_growth_bytes: Whole | None = None
+    """Growth of the process's resident memory from just before the model was loaded, when the libraries were imported,
+    to the most in a timed repeat. Given on CPU, where it is the memory needed: the model, its KV cache, activations,
+    and some ten MiB of the libraries' code that the first run reads in. None in older records: the table has a dash."""
     graph_pool_bytes: Whole | None = None
     """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
     None where nothing is captured."""

@@ -116,11 +116,12 @@ class ExternalSource(SubprocessSource):
         )
 
     def peak_bytes(self) -> int | None:
-        """See TokenSource.peak_bytes: on the CPU the most that the engine's process held; on a GPU the growth of the
-        card's memory, without the KV cache that is reserved for requests that never come."""
+        """See TokenSource.peak_bytes: on the CPU the growth of the engine's process since before it opened the
+        model; on a GPU the growth of the card's memory, without the KV cache that is reserved for requests that never
+        come."""
         answer = self._driver.ask("facts", limit_s=FACTS_S)
         if self._growth_bytes is None:
-            return int(answer["peak_bytes"])
+            return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
         growth_bytes = self._growth_bytes()
         return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
 

@@ -213,7 +213,7 @@ class SourceBenchmarker(Nothing):
         if peak_bytes is None:
             return memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
         if self.device.kind == "cpu":
-            return Memory(peak_resident_bytes=peak_bytes)
+            return Memory(resident_growth_bytes=peak_bytes)
         return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
 
 

@@ -16,7 +16,7 @@ import ctypes
 import importlib.util
 import json
 import os
-import resource
+import re
 import signal
 import sys
 import traceback
@@ -41,12 +41,19 @@ def main(path: str) -> None:
     answers = _take_standard_output()
     _end_with_parent()
     driver: Any = None
+    before_bytes: int | None = None
     for line in sys.stdin:
         arguments = json.loads(line)
         call = arguments.pop("do")
         try:
             driver = driver or _load(path)
+            if call == "open":
+                driver.import_engine(**arguments)
+                # What the libraries take is not the model's.
+                before_bytes = resident_bytes("VmRSS")
             answer = _answer(driver, call, arguments)
+            if call == "facts" and before_bytes is not None and answer["peak_bytes"] is not None:
+                answer["growth_bytes"] = max(0, answer["peak_bytes"] - before_bytes)
         except Exception as error:  # noqa: BLE001 - every failure is answered; whoever asked decides
             traceback.print_exc()
             answer = {"error": _one_line(error)}
@@ -70,9 +77,21 @@ def process_facts() -> dict[str, Any]:
     return {
         "protocol": PROTOCOL,
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        # Linux gives KiB.
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": resident_bytes("VmHWM"),
     }
+
+
+def resident_bytes(field: str) -> int | None:
+    """What the process holds on the host: `VmRSS` now, `VmHWM` at most so far; None off Linux.
+
+    `getrusage` will not do: what it calls the most is that of the process that started this one, if that was more.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            match = re.search(rf"^{field}:\s+(\d+) kB", status.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match.group(1)) * 1024 if match else None
 
 
 def _one_line(error: Exception) -> str:

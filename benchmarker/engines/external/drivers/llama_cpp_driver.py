@@ -34,7 +34,7 @@ class Driver:
         self._filled: list[list[int]] = []
         self._settings: dict[str, Any] = {}
 
-    def _import(self, library: str | None) -> None:
+    def import_engine(self, *, library: str | None, **_: Any) -> None:
         """Load llama.cpp: the build in a folder, or the one that llama-cpp-python brought."""
         if library:
             os.environ["LLAMA_CPP_LIB_PATH"] = library
@@ -54,18 +54,14 @@ class Driver:
     def _failure(self, what: str) -> RuntimeError:
         return RuntimeError(": ".join([what, *self._errors[-2:]]))
 
-    def open(
-        self, *, model: str, threads: int, gpu_layers: int, flash_attention: bool, library: str | None
-    ) -> dict[str, Any]:
+    def open(self, *, model: str, threads: int, gpu_layers: int, flash_attention: bool, **_: Any) -> dict[str, Any]:
         """Load a model.
 
         Args:
             model: A GGUF file.
             threads: For the prompt and for the steps.
             gpu_layers: How many layers go to the GPU; 0 for none, a large number for all.
-            library: Folder of the user's own build of llama.cpp.
         """
-        self._import(library)
         if gpu_layers and not self._api.llama_supports_gpu_offload():
             raise RuntimeError("this build of llama.cpp has no GPU backend")
         started_ns = time.perf_counter_ns()
@@ -141,7 +137,7 @@ class Driver:
 
     def quantize(self, *, source: str, target: str, form: str, threads: int, library: str | None) -> dict[str, Any]:
         """Write a GGUF file of 16 bit in another form."""
-        self._import(library)
+        self.import_engine(library=library)
         parameters = self._api.llama_model_quantize_default_params()
         parameters.ftype, parameters.nthread = QUANTIZED[form], threads
         if self._api.llama_model_quantize(source.encode(), target.encode(), parameters):

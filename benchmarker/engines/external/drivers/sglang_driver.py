@@ -19,6 +19,10 @@ class Driver:
     def __init__(self) -> None:
         self._engine: Any = None
 
+    def import_engine(self, **_: Any) -> None:
+        """Import SGLang."""
+        import sglang  # noqa: F401
+
     def open(self, **arguments: Any) -> dict[str, Any]:
         """Load a model.
 

@@ -29,15 +29,23 @@ class Driver:
         self._llm: Any = None
         self._requests = 0
 
+    def import_engine(self, *, cpu_kv_cache_gib: int | None, **_: Any) -> None:
+        """Import vLLM.
+
+        Args:
+            cpu_kv_cache_gib: Room for the KV cache where vLLM computes on the CPU; None on a GPU.
+        """
+        if cpu_kv_cache_gib is not None:
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
+        import vllm  # noqa: F401
+
     def open(self, *, cpu_kv_cache_gib: int | None, **arguments: Any) -> dict[str, Any]:
         """Load a model.
 
         Args:
-            cpu_kv_cache_gib: Room for the KV cache where vLLM computes on the CPU; None on a GPU.
             arguments: Of `vllm.LLM`.
         """
-        if cpu_kv_cache_gib is not None:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
+        del cpu_kv_cache_gib  # vLLM has read it from the environment
         from vllm import LLM
 
         started_ns = time.perf_counter_ns()
