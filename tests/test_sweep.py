@@ -18,7 +18,7 @@ from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.lock import LOCK, OWNER, locked
 from benchmarker.sweep.request import chosen, split_arguments
-from benchmarker.sweep.rounds import rounds_of
+from benchmarker.sweep.round_count import rounds_of
 from benchmarker.sweep.schedule import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage

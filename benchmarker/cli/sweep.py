@@ -67,7 +67,7 @@ def sweep(
 
     Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
     """
-    from benchmarker.sweep.rounds import rounds_of
+    from benchmarker.sweep.round_count import rounds_of
     from benchmarker.sweep.sweep import Settings
 
     with one_line_errors():

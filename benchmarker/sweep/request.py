@@ -17,7 +17,7 @@ from benchmarker.schema.job import PROGRAM, Job
 from benchmarker.schema.options import option_names
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
-from benchmarker.sweep.rounds import most_rounds
+from benchmarker.sweep.round_count import most_rounds
 
 RESULTS = Path("results")
 SEEDS = 2**16

@@ -198,7 +198,8 @@ def _measured_on(judged: Sequence[GenerationRow]) -> str:
 def _method(quality: Quality) -> str:
     return (
         f"on {quality.positions:,} tokens of {escaped(quality.text)} (sha256 {quality.text_sha256[:12]}; windows of "
-        f"{quality.window_tokens}, the first {quality.scored_from} only read), each variant against {escaped(quality.baseline)}"
+        f"{quality.window_tokens}, the first {quality.scored_from} only read), each variant against "
+        f"{escaped(quality.baseline)}"
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.experiment import ExperimentBase
-from benchmarker.sweep.folder import SweepFile
+
+if TYPE_CHECKING:
+    from benchmarker.schema.experiment import ExperimentBase
+    from benchmarker.sweep.folder import SweepFile
 
 QUICK_ROUNDS = 1
 PUBLISH_ROUNDS = 10
