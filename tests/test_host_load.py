@@ -16,7 +16,7 @@ from tests.faults.stage import Stage
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
 COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
-WHY = "other programs took 50% of our cores' time meanwhile, and put the process aside 80 times a second"
+WHY = "other programs took 50 % of our cores' time meanwhile, and put the process aside 80 times a second"
 
 
 class ToldLoads:
@@ -41,7 +41,7 @@ class ToldLoads:
         ({}, None),
         ({"others_share": 0.5}, None),
         ({"involuntary_switches_per_s": 80.0}, None),
-        ({"steal_share": 0.1}, "the hypervisor took 10% of our cores' time meanwhile"),
+        ({"steal_share": 0.1}, "the hypervisor took 10 % of our cores' time meanwhile"),
         ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, WHY),
     ],
 )

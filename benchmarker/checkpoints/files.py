@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.tensor_files import check_tensors
+from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import ModelError
 
 SINGLE = "model.safetensors"
@@ -84,7 +85,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ModelError(why_not_read(path, error)) from error
     except ValueError as error:
         raise ModelError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):

@@ -1,8 +1,9 @@
-"""Errors of writing to a disk in words, with what to do about them."""
+"""Errors of reading from a disk and writing to it in words, with what to do about them."""
 
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 _PROBLEMS = {
     errno.ENOSPC: "the disk is full; make room or {elsewhere}",
@@ -23,3 +24,12 @@ def why_not_written(error: OSError, *, elsewhere: str) -> str:
     """
     problem = _PROBLEMS.get(error.errno or 0)
     return problem.format(elsewhere=elsewhere) if problem else f"{error.strerror or error}; {elsewhere}"
+
+
+def why_not_read(path: Path | str, error: OSError) -> str:
+    """`text.txt: cannot be read: Permission denied`.
+
+    Args:
+        path: The file, with the option before it where one named it: `--eval-text text.txt`.
+    """
+    return f"{path}: cannot be read: {error.strerror or error}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey
+from benchmarker.core.numbers import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import escaped
 from benchmarker.explain.sentence_numbers import signed_ms
@@ -44,7 +45,7 @@ class Contrast:
         """`int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
-            f"takes as long a {self.unit} as {escaped(self.baseline)} (within {100 * SAME_WITHIN:.0f} %)"
+            f"takes as long a {self.unit} as {escaped(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
             if slower_by <= 1 + SAME_WITHIN
             else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {escaped(self.baseline)}"
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarker.core.numbers import percent
 from benchmarker.schema.environment import HostLoad
 
 PROC = Path("/proc")
@@ -113,10 +114,10 @@ class HostGauge:
 def why_disturbed(load: HostLoad) -> str | None:
     """Why a time that was measured under this load is of others too; None where it is not."""
     if load.steal_share > MOST_STEAL:
-        return f"the hypervisor took {load.steal_share:.0%} of our cores' time meanwhile"
+        return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
     if load.others_share > MOST_OTHERS and load.involuntary_switches_per_s > MOST_SWITCHES_PER_S:
         return (
-            f"other programs took {load.others_share:.0%} of our cores' time meanwhile, and put the process aside "
-            f"{load.involuntary_switches_per_s:.0f} times a second"
+            f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and put the "
+            f"process aside {load.involuntary_switches_per_s:.0f} times a second"
         )
     return None

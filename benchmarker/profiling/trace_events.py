@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import ResultsError
 from benchmarker.profiling.table import shortened
 
@@ -47,7 +48,7 @@ def read_trace(path: Path) -> list[TraceEvent]:
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
     except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ResultsError(why_not_read(path, error)) from error
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise ResultsError(f"{path}: not a trace of torch.profiler (no traceEvents)")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean
 from benchmarker.quantization.base import install_words
 from benchmarker.schema.quality import Quality
@@ -88,7 +89,7 @@ def _read_file(path: Path) -> Text:
     try:
         content = path.read_bytes().decode()
     except OSError as error:
-        raise SpecError(f"--eval-text {path}: cannot be read: {error.strerror}") from error
+        raise SpecError(why_not_read(f"--eval-text {path}", error)) from error
     except UnicodeDecodeError:
         content = "\0"
     if "\0" in content:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.schema.base import Plain, Scalar, first_problem
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
@@ -72,7 +73,7 @@ def read_config_bytes(path: Path) -> bytes:
         shipped = ", ".join(shipped_configs())
         raise SpecError(f"{path}: there is no such file; configs that ship with benchmarker: {shipped}") from error
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SpecError(why_not_read(path, error)) from error
 
 
 def parse_experiment(content: bytes, path: Path) -> Any:

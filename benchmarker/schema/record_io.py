@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchmarker.core.disk_errors import why_not_written
+from benchmarker.core.disk_errors import why_not_read, why_not_written
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
@@ -93,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ResultsError(why_not_read(path, error)) from error
 
 
 def parse_record(text: bytes, path: Path) -> RunRecord:

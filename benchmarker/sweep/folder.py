@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
@@ -73,7 +74,7 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ResultsError(why_not_read(path, error)) from error
     except ValidationError as error:
         raise ResultsError(f"{path}: {first_problem(error, SweepFile)}") from error
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
@@ -71,12 +72,13 @@ def with_more_rounds(site: Site, count: int, terminal: Terminal) -> Site | None:
     rounds = min(most, site.asked.rounds + count)
     if not is_wide or is_late or rounds <= site.asked.rounds:
         for variant, width in widths.host.items():
-            terminal.line(f"{variant}: host-bound, ±{width / 2:.1%}")
+            terminal.line(f"{variant}: host-bound, ±{percent(width / 2, places=1)}")
         if widths.widest is not None:
             why = f"; --max-time {site.settings.max_time_s:g} is up" if is_wide and is_late else ""
-            terminal.line(f"{site.asked.rounds} rounds: the widest interval is ±{widths.widest / 2:.1%}{why}")
+            half = percent(widths.widest / 2, places=1)
+            terminal.line(f"{site.asked.rounds} rounds: the widest interval is ±{half}{why}")
         return None
-    terminal.line(f"the widest interval is ±{(widths.widest or 0.0) / 2:.1%}: on to {rounds} rounds")
+    terminal.line(f"the widest interval is ±{percent((widths.widest or 0.0) / 2, places=1)}: on to {rounds} rounds")
     sweep = site.sweep.model_copy(update={"rounds": rounds})
     write_sweep_file(site.folder, sweep)
     return replace(site, asked=replace(site.asked, rounds=rounds), sweep=sweep)

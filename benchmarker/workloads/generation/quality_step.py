@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.numbers import percent
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quality.judge import Subject, judge
@@ -76,7 +77,9 @@ def _answers(
         terminal.line(f"no tasks: {error}")
         return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
     for result in results:
-        terminal.line(f"{result.task}: {100 * result.accuracy:.1f} % of {len(result.right)} right ({result.metric})")
+        terminal.line(
+            f"{result.task}: {percent(result.accuracy, places=1)} of {len(result.right)} right ({result.metric})"
+        )
     return {"tasks": results}
 
 

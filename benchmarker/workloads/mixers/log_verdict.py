@@ -162,10 +162,10 @@ def _tasks(log: MixerLog) -> Iterator[str]:
         return
     every, chance = [value for values in log.accuracy.values() for value in values], 1 / log.vocabulary
     if max(every) < AT_CHANCE * chance:
-        low, high = (f"{100 * value:.2f} %" for value in (min(every), max(every)))
+        low, high = (percent(value, places=2) for value in (min(every), max(every)))
         yield (
             f"copy and recall say nothing: {low} to {high} is at chance (1 of {log.vocabulary:,} is "
-            f"{100 * chance:.4f} %): the models were not trained on these tasks"
+            f"{percent(chance, places=4)}): the models were not trained on these tasks"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
 from benchmarker.report.header import each, in_brackets, machine_lines
@@ -36,7 +37,7 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
     tied = "tied to the embedding" if load.lm_head_tied else "not tied"
     return (
         f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
-        f"{100 * load.quantized_fraction:.0f} % of the parameters quantized, "
+        f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
         f"lm_head {escaped(load.lm_head_dtype)} {tied}",
         f"load: {seconds(load.load_s)}",
     )
