@@ -229,12 +229,12 @@ def test_the_instruments_are_right_on_this_processor():
     assert shown["clock"].is_right
     assert shown["memory"].is_right
     assert shown["energy"].is_right is shown["bandwidth"].is_right is None
-    assert shown["bandwidth"].shown is not None
+    assert shown["bandwidth"].measured is not None
     assert "cannot tell" in reading_words(list(shown.values()))
 
 
 def test_an_instrument_that_is_off_says_so():
-    off = Reading("energy", "J", expected=100.0, shown=40.0, within=(0.8, 1.2), remark="")
+    off = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
     assert off.is_right is False
     assert "**off**" in reading_words([off])
 

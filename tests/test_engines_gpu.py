@@ -16,7 +16,7 @@ from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import find_device
-from benchmarker.kernels.fuse_qkv_gate_up import join_linears
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.measure.profile import count_kernels
@@ -98,11 +98,17 @@ def test_every_way_of_attending_agrees(monkeypatch: pytest.MonkeyPatch, dtype: t
     query = torch.randn(3, 8, 1, 64, device="cuda", dtype=dtype)
     made = {}
     for way in (attention.FLASH, attention.ONE_KERNEL, attention.MATMULS):
-        if way == attention.FLASH and attention.way_of(layer.keys) != attention.FLASH:
+        if way == attention.FLASH and attention.attention_backend(layer.keys) != attention.FLASH:
             continue  # AMD's does not take lengths
-        monkeypatch.setattr(attention, "way_of", lambda key, way=way, **_: way)
+        monkeypatch.setattr(attention, "attention_backend", lambda key, way=way, **_: way)
         made[way], _ = attention.attend(
-            torch.nn.Identity(), query, layer.keys, layer.values, None, scaling=0.125, filled=cache.filled
+            torch.nn.Identity(),
+            query,
+            layer.keys,
+            layer.values,
+            None,
+            scaling=0.125,
+            sequence_lengths=cache.sequence_lengths,
         )
         monkeypatch.undo()
     for way, values in made.items():
@@ -355,7 +361,7 @@ def test_bitsandbytes_products_made_as_one_are_those_of_each_linear(shape_folder
 
     with torch.no_grad():
         expected = multiply()
-        assert len(join_linears(tried)) == 10
+        assert len(fuse_linears(tried)) == 10
         made = torch.compile(multiply, fullgraph=True)()
     for one, other in zip(made, expected, strict=True):
         assert float((one - other).norm() / other.norm()) < 1e-3

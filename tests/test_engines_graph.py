@@ -24,7 +24,7 @@ from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import WARM_STEPS, Captured, operation
 from benchmarker.engines.graph_driver import Driver
-from benchmarker.engines.static_cache import Filled, StaticKVLayer
+from benchmarker.engines.static_cache import SequenceLengths, StaticKVLayer
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.engine_facts import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
@@ -315,8 +315,8 @@ def test_attending_leaves_the_unfilled_part_out() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 6, 1, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
     lengths = torch.tensor([5, 40], dtype=torch.int32)
-    filled = Filled(lengths, query_starts=torch.arange(3), key_starts=torch.arange(3) * 40)
-    made, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, filled=filled)
+    filled = SequenceLengths(lengths, query_starts=torch.arange(3), key_starts=torch.arange(3) * 40)
+    made, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, sequence_lengths=filled)
     for sequence, length in enumerate(lengths.tolist()):
         expected = torch.nn.functional.scaled_dot_product_attention(
             query[sequence],
@@ -366,7 +366,7 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
     monkeypatch.setattr(StaticKVLayer, "allocate", noted)
     monkeypatch.setattr(attention, "flash_kernel", kernel)
-    monkeypatch.setattr(attention, "way_of", lambda key, **_: attention.FLASH)
+    monkeypatch.setattr(attention, "attention_backend", lambda key, **_: attention.FLASH)
     runtime = CompileDecoder(model, CpuDevice(), capture=Rerun())
     assert torch.equal(runtime.generate(prompt(), 16).tokens, expected)
     assert len(of_the_cache) == 2 * LAYERS

@@ -10,7 +10,7 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.kernels.fuse_qkv_gate_up import join_linears
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from tests.loading import load, tokens_of
 from tests.test_engines_graph import Rerun, model, prompt
 from tests.test_kernels import unpacked, weights_size
@@ -33,11 +33,15 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
     assert tokens_of(runtime, asked, 32) == expected
     assert [use.purpose for use in runtime.facts().kernels_used if use.origin == "benchmarker"] == ["joined_linears"]
-    products = [linear.part.joint.product for linear in linears if hasattr(linear, "part") and linear.part.start == 0]
+    products = [
+        linear.fused_slice.fused.linear
+        for linear in linears
+        if hasattr(linear, "fused_slice") and linear.fused_slice.start == 0
+    ]
     attention, mlp = products[:2]
     assert len(products) == 4
     assert (attention.out_features, mlp.out_features) == (128 + 2 * 64, 2 * 256)
-    assert len(join_linears(model)) == 10
+    assert len(fuse_linears(model)) == 10
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.

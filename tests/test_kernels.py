@@ -7,8 +7,8 @@ import torch
 from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
-from benchmarker.kernels.fuse_qkv_gate_up import join_linears
-from benchmarker.kernels.fuse_swiglu import fuse_gates
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.fuse_swiglu import fuse_swiglu
 from benchmarker.kernels.replace_linears import replace_linears
 from benchmarker.quantization.inspect import module_tensors, storage_bytes
 from benchmarker.schema.base import Scalar
@@ -138,8 +138,8 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     names, size = set(dict(model.named_modules())), weights_size(model)
     for _ in range(2):
         assert counted(replace_linears(model)) == {"gemv_dense": 15}
-        assert len(join_linears(model)) == 10
-        assert fuse_gates(model) == [layer.mlp for layer in model.model.layers]
+        assert len(fuse_linears(model)) == 10
+        assert fuse_swiglu(model) == [layer.mlp for layer in model.model.layers]
     by_hand.made.clear()
     by_hand.gated = 0
     made = logits(model, one)
@@ -152,8 +152,8 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     assert rows == [*layer, *layer, model.lm_head.out_features]
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     key = attention.k_proj
-    assert key.part.joint.made is None
-    own, joint = (gemv_dense.as_rows(weight)[0] for weight in (key.weight, key.part.joint.product.weight))
+    assert key.fused_slice.fused.output is None
+    own, joint = (gemv_dense.as_rows(weight)[0] for weight in (key.weight, key.fused_slice.fused.linear.weight))
     assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert torch.equal(logits(model, many), expected[0])
@@ -171,7 +171,7 @@ def test_our_kernel_takes_bitsandbytes_codes_whose_scales_are_numbers(
     expected = logits(model, many), logits(model, one)
     for _ in range(2):
         assert counted(replace_linears(model)) == {"gemv_dense": 1} | ({"gemv_nf4": 14} if ours else {})
-        assert len(join_linears(model)) == (10 if ours else 0)
+        assert len(fuse_linears(model)) == (10 if ours else 0)
     by_hand.made.clear()
     made = logits(model, one)
     assert float((made - expected[1]).abs().max() / made.abs().max()) < 1e-4
@@ -194,7 +194,7 @@ def test_a_bias_in_another_type_than_the_models_is_added_in_the_models(tmp_path,
     expected = logits(model, one)
     assert model.model.layers[0].self_attn.q_proj.bias.dtype == torch.float32
     assert counted(replace_linears(model)) == {"gemv_dense": 1, "gemv_nf4": 14}
-    join_linears(model)
+    fuse_linears(model)
     by_hand.made.clear()
     made = logits(model, one)
     assert len(by_hand.made) == 4 * len(model.model.layers) + 1
@@ -240,9 +240,9 @@ def test_what_is_not_alike_or_used_twice_is_not_joined(model_folder, by_hand: By
     second.q_proj.weight = second.o_proj.weight = torch.nn.Parameter(second.o_proj.weight.data.repeat(1, 1))
     expected = logits(model, torch.tensor([[10]]))
     replace_linears(model)
-    join_linears(model)
-    assert not any(hasattr(linear, "part") for attention in (first, second) for linear in attention.children())
-    assert hasattr(model.model.layers[1].mlp.gate_proj, "part")
+    fuse_linears(model)
+    assert not any(hasattr(linear, "fused_slice") for attention in (first, second) for linear in attention.children())
+    assert hasattr(model.model.layers[1].mlp.gate_proj, "fused_slice")
     made = logits(model, torch.tensor([[10]]))
     assert float((made - expected).abs().max() / made.abs().max()) < 0.05
 
@@ -253,8 +253,8 @@ def test_an_mlp_that_does_something_else_with_its_gate_keeps_its_own_forward(mod
     first, second = (layer.mlp for layer in model.model.layers)
     first.act_fn = torch.nn.GELU()
     replace_linears(model)
-    join_linears(model)
-    fuse_gates(model)
+    fuse_linears(model)
+    fuse_swiglu(model)
     by_hand.gated = 0
     with torch.no_grad():
         first(torch.randn(1, 1, 128, dtype=torch.bfloat16))
@@ -276,8 +276,8 @@ def test_an_mlp_that_cuts_large_numbers_off_keeps_its_own_forward(model_folder, 
     for layer in model.model.layers:
         layer.mlp.act_fn = CutOff()
     replace_linears(model)
-    join_linears(model)
-    assert fuse_gates(model) == []
+    fuse_linears(model)
+    assert fuse_swiglu(model) == []
 
 
 @pytest.mark.slow
@@ -286,8 +286,8 @@ def test_an_mlp_that_overflows_at_large_numbers_is_judged_by_ordinary_ones(model
     for layer in model.model.layers:
         layer.mlp.down_proj.weight.data *= 30
     replace_linears(model)
-    join_linears(model)
-    assert len(fuse_gates(model)) == 2
+    fuse_linears(model)
+    assert len(fuse_swiglu(model)) == 2
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: B
     expected = logits(model, torch.tensor([[10]]))
     # All but the output layer, which stays in 16 bit.
     assert counted(replace_linears(model)) == {"gemv_dense": 1}
-    assert join_linears(model) == []
+    assert fuse_linears(model) == []
     by_hand.made.clear()
     made = logits(model, torch.tensor([[10]]))
     assert float((made - expected).abs().max() / made.abs().max()) < 0.05
@@ -306,8 +306,8 @@ def test_int8_with_scales_for_groups_is_left_to_torchao(model_folder, by_hand: B
 @pytest.mark.slow
 def test_linears_that_were_not_quantized_alike_are_not_joined(model_folder) -> None:
     nested = load(model_folder, "bnb4", dtype="float32", double_quant=True).model
-    assert join_linears(nested) == []
-    assert join_linears(load(model_folder, "fp16", dtype="float32").model) == []
+    assert fuse_linears(nested) == []
+    assert fuse_linears(load(model_folder, "fp16", dtype="float32").model) == []
 
 
 @pytest.mark.slow

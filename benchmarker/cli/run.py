@@ -97,10 +97,10 @@ def _saved_job(context: typer.Context, path: Path, *, part: str | None, device: 
     return job.model_copy(update=changes | ({"device": device} if "--device" in typed else {}))
 
 
-def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, verbose: bool, **asked: Any) -> None:
+def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, verbose: bool, **typed: Any) -> None:
     """Do the job that the arguments ask for."""
     with one_line_errors():
-        job = asked_job(workload, find_limit=find_limit, quiet=quiet, verbose=verbose, **asked)
+        job = asked_job(workload, find_limit=find_limit, quiet=quiet, verbose=verbose, **typed)
         if find_limit:
             _say_limit(job, find_limit, Terminal(quiet=quiet, verbose=verbose))
             return

@@ -51,8 +51,8 @@ class _Fitted:
 
 def show_blocks(console: Console, blocks: Sequence[Block], width: int) -> None:
     """Print paragraphs and tables, an empty line between two of them."""
-    shown = [block for block in blocks if isinstance(block, Sheet) or block.strip()]
-    for index, block in enumerate(shown):
+    printable = [block for block in blocks if isinstance(block, Sheet) or block.strip()]
+    for index, block in enumerate(printable):
         if index:
             console.print()
         if isinstance(block, Sheet):

@@ -36,18 +36,18 @@ class Reading:
     instrument: str
     unit: str
     expected: float | None
-    shown: float | None
+    measured: float | None
     within: tuple[float, float]
-    """Of what is expected: shown / expected must lie between these."""
+    """Of what is expected: measured / expected must lie between these two."""
     remark: str
 
     @property
     def is_right(self) -> bool | None:
         """None where it cannot be told."""
-        if self.expected is None or self.shown is None:
+        if self.expected is None or self.measured is None:
             return None
         low, high = self.within
-        return low <= self.shown / self.expected <= high
+        return low <= self.measured / self.expected <= high
 
 
 def readings(device: Device) -> Iterator[Reading]:

@@ -75,7 +75,7 @@ def reading_words(readings: Sequence[Reading]) -> str:
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
         Column[Reading]("known", lambda reading: _value(reading.expected, reading.unit)),
-        Column[Reading]("shown", lambda reading: _value(reading.shown, reading.unit)),
+        Column[Reading]("shown", lambda reading: _value(reading.measured, reading.unit)),
         Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
         Column[Reading]("of", lambda reading: plain_line(reading.remark), "left"),
     ]

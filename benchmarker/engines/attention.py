@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.static_cache import Filled
+from benchmarker.engines.static_cache import SequenceLengths
 from benchmarker.kernels.decode_attention import decode_attention, supports
 from benchmarker.schema.kernels_used import OWN_ATTENTION
 
@@ -27,20 +27,20 @@ from benchmarker.schema.kernels_used import OWN_ATTENTION
 LIBRARY = "benchmarker_decode"
 """Name by which transformers calls attention by torch's kernels. It makes no mask for a name that is not its own."""
 NATIVE = "benchmarker_decode_native"
-"""The same, with this program's kernel for a short cache."""
+"""Name by which transformers calls attention with this program's kernel for a short cache."""
 PROMPT = "benchmarker_prompt"
 """Name by which transformers calls attention of a padded prompt to a cache whose filled part only the device knows."""
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
-OTHER_WAYS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
-"""Arguments of transformers' attention that change what comes out, and that are not written here."""
+UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
+"""Arguments of transformers' attention that change its output, and that no function here implements."""
 
 
 @contextmanager
 def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Let the model attend in this way, for decode steps alone: a prefill keeps the model's own.
+    """Let the model attend by `attend`, for decode steps alone: a prefill keeps the model's own attention.
 
     Args:
         native: Whether this program's own kernel may be used.
@@ -56,7 +56,7 @@ def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) ->
 
 @contextmanager
 def prompt_attention_backend(model: PreTrainedModel) -> Iterator[None]:
-    """Let the model attend as a captured prefill has to."""
+    """Let the model attend by `attend_prompt`, as a captured prefill has to."""
     config: Any = model.config
     before = config._attn_implementation
     config._attn_implementation = PROMPT
@@ -74,7 +74,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    filled: Filled | None = None,
+    sequence_lengths: SequenceLengths | None = None,
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -82,27 +82,31 @@ def attend(
 
     Args:
         query: [batch, heads, 1, head_dim].
-        key: [batch, key heads, positions, head_dim], with what is not filled at its end; so is the value.
+        key: The whole cache, [batch, key heads, positions, head_dim]; so is the value.
+        scaling: Factor of the scores.
+        sequence_lengths: How much of the cache is filled.
         native: Whether this program's own kernel may be used.
-        others: What some models ask of their attention besides. What `OTHER_WAYS` does not name changes nothing.
+        others: Further arguments of some models; those that `UNSUPPORTED_ARGUMENTS` does not name change nothing.
 
     Returns:
-        [batch, 1, heads, head_dim].
+        [batch, 1, heads, head_dim], and no weights.
 
     Raises:
-        UnsupportedError: The model attends in a way of its own.
+        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`.
     """
-    filled = _checked(module, attention_mask, filled, others)
-    way = way_of(key, native=native)
-    if way == ONE_KERNEL:
-        output = decode_attention(query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), filled.lengths, scaling)
+    sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
+    backend = attention_backend(key, native=native)
+    if backend == ONE_KERNEL:
+        output = decode_attention(
+            query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), sequence_lengths.lengths, scaling
+        )
         return output.unsqueeze(1), None
-    if way == FLASH:
-        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
+    if backend == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths, scaling), None
     batch, heads, _, head_dim = query.shape
     groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
     scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
-    unfilled = torch.arange(key.shape[2], device=key.device) >= filled.lengths.view(batch, 1, 1, 1)
+    unfilled = torch.arange(key.shape[2], device=key.device) >= sequence_lengths.lengths.view(batch, 1, 1, 1)
     weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
     return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
 
@@ -115,27 +119,29 @@ def attend_prompt(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    filled: Filled | None = None,
+    sequence_lengths: SequenceLengths | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer for a padded prompt: causal, to what the cache holds up to the prompt's end.
 
     Args:
         query: [batch, heads, tokens, head_dim].
-        key: [batch, key heads, positions, head_dim]; so is the value.
-        filled: Its lengths end with the padded prompt, and its query starts are as far apart as the prompt is long.
+        key: The whole cache, [batch, key heads, positions, head_dim]; so is the value.
+        scaling: Factor of the scores.
+        sequence_lengths: Lengths that include the padded prompt, and query starts as far apart as the prompt is long.
+        others: Further arguments of some models; those that `UNSUPPORTED_ARGUMENTS` does not name change nothing.
 
     Returns:
-        [batch, tokens, heads, head_dim].
+        [batch, tokens, heads, head_dim], and no weights.
 
     Raises:
-        UnsupportedError: The model attends in a way of its own.
+        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`.
     """
-    filled = _checked(module, attention_mask, filled, others)
-    if way_of(key) == FLASH:
-        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *filled, scaling), None
+    sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
+    if attention_backend(key) == FLASH:
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths, scaling), None
     tokens, positions = query.shape[2], key.shape[2]
-    first = (filled.lengths - tokens).view(-1, 1, 1, 1)
+    first = (sequence_lengths.lengths - tokens).view(-1, 1, 1, 1)
     last = first + torch.arange(tokens, device=key.device).view(-1, 1)
     is_visible = torch.arange(positions, device=key.device) <= last
     output = nn.functional.scaled_dot_product_attention(
@@ -144,13 +150,20 @@ def attend_prompt(
     return output.transpose(1, 2), None
 
 
-def _checked(module: nn.Module, mask: Tensor | None, filled: Filled | None, others: dict[str, Any]) -> Filled:
-    """What is filled, where the model asks for nothing that is not written here."""
-    wanted = [name for name in OTHER_WAYS if others.get(name) is not None]
-    if filled is None or mask is not None or wanted:
-        why = ", ".join(wanted) or ("a mask of its own" if filled else "nothing of what a decode step tells it")
+def _checked(
+    module: nn.Module, mask: Tensor | None, sequence_lengths: SequenceLengths | None, others: dict[str, Any]
+) -> SequenceLengths:
+    """The sequence lengths, after a check that the model's attention is one that is implemented here.
+
+    Raises:
+        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`, or hands no lengths on.
+    """
+    wanted = [name for name in UNSUPPORTED_ARGUMENTS if others.get(name) is not None]
+    if sequence_lengths is None or mask is not None or wanted:
+        missing = "a mask of its own" if sequence_lengths else "nothing of what a decode step tells it"
+        why = ", ".join(wanted) or missing
         raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
-    return filled
+    return sequence_lengths
 
 
 def attend_native(
@@ -161,17 +174,21 @@ def attend_native(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    filled: Filled | None = None,
+    sequence_lengths: SequenceLengths | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """As `attend`, with this program's own kernel for a short cache on a GPU."""
-    return attend(module, query, key, value, attention_mask, scaling=scaling, filled=filled, native=True, **others)
+    """Attention of one layer in one decode step: `attend` with `native=True`, under a name of its own."""
+    lengths = sequence_lengths
+    return attend(
+        module, query, key, value, attention_mask, scaling=scaling, sequence_lengths=lengths, native=True, **others
+    )
 
 
-def way_of(key: Tensor, *, native: bool = False) -> str:
-    """How a cache is attended to: one of the ways above, as the record says it.
+def attention_backend(key: Tensor, *, native: bool = False) -> str:
+    """By which kernels a cache is attended to: `ONE_KERNEL`, `FLASH` or `MATMULS`, in the words of a record.
 
     Args:
+        key: The cached keys, [batch, key heads, positions, head_dim].
         native: Whether this program's own kernel may be used.
     """
     if native and supports(key) is None:

@@ -22,7 +22,7 @@ from benchmarker.engines.cache_shape import Shape
 from benchmarker.engines.decode_loop import StaticCacheDecoder
 from benchmarker.engines.graph_capture import Captured
 from benchmarker.engines.prefill_decode import greedy
-from benchmarker.engines.static_cache import Filled, StaticKVCache
+from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
@@ -73,23 +73,23 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         Args:
             shared: Pad to a power of two, so that texts of many lengths need few graphs.
         """
-        place, start = shape.cache.place, 0
+        position, start = shape.cache.position, 0
         logits: Tensor | None = None
         for count, exact in chunks(prompt.shape[1], len(prompt)):
             length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
-            assert place.known is not None
+            assert position.on_host is not None
             recorded = None
-            if place.known + length <= shape.cache.length:
+            if position.on_host + length <= shape.cache.length:
                 recorded, _ = self._recorded(shape, length)
             chunk = prompt[:, start : start + count]
             if recorded is None:
                 logits = super()._prefill(shape, chunk)
             else:
                 recorded.ids[:, :count].copy_(chunk)
-                recorded.start.fill_(place.known)
+                recorded.start.fill_(position.on_host)
                 recorded.count.fill_(count)
                 recorded.captured.replay()
-                place.known += count
+                position.on_host += count
                 logits = recorded.logits[-1]
             start += count
         assert logits is not None
@@ -99,7 +99,7 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         """The graph of a padded length, and whether it was made just now; None where it cannot be captured."""
         if length in shape.prefills or self._plain_because is not None or self._capture is None:
             return shape.prefills.get(length), False
-        known_position = shape.cache.place.known
+        known_position = shape.cache.position.on_host
         try:
             with self._explained():
                 shape.prefills[length] = self._record(shape, length)
@@ -114,7 +114,7 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         import torch
 
         cache, batch = shape.cache, len(shape.token)
-        device = cache.place.position.device
+        device = cache.position.on_device.device
         ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
         start = torch.zeros((), dtype=torch.int64, device=device)
         count = torch.ones((), dtype=torch.int64, device=device)
@@ -122,13 +122,13 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         logits: list[Tensor] = []
 
         def step() -> None:
-            cache.place.position.copy_(start)
+            cache.position.on_device.copy_(start)
             visible.lengths.copy_(start + length)
-            cache.filled.lengths.copy_(start + 1)
+            cache.sequence_lengths.lengths.copy_(start + 1)
             following, prompt_logits = self._prompt_step(ids, cache, visible, (count - 1).view(1))
             cache.advance(count)
             shape.token.copy_(following)
-            shape.tokens.index_copy_(1, cache.place.position.view(1), shape.token)
+            shape.tokens.index_copy_(1, cache.position.on_device.view(1), shape.token)
             logits[:] = [prompt_logits]
 
         cache.go_to(0)
@@ -136,7 +136,9 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         assert self._capture is not None
         return RecordedPrefill(ids, start, count, logits, self._capture(step))
 
-    def _prompt_step(self, ids: Tensor, cache: StaticKVCache, visible: Filled, last: Tensor) -> tuple[Tensor, Tensor]:
+    def _prompt_step(
+        self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Put a padded prompt into the cache.
 
         Args:
@@ -149,7 +151,11 @@ class CapturedPrefillDecoder(StaticCacheDecoder):
         """
         with prompt_attention_backend(self._model):
             logits: Tensor = self._model(
-                input_ids=ids, past_key_values=cache.layers, use_cache=True, filled=visible, logits_to_keep=last
+                input_ids=ids,
+                past_key_values=cache.layers,
+                use_cache=True,
+                sequence_lengths=visible,
+                logits_to_keep=last,
             ).logits
         return greedy(logits), logits
 
@@ -182,7 +188,9 @@ def chunks(tokens: int, batch: int) -> Iterator[tuple[int, int]]:
         yield count, min(longest, padded(count))
 
 
-def padded_prompt(cache: StaticKVCache, *, length: int) -> Filled:
+def padded_prompt(cache: StaticKVCache, *, length: int) -> SequenceLengths:
     """What a padded prompt sees of the cache; its lengths are still to be set to start + length."""
-    starts = cache.filled.query_starts
-    return Filled(cache.filled.lengths.clone(), query_starts=starts * length, key_starts=starts * cache.length)
+    starts = cache.sequence_lengths.query_starts
+    return SequenceLengths(
+        cache.sequence_lengths.lengths.clone(), query_starts=starts * length, key_starts=starts * cache.length
+    )

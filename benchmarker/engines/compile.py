@@ -30,7 +30,7 @@ from benchmarker.engines.graph_capture import Capture, capture_for
 from benchmarker.engines.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import attending_step, greedy
-from benchmarker.engines.static_cache import Filled, StaticKVCache
+from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.custom_op import make_opaque
 from benchmarker.schema.engine_facts import EngineFacts
@@ -82,12 +82,12 @@ class CompileDecoder(StaticCacheDecoder):
             if self._capture is None:
                 step: tuple[Tensor, Tensor] = self._run(attending_step, self._model, token, cache)
                 return step
-            hidden, norm = self._through_layers(_layer, token, cache, cache.filled)
+            hidden, norm = self._through_layers(_layer, token, cache, cache.sequence_lengths)
             cache.advance()
             return self._chosen(norm, hidden)
 
     def _through_layers(
-        self, layer: Function, ids: Tensor, cache: StaticKVCache, filled: Filled
+        self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
         """Tokens through all decoder layers.
 
@@ -101,7 +101,7 @@ class CompileDecoder(StaticCacheDecoder):
         route = Route(self._model, self._layers, partial(self._run, layer))
         with route.taken():
             hidden = self._model.base_model(
-                input_ids=ids, past_key_values=cache.layers, use_cache=True, filled=filled
+                input_ids=ids, past_key_values=cache.layers, use_cache=True, sequence_lengths=sequence_lengths
             ).last_hidden_state
         return hidden, route.norm_left(hidden)
 

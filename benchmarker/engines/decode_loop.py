@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.attention import way_of
+from benchmarker.engines.attention import attention_backend
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.cache_shape import Latest, Shape
 from benchmarker.engines.graph_capture import Capture
@@ -165,7 +165,7 @@ class StaticCacheDecoder:
         self._forget()
         self._device.release()
         cache = StaticKVCache(self._model, batch=batch, length=length)
-        device = cache.place.position.device
+        device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
 
@@ -174,7 +174,7 @@ class StaticCacheDecoder:
         def step() -> None:
             following, latest.logits = self._decode(token, cache)
             token.copy_(following)
-            tokens.index_copy_(1, cache.place.position.view(1), token)
+            tokens.index_copy_(1, cache.position.on_device.view(1), token)
 
         cache.begin_decoding()
         captured = self._capture(step) if self._capture else None
@@ -205,7 +205,7 @@ class StaticCacheDecoder:
         del shared
         logits = prefill_logits(self._model, prompt, shape.cache)
         shape.token.copy_(greedy(logits))
-        shape.tokens.index_copy_(1, shape.cache.place.position.view(1), shape.token)
+        shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
         return logits
 
     def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
@@ -269,7 +269,7 @@ class StaticCacheDecoder:
         return StepFacts(graph_kernels=captured.kernels if captured else None, attention=self._attention(self._shape))
 
     def _attention(self, shape: Shape) -> str:
-        return way_of(shape.cache.keys, native=self.native_attention)
+        return attention_backend(shape.cache.keys, native=self.native_attention)
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         """Whose kernels multiply by the weights."""

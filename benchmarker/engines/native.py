@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarker.engines.cache_shape import Shape
-    from benchmarker.engines.static_cache import Filled, StaticKVCache
+    from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
     from benchmarker.schema.kernels_used import KernelUse
 
 
@@ -45,7 +45,9 @@ class NativeDecoder(CompileDecoder):
 class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):
     """The same with a captured prefill, by one compiled layer: the option `prefill=captured`."""
 
-    def _prompt_step(self, ids: Tensor, cache: StaticKVCache, visible: Filled, last: Tensor) -> tuple[Tensor, Tensor]:
+    def _prompt_step(
+        self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As without compiling."""
         with prompt_attention_backend(self._model):
             hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)

@@ -37,8 +37,8 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
 def prefill_logits(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
     """As `prefill`, with the logits after the prompt's last token: [batch, 1, vocabulary]."""
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
-    assert cache.place.known is not None
-    cache.go_to(cache.place.known + prompt.shape[1])
+    assert cache.position.on_host is not None
+    cache.go_to(cache.position.on_host + prompt.shape[1])
     return logits
 
 
@@ -64,7 +64,9 @@ def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> 
 
 def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
     """As `decode_step`, for a model that attends to a static cache already: what a compiler is given."""
-    logits = model(input_ids=token, past_key_values=cache.layers, use_cache=True, filled=cache.filled).logits
+    logits = model(
+        input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
+    ).logits
     cache.advance()
     return greedy(logits), logits
 

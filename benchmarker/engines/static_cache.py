@@ -20,52 +20,63 @@ from benchmarker.engines.base import UnsupportedError
 
 
 @dataclass
-class Place:
-    """Where the next token goes."""
+class CachePosition:
+    """Position in the cache where the next token goes; all sequences of the batch share it."""
 
-    position: Tensor
-    """A number on the device, which decode steps advance in place."""
-    known: int | None = None
-    """The same on the host, as long as no decode step has run: a prefill needs no mask where it is 0."""
+    on_device: Tensor
+    """The position as a scalar tensor, int64, which decode steps advance in place."""
+    on_host: int | None = None
+    """The position as a number; None once a decode step has run. A prefill needs no mask where it is 0."""
 
 
-class Filled(NamedTuple):
-    """How much of the cache holds something, as attention over sequences of their own lengths wants it told."""
+class SequenceLengths(NamedTuple):
+    """How much of the cache is filled, as variable-length attention takes it; every tensor is int32."""
 
     lengths: Tensor
-    """[batch], 32 bits: positions that a decode step may look at, its own included."""
+    """Positions that a decode step attends to, its own included, [batch]."""
     query_starts: Tensor
-    """[batch + 1], 32 bits: where each sequence's query begins when all are laid in a row."""
+    """Where each sequence's queries begin when all sequences' are laid in a row, [batch + 1]."""
     key_starts: Tensor
-    """[batch + 1], 32 bits: the same for the keys."""
+    """Where each sequence's keys begin when all sequences' are laid in a row, [batch + 1]."""
 
 
 class StaticKVLayer(StaticLayer):
     """One layer's keys and values."""
 
     keys: Tensor
-    """[batch, heads, positions, head_dim], as transformers sees them; so are the values."""
+    """Keys as transformers sees them, [batch, key heads, positions, head_dim]: a view of `stored_keys`."""
     values: Tensor
+    """Values in the shape of `keys`: a view of `stored_values`."""
     stored_keys: Tensor
-    """[batch, positions, heads, head_dim], as they lie in memory; so do the values."""
+    """Keys as they lie in memory, [batch, positions, key heads, head_dim]."""
     stored_values: Tensor
+    """Values in the layout of `stored_keys`."""
 
-    def __init__(self, length: int, place: Place) -> None:
+    def __init__(self, length: int, position: CachePosition) -> None:
         super().__init__(max_cache_len=length)
-        self.place = place
+        self.position = position
 
     def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
-        """Take the memory, once and for all. `shape` is [batch, heads, head_dim]."""
+        """Take the memory for all positions. `shape` is (batch, key heads, head_dim)."""
         batch, heads, numbers = shape
-        whole = (batch, self.max_cache_len, heads, numbers)
-        self.stored_keys = torch.zeros(whole, dtype=dtype, device=device)
-        self.stored_values = torch.zeros(whole, dtype=dtype, device=device)
+        stored_shape = (batch, self.max_cache_len, heads, numbers)
+        self.stored_keys = torch.zeros(stored_shape, dtype=dtype, device=device)
+        self.stored_values = torch.zeros(stored_shape, dtype=dtype, device=device)
         self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
         self.dtype, self.device = dtype, device
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write at the position, which stays where it is: the other layers need it too."""
+        """Write keys and values at the position, and return all positions' in the shape of `keys`.
+
+        The position stays where it is, because the other layers write at it too.
+
+        Args:
+            key_states: [batch, key heads, tokens, head_dim]; so are the values.
+
+        Raises:
+            UnsupportedError: The model caches other heads or sizes than its config says.
+        """
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:
                 raise UnsupportedError(
@@ -73,7 +84,7 @@ class StaticKVLayer(StaticLayer):
                     f"{stored.shape[2]} of {stored.shape[3]}; use --engine eager"
                 )
         count = key_states.shape[-2]
-        where = self.place.position.reshape(1)
+        where = self.position.on_device.reshape(1)
         if count > 1:
             where = where + torch.arange(count, device=where.device)
         # Written as it is stored: through the transposed view, the compiler takes the result for a tensor in another
@@ -83,47 +94,47 @@ class StaticKVLayer(StaticLayer):
         return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
 
     def get_seq_length(self) -> Any:
-        """See `Place`."""
-        return self.place.position if self.place.known is None else self.place.known
+        """The position: a number where the host has it, else a tensor on the device."""
+        return self.position.on_device if self.position.on_host is None else self.position.on_host
 
 
 class StaticKVCache:
-    """The cache of one shape, with its position."""
+    """The KV cache of all layers, for one batch size and length, with the position that they share."""
 
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
         config = model.config.get_text_config(decoder=True)
         weight: Any = model.get_input_embeddings().weight
         device = weight.device
         self.length = length
-        self.place = Place(torch.zeros((), dtype=torch.int64, device=device), known=0)
+        self.position = CachePosition(torch.zeros((), dtype=torch.int64, device=device), on_host=0)
         self.layers = StaticCache(config=model.config, max_cache_len=length)
         unfit = next((type(layer).__name__ for layer in self.layers.layers if type(layer) is not StaticLayer), None)
         if unfit:
             raise UnsupportedError(f"a static cache of {unfit} is not written yet; use --engine eager")
-        parts = [StaticKVLayer(length, self.place) for _ in self.layers.layers]
+        parts = [StaticKVLayer(length, self.position) for _ in self.layers.layers]
         for part in parts:
             part.allocate((batch, key_heads(config), head_dim(config)), dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
         """The first layer's, which are like all others'."""
         self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
-        self.filled = Filled(
+        self.sequence_lengths = SequenceLengths(
             lengths=torch.ones(batch, dtype=torch.int32, device=device),
             query_starts=starts,
             key_starts=starts * length,
         )
 
     def go_to(self, position: int) -> None:
-        """Forget what lies at and after the position; nothing is erased."""
-        self.place.known = position
-        self.place.position.fill_(position)
-        self.filled.lengths.fill_(position + 1)
+        """Let the next token go to that position; what lies there and behind it is overwritten in time."""
+        self.position.on_host = position
+        self.position.on_device.fill_(position)
+        self.sequence_lengths.lengths.fill_(position + 1)
 
     def begin_decoding(self) -> None:
-        """From here on only the device knows the position."""
-        self.place.known = None
+        """Leave the position to the device alone, as decode steps advance it there."""
+        self.position.on_host = None
 
     def advance(self, tokens: int | Tensor = 1) -> None:
-        """So many tokens on, for the decode step or the prefill that has just been done."""
-        self.place.position.add_(tokens)
-        self.filled.lengths.add_(tokens)
+        """Move the position on by the tokens of the decode step or the prefill that has just run."""
+        self.position.on_device.add_(tokens)
+        self.sequence_lengths.lengths.add_(tokens)

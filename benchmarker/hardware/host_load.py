@@ -52,9 +52,11 @@ class HostGauge:
         """Keep the counters as they are now; nothing where the system has none, or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             busy, steal = self._core_ticks()
-            own = sum(self._process_ticks(number) for number in (os.getpid(), *self._tree(self._process)))
+            process_ticks = sum(self._process_ticks(number) for number in (os.getpid(), *self._tree(self._process)))
             per_s = self._ticks_per_s
-            self._readings.append(Reading(time.time(), busy / per_s, steal / per_s, own / per_s, self._switches()))
+            self._readings.append(
+                Reading(time.time(), busy / per_s, steal / per_s, process_ticks / per_s, self._switches())
+            )
 
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """The load from one Unix time to another, by the readings next to it; None where there are no two."""

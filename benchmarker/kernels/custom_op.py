@@ -29,11 +29,15 @@ _layers: list[weakref.ref[nn.Module]] = []
 
 @torch.library.custom_op("benchmarker::quantized_linear", mutates_args=())
 def quantized_linear(hidden: Tensor, number: Tensor, features: int) -> Tensor:
-    """Run a layer as its own class would.
+    """Run a quantized linear as its library's class would.
 
     Args:
-        number: Of the layer, on the CPU.
-        features: What comes out for each position.
+        hidden: [..., in].
+        number: The layer's number, a scalar on the CPU.
+        features: Outputs of the layer.
+
+    Returns:
+        [..., out], where out is `features`.
     """
     linear: Any = _layers[int(number)]()
     assert linear is not None, f"quantized linear {int(number)} is gone, with its model"
@@ -59,6 +63,7 @@ def _is_untraceable(module: nn.Module) -> bool:
 
 
 def _hide(linear: Any) -> None:
+    """Give a linear the forward `through_operator`, and a number by which the operator finds it."""
     library_class = type(linear)
     linear.opaque_number = torch.tensor(len(_layers))
     _layers.append(weakref.ref(linear))
@@ -67,7 +72,10 @@ def _hide(linear: Any) -> None:
 
 
 def through_operator(linear: Any, hidden: Tensor) -> Tensor:
-    """The layer as the compiler sees it. Nobody else pays for the operator, which takes a host longer than a call."""
+    """A linear's forward by the operator while the compiler is tracing; by the library's own otherwise.
+
+    Calling the operator costs the host more than calling the layer, so that only compiled code does.
+    """
     result: Tensor = (
         quantized_linear(hidden, linear.opaque_number, linear.out_features)
         if torch.compiler.is_compiling()

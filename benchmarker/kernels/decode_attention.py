@@ -1,6 +1,6 @@
-"""Decode attention, one query a sequence with grouped heads (GQA), as one kernel: for short KV caches.
+"""Decode attention, one query a sequence with grouped heads (GQA), as one kernel for short KV caches.
 
-For caches so short that launching several kernels takes longer than reading the keys and values.
+It is for caches so short that launching several kernels takes longer than reading the keys and values.
 
 A program of the grid takes one key head of one sequence with all query heads that share it, and goes over the filled
 positions a block at a time with a running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867). Written in Triton,
@@ -16,9 +16,9 @@ from benchmarker.kernels.triton_if_present import tl, triton
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 SMALLEST_TILE = 16
-"""Rows that the matrix units want at least."""
+"""Rows that a product of the matrix units has at least."""
 BLOCK_BYTES = 64 * 128 * 2
-"""Of the keys that are worked on at once: two of these and their copies fit in what an AMD processor shares, 64 KiB."""
+"""Bytes of keys that are worked on at once. As many of values and copies of both fit in an AMD GPU's LDS, 64 KiB."""
 
 
 BEST_UNDER_POSITIONS = 1024
@@ -26,7 +26,7 @@ BEST_UNDER_POSITIONS = 1024
 
 
 def supports(key: Tensor) -> str | None:
-    """None, or why this kernel cannot attend to a cache, or gains nothing by it.
+    """Why this kernel cannot attend to a cache, or gains nothing by it; None where it can.
 
     Args:
         key: [batch, key heads, positions, head_dim].
@@ -82,10 +82,13 @@ def decode_attention_kernel(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::decode_attention", mutates_args=())
 def decode_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:
-    """Args:
+    """softmax(scaling * query @ key^T) @ value over the filled positions, one query a sequence.
+
+    Args:
         query: [batch, heads, head_dim].
         key: As stored, [batch, positions, key heads, head_dim]; so is the value.
-        lengths: [batch], 32 bits: positions to look at, at least one.
+        lengths: Filled positions of each sequence, at least one, [batch], int32.
+        scaling: Factor of the scores.
 
     Returns:
         [batch, heads, head_dim].

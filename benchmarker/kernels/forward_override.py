@@ -9,15 +9,17 @@ _classes: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
 
 
 def with_forward(kind: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
-    """The same class, of the same name, with this forward, and its own as `alone`: one for all layers of a kind, since
-    the compiler tells classes apart."""
+    """A subclass of the same name with another forward; its `original_forward` is the class's own.
+
+    All layers of a kind get the same class, since the compiler tells classes apart.
+    """
     if (kind, forward) not in _classes:
-        _classes[kind, forward] = type(kind.__name__, (kind,), {"forward": forward, "alone": kind.forward})
+        _classes[kind, forward] = type(kind.__name__, (kind,), {"forward": forward, "original_forward": kind.forward})
     return _classes[kind, forward]
 
 
 def base_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that was there before `with_forward` made others of it."""
+    """The class that `with_forward` was first given, of which it made this one."""
     overridden = set(_classes.values())
     while kind in overridden:
         kind = kind.__bases__[0]

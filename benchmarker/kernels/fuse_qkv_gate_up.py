@@ -1,4 +1,4 @@
-"""Linears that read the same vector, made one product.
+"""Linears that read the same vector, fused into one: query, key and value, and an MLP's gate and up.
 
 An attention's query, key and value are three products with one input, and so are an MLP's gate and up. A kernel has to
 start and to end whatever it reads: bitsandbytes' needs 6 us for the smallest matrix, and our own cannot fill an H100
@@ -6,8 +6,8 @@ with one of them. So the weights are put one after another in memory and multipl
 (`QKVParallelLinear`, `MergedColumnParallelLinear`); each linear's own weight becomes a view of its part, so that no
 byte is kept twice. The kernel and the sums stay the same.
 
-GPTQ's words, whose outputs lie side by side, took as long together as apart (H100), and are left apart; so are products
-that inductor makes.
+GPTQ's packed weights, whose outputs lie side by side, took as long together as apart (H100), and are left apart; so are
+products that inductor makes.
 """
 
 from __future__ import annotations
@@ -29,43 +29,48 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Joint:
-    """What the linears of one input have in common."""
+class FusedLinear:
+    """Several linears of one input as one."""
 
-    product: nn.Module
-    """All of them as one linear. Kept in here, it does not become a module of the model's."""
-    made: Tensor | None = None
-    """Between the first of them and the last: the outputs of all."""
+    linear: nn.Module
+    """The linear with the weights of all, [outputs of all, in]. Kept in here, it is no module of the model's."""
+    output: Tensor | None = None
+    """Outputs of all, [batch, 1, outputs of all], from the call of the first linear to that of the last; else None."""
 
 
 @dataclass
-class Part:
-    """What one of these linears has of it."""
+class FusedSlice:
+    """Which outputs of a fused linear are those of one of its linears."""
 
-    joint: Joint
+    fused: FusedLinear
     start: int
+    """The first output."""
     stop: int
-    """Its outputs among all."""
+    """The output after the last."""
     is_last: bool
+    """Whether the linear is the last that the model calls."""
 
 
-def join_linears(model: PreTrainedModel) -> list[nn.Module]:
-    """Join what can be. Doing it twice changes nothing.
+def fuse_linears(model: PreTrainedModel) -> list[nn.Module]:
+    """Fuse the model's linears that have the same input. Doing it twice changes nothing.
 
     Returns:
-        The linears that are a part of a joint one.
+        The linears that are part of a fused one.
     """
     linears = [module for module in model.modules() if is_4bit(module) or type(module).forward is rows_forward]
-    apart = [linear for linear in linears if not hasattr(linear, "part")]
-    for together in _sharing(model, apart) if len(apart) > 1 else ():
-        product = _joined(together)
-        if product is not None:
-            _attach(together, product)
-    return [module for module in model.modules() if hasattr(module, "part")]
+    unfused = [linear for linear in linears if not hasattr(linear, "fused_slice")]
+    for group in _groups_by_input(model, unfused) if len(unfused) > 1 else ():
+        fused = _fuse(group)
+        if fused is not None:
+            _attach(group, fused)
+    return [module for module in model.modules() if hasattr(module, "fused_slice")]
 
 
-def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
-    """Those of one input together. Which they are is not read off their names but seen in a run of one token."""
+def _groups_by_input(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
+    """The linears in groups with the same input, in the order of their calls.
+
+    Their names do not tell which have the same input: the model is run over one token to see.
+    """
     calls: list[tuple[Any, Tensor]] = []
     hooks = [
         linear.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs[0]))) for linear in linears
@@ -80,69 +85,79 @@ def _sharing(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[An
     uses = Counter(id(linear.weight) for linear, _ in calls)
     # All these tensors are alive: no two of them have the same identity.
     for tensor_id in dict.fromkeys(id(tensor) for _, tensor in calls):
-        together = [linear for linear, tensor in calls if id(tensor) == tensor_id]
-        if len(together) > 1 and all(uses[id(linear.weight)] == 1 for linear in together):
-            yield together
+        group = [linear for linear, tensor in calls if id(tensor) == tensor_id]
+        if len(group) > 1 and all(uses[id(linear.weight)] == 1 for linear in group):
+            yield group
 
 
-def _attach(linears: Sequence[Any], product: nn.Module) -> None:
-    """Have the linears take their outputs from the product."""
-    joint, start = Joint(product), 0
+def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
+    """Let the linears take their outputs from the fused one's."""
+    shared, start = FusedLinear(fused), 0
     for linear in linears:
         stop = start + linear.out_features
-        linear.part = Part(joint, start, stop, is_last=linear is linears[-1])
+        linear.fused_slice = FusedSlice(shared, start, stop, is_last=linear is linears[-1])
         start = stop
-        linear.__class__ = with_forward(type(linear), _part)
+        linear.__class__ = with_forward(type(linear), _fused_forward)
 
 
-def _part(linear: Any, hidden: Tensor) -> Tensor:
-    """A linear's own part of what all of them make of one query: the first has it made, the last lets go of it.
+def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
+    """A linear's outputs for one query, out of the fused linear's.
 
-    The model calls them in the order in which `_sharing` saw them, and all with the same input.
+    The first linear of the group runs the fused one, the last forgets its output. The model calls them in the order
+    that `_groups_by_input` saw, and all with the same input.
+
+    Args:
+        hidden: [batch, tokens, in].
+
+    Returns:
+        [batch, tokens, outputs of this linear].
     """
     if not is_one_query(hidden, linear):
-        result: Tensor = linear.alone(hidden)
+        result: Tensor = linear.original_forward(hidden)
         return result
-    part: Part = linear.part
+    part: FusedSlice = linear.fused_slice
     if part.start == 0:
-        part.joint.made = part.joint.product(hidden)
-    assert part.joint.made is not None
-    output = part.joint.made[..., part.start : part.stop]
+        part.fused.output = part.fused.linear(hidden)
+    assert part.fused.output is not None
+    output = part.fused.output[..., part.start : part.stop]
     if part.is_last:
-        part.joint.made = None
+        part.fused.output = None
     return output
 
 
-def _joined(linears: Sequence[Any]) -> nn.Linear | None:
-    """One linear for all; None where they are not alike."""
-    alike = {
+def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
+    """One linear with the weights of all; None where they differ in kind, type, bias or inputs."""
+    kinds = {
         (type(linear), type(linear.weight), linear.weight.dtype, linear.bias is None, linear.in_features)
         for linear in linears
     }
-    if len(alike) > 1:
+    if len(kinds) > 1:
         return None
-    product = nn.Linear(1, 1, bias=False, device="meta")
-    product.in_features = linears[0].in_features
-    product.out_features = sum(linear.out_features for linear in linears)
-    weight: Any = _joined_4bit(linears, product.out_features) if is_4bit(linears[0]) else _joined_rows(linears)
+    fused = nn.Linear(1, 1, bias=False, device="meta")
+    fused.in_features = linears[0].in_features
+    fused.out_features = sum(linear.out_features for linear in linears)
+    weight: Any = _fuse_4bit(linears, fused.out_features) if is_4bit(linears[0]) else _fuse_rows(linears)
     if weight is None:
         return None
-    product.__class__ = type(linears[0])
-    product.weight = weight
+    fused.__class__ = type(linears[0])
+    fused.weight = weight
     if linears[0].bias is not None:
-        product.bias = _in_a_row([linear.bias for linear in linears])
-    if is_4bit(product):
+        fused.bias = _fuse_parameters([linear.bias for linear in linears])
+    if is_4bit(fused):
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
-            setattr(product, name, getattr(linears[0], name))
-        product.quant_state = weight.quant_state
-    return product
+            setattr(fused, name, getattr(linears[0], name))
+        fused.quant_state = weight.quant_state
+    return fused
 
 
-def _joined_rows(linears: Sequence[Any]) -> nn.Parameter:
-    """Rows of numbers, or torchao's int8 with a scale each."""
+def _fuse_rows(linears: Sequence[Any]) -> nn.Parameter:
+    """Rows of floating point, or of torchao's int8 with a scale each, one matrix after another.
+
+    Each matrix becomes a view of the whole.
+    """
     weights = [linear.weight for linear in linears]
     if type(weights[0]) is nn.Parameter:
-        return _in_a_row(weights)
+        return _fuse_parameters(weights)
     counts = [len(weight) for weight in weights]
     rows, scales = torch.cat([weight.qdata for weight in weights]), torch.cat([weight.scale for weight in weights])
     for weight, part, scale in zip(weights, rows.split(counts), scales.split(counts), strict=True):
@@ -151,16 +166,22 @@ def _joined_rows(linears: Sequence[Any]) -> nn.Parameter:
     return nn.Parameter(type(first)(rows, scales, first.block_size, first.dtype), requires_grad=False)
 
 
-def _in_a_row(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
-    """One after another in memory; each becomes a view of its part."""
+def _fuse_parameters(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
+    """The parameters one after another in memory; each becomes a view of the whole."""
     whole = torch.cat([parameter.data for parameter in parameters])
     for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
         parameter.data = part
     return nn.Parameter(whole, requires_grad=False)
 
 
-def _joined_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
-    """bitsandbytes'; None where scales are quantized too, or weights repacked for a CPU."""
+def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
+    """bitsandbytes' weights one after another; None where scales are quantized too, or weights repacked for a CPU.
+
+    Each linear's weight and scales become views of the whole.
+
+    Args:
+        outputs: Outputs of all linears.
+    """
     from bitsandbytes.functional import QuantState
     from bitsandbytes.nn.modules import Params4bit
 
@@ -168,9 +189,13 @@ def _joined_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
     first = states[0]
     for linear, state in zip(linears, states, strict=True):
         is_known = not state.nested and not getattr(state, "packing_format_for_cpu", False)
-        is_alike = (state.blocksize, state.quant_type, state.dtype) == (first.blocksize, first.quant_type, first.dtype)
+        is_same_kind = (state.blocksize, state.quant_type, state.dtype) == (
+            first.blocksize,
+            first.quant_type,
+            first.dtype,
+        )
         ends_a_block = linear.in_features * linear.out_features % state.blocksize == 0
-        if not (is_known and is_alike and ends_a_block and state.shape[0] == linear.out_features):
+        if not (is_known and is_same_kind and ends_a_block and state.shape[0] == linear.out_features):
             return None
     packed = torch.cat([linear.weight.data.view(-1, 1) for linear in linears])
     absmax = torch.cat([state.absmax for state in states])
@@ -178,12 +203,12 @@ def _joined_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
         absmax=absmax, shape=torch.Size((outputs, linears[0].in_features)), code=first.code,
         blocksize=first.blocksize, quant_type=first.quant_type, dtype=first.dtype,
     )  # fmt: skip
-    at = block = 0
+    offset = first_block = 0
     for linear, state in zip(linears, states, strict=True):
-        held, blocks = linear.weight.numel(), state.absmax.numel()
-        linear.weight.data = packed[at : at + held]
-        state.absmax = absmax[block : block + blocks]
-        at, block = at + held, block + blocks
+        codes, blocks = linear.weight.numel(), state.absmax.numel()
+        linear.weight.data = packed[offset : offset + codes]
+        state.absmax = absmax[first_block : first_block + blocks]
+        offset, first_block = offset + codes, first_block + blocks
     return Params4bit(
         packed, requires_grad=False, quant_state=whole, blocksize=whole.blocksize, quant_type=whole.quant_type,
         compress_statistics=False, quant_storage=linears[0].quant_storage, bnb_quantized=True,

@@ -1,8 +1,8 @@
-"""W16A16 and W8A16 GEMV: a vector times a matrix of numbers or int8, each row read once; SwiGLU as its epilogue.
+"""W16A16 and W8A16 GEMV: a matrix of floating point or int8 times a vector, each row read once; SwiGLU as its epilogue.
 
-On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
-weights at once, which nothing in a step writes; for the vector it waits. Inductor's own product waits before it reads
-anything, so that the memory rests while one kernel ends and the next begins: about three microseconds for each.
+On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
+its weights at once, as no step writes them, and waits for the vector. Inductor's own GEMV waits before it reads
+anything, so that the memory rests between two kernels: about three microseconds for each.
 """
 
 from typing import Any
@@ -16,18 +16,18 @@ from benchmarker.kernels.triton_if_present import tl, triton
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 TILE_BYTES = 5 << 10
-"""Of a matrix, that a program of the grid takes at once, into registers. On an H100 8 times as much was 20 % slower."""
+"""Bytes of the matrix that a program of the grid holds in registers. On an H100 8 times as many were 20 % slower."""
 CHUNK = 512
-"""Of a row, that a program reads at once."""
+"""Numbers of a row that a program reads at once."""
 WARPS = 4
 
 
 IN_A_LOAD = 16
-"""Numbers of int8 in the longest load: rows that begin at a multiple of it need no shorter ones."""
+"""int8 numbers in the longest load: rows that begin at a multiple of 16 need no shorter loads."""
 
 
 def supports(linear: Any) -> str | None:
-    """None, or why this kernel cannot multiply by a linear's weights, or gains nothing by it."""
+    """Why this kernel cannot multiply by a linear's weights, or gains nothing by it; None where it can."""
     weight: Any = linear.weight
     if linear.in_features % IN_A_LOAD:
         return "inputs that are no multiple of 16"
@@ -40,9 +40,9 @@ def supports(linear: Any) -> str | None:
 
 
 def is_int8_by_row(weight: Any) -> bool:
-    """Whether it is torchao's int8 with one scale a row and nothing done to the activations.
+    """Whether a weight is torchao's int8 with one scale a row, for activations that are not quantized.
 
-    torchao's own product of it adds no zero point either.
+    torchao's own product with such a weight has no zero point either.
     """
     if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
         return False
@@ -51,12 +51,12 @@ def is_int8_by_row(weight: Any) -> bool:
 
 
 def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
-    """What lies in memory of weights that are supported: the matrix, and a scale for each row of int8."""
+    """The matrix of a supported weight, [out, in], and the scale of each row, [out, 1]; None where there is none."""
     return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
 def _name(specialization: Any) -> str:
-    """What profilers see."""
+    """The kernel's name in a profile."""
     return "gemv_int8_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
 
 
@@ -107,12 +107,14 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::gemv_dense", mutates_args=())
 def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """Weights that were written just before on the same device must be waited for by the caller.
+    """rows @ hidden, each sum multiplied by its row's scale.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
         hidden: [in].
         rows: [out, in], where `in` is a multiple of 16: floating point, or int8.
-        scales: [out] or [out, 1], by which the sums are multiplied.
+        scales: The scale of each row, [out] or [out, 1]; None for rows without.
 
     Returns:
         [out], of the vector's type; summed in 32 bits.
@@ -127,15 +129,17 @@ def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # no
 
 @torch.library.custom_op("benchmarker::gemv_swiglu", mutates_args=())
 def gemv_swiglu(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """silu(gate) * up, for an MLP whose gate's rows lie before up's.
+    """silu(gate @ hidden) * (up @ hidden), the first half of an MLP with SwiGLU.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: As for `gemv_dense`.
-        rows: [2 * out, in].
-        scales: [2 * out] or [2 * out, 1].
+        hidden: [in].
+        rows: The gate's rows, then up's, [2 * out, in], where `in` is a multiple of 16: floating point, or int8.
+        scales: The scale of each row, [2 * out] or [2 * out, 1]; None for rows without.
 
     Returns:
-        [out], of the vector's type; in 32 bits up to there.
+        [out], of the vector's type; computed in 32 bits.
     """
     return _launched(hidden, rows, scales, matrices=2)
 
@@ -146,6 +150,7 @@ def _gated_shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
 
 
 def _launched(hidden: Tensor, rows: Tensor, scales: Tensor | None, *, matrices: int) -> Tensor:
+    """Launch the kernel: with one matrix as `gemv_dense`, with two as `gemv_swiglu`."""
     outputs, inputs = len(rows) // matrices, rows.shape[1]
     output = hidden.new_empty(outputs)
     early = can_start_early(hidden.device)

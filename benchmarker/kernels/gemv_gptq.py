@@ -1,8 +1,8 @@
-"""W4A16 GEMV over GPTQ-packed weights: a vector times a matrix of 4-bit numbers, each word of eight read once.
+"""W4A16 GEMV over GPTQ-packed weights: a matrix of 4-bit numbers times a vector, each word of eight read once.
 
-On NVIDIA's Hopper and newer it starts while the kernel before it ends (programmatic dependent launch) and reads its
-weights at once, which nothing in a step writes; for the vector it waits. torch has no way to launch somebody's Triton
-kernel like this from compiled code, so the compiler is given an operator that it does not look into.
+On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
+its weights at once, as no step writes them, and waits for the vector. Compiled code cannot launch a Triton kernel so,
+therefore the compiler is given an operator that it does not look into.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ from benchmarker.kernels.triton_if_present import tl, triton
 COLUMNS = 32
 """Outputs of a program of the grid."""
 GROUPS_EACH = 4
-"""Of a program; programs share the inputs, and what they sum is added up afterwards."""
+"""Groups of inputs of a program of the grid. Each program sums its groups; the sums are added up afterwards."""
 WARPS = 4
 TWO_TO_23 = 0x4B000000
-"""The bits of 2**23 as a float. Given to the kernel as a number it does not know: masking and joining are then one
+"""The bits of 2**23 as a float. It is an argument of the kernel, not a constant, so that masking and joining are one
 instruction, which has room for one constant."""
 
 
@@ -30,7 +30,7 @@ LARGEST_GROUP = 512
 
 
 def supports(linear: Any) -> str | None:
-    """None, or why this kernel cannot multiply by a linear's weights."""
+    """Why this kernel cannot multiply by a linear's weights; None where it can."""
     if type(linear).__name__ != "TorchLinear" or linear.bits != 4:
         return "not gptqmodel's TorchLinear in 4 bit"
     if not linear.qweight.is_cuda:
@@ -39,7 +39,7 @@ def supports(linear: Any) -> str | None:
 
 
 def layout_reason(linear: Any) -> str | None:
-    """None, or what of gptqmodel's packing this kernel does not know."""
+    """What of a linear's packing by gptqmodel this kernel does not know; None where it knows all."""
     if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
         return "zeros in an older format, an adapter, or outputs that are no multiple of 8"
     group = len(linear.g_idx) // len(linear.scales)
@@ -96,12 +96,14 @@ def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::gemv_gptq", mutates_args=())
 def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """Weights that were written just before on the same device must be waited for by the caller.
+    """The sums of hidden @ ((numbers - zeros) * scales), part by part of the inputs.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
         hidden: [in].
-        words: [in / 8, out], 32 bits: consecutive inputs from the lowest bits up.
-        zeros: [groups, out / 8], 32 bits, packed likewise.
+        words: The weights' numbers, [in / 8, out], int32: eight consecutive inputs each, from the lowest bits up.
+        zeros: The zero points, [groups, out / 8], int32: eight consecutive outputs each, from the lowest bits up.
         scales: [groups, out].
 
     Returns:
@@ -121,9 +123,9 @@ def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> T
 
 
 def unpacked(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """The matrix itself, [in, out] in the type of the scales, for products with many rows.
+    """The unpacked matrix, [in, out] in the type of the scales, for products with many rows.
 
-    In torch's own operators, of which the compiler makes one kernel. Arguments as for `gemv_gptq`.
+    It is computed by torch's own operators, of which the compiler makes one kernel. Arguments as of `gemv_gptq`.
     """
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
     groups, outputs = scales.shape

@@ -1,12 +1,11 @@
-"""W4A16 GEMV over bitsandbytes' NF4 or FP4 codes: dequantized in the kernel, each word of eight read once.
+"""W4A16 GEMV over bitsandbytes' NF4 or FP4 codes: dequantized in the kernel, each word of eight codes read once.
 
-For NVIDIA's Hopper and newer. A code is the place of a weight among sixteen numbers, which no arithmetic makes of it.
-Here each lane of a warp keeps one of them, and a code is looked up by asking the lane for it: one instruction, which
-needs four bits and ignores those above, so that a shift alone makes the next code of a word. (From a table in memory it
-takes three.)
+For NVIDIA's Hopper and newer. A code is an index into a table of sixteen numbers. Each lane of a warp keeps one of
+them, and a code is looked up by asking its lane (a warp shuffle): one instruction, which reads four bits and ignores
+those above, so that a shift alone makes the next code of a word. A table in memory takes three instructions.
 
-It starts while the kernel before it ends (programmatic dependent launch) and reads its weights at once, which nothing
-in a step writes; for the vector it waits.
+The kernel starts while the one before it ends (programmatic dependent launch). It reads its weights at once, as no step
+writes them, and waits for the vector.
 """
 
 from typing import Any
@@ -22,8 +21,8 @@ from benchmarker.kernels.triton_if_present import tl, triton
 ROWS = 64
 """Outputs of a program of the grid."""
 WORDS = 16
-"""Of a row, that a program reads; programs share the inputs, and what they sum is added up afterwards. Small programs
-overlap: with 32 rows, 64 words and 4 warps an H200 took 6 % longer for a token."""
+"""Words of a row that a program of the grid reads. Each program sums its inputs; the sums are added up afterwards.
+Small programs overlap: with 32 rows, 64 words and 4 warps an H200 took 6 % longer for a token."""
 WARPS = 2
 
 
@@ -32,7 +31,7 @@ BLOCK_SIZES = (32, 64, 128)
 
 
 def supports(linear: Any) -> str | None:
-    """None, or why this kernel cannot multiply by a linear's weights."""
+    """Why this kernel cannot multiply by a linear's weights; None where it can."""
     if not is_4bit(linear):
         return "not bitsandbytes' Linear4bit"
     if not can_start_early(linear.weight.device):
@@ -41,12 +40,12 @@ def supports(linear: Any) -> str | None:
 
 
 def is_4bit(module: nn.Module) -> bool:
-    """Whether it is bitsandbytes' linear in 4 bit. Others wrap one under its name, and do more."""
+    """Whether a module is bitsandbytes' 4-bit linear. Classes of the same name that wrap one, and do more, are not."""
     return type(module).__name__ == "Linear4bit" and isinstance(module, nn.Linear)
 
 
 def layout_reason(linear: Any) -> str | None:
-    """None, or what of bitsandbytes' packing this kernel does not know."""
+    """What of a linear's packing by bitsandbytes this kernel does not know; None where it knows all."""
     state = linear.weight.quant_state
     if state is None:
         return "weights that are not quantized yet"
@@ -132,7 +131,7 @@ def _looked_up(packed, numbers):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _pair(hidden, place, is_inside):  # type: ignore[no-untyped-def]
-    """Two numbers that follow each other, in 32 bits each. Of 16 bits they are one load."""
+    """Two consecutive numbers of the vector as float32. Two of 16 bits are one load."""
     kind: tl.constexpr = hidden.dtype.element_ty
     if kind == tl.float32:
         first = tl.load(hidden + place, mask=is_inside, other=0.0)
@@ -146,14 +145,16 @@ def _pair(hidden, place, is_inside):  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::gemv_nf4", mutates_args=())
 def gemv_nf4(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, parts: int) -> Tensor:
-    """Weights that were written just before on the same device must be waited for by the caller.
+    """The sums of weight @ hidden, part by part of the inputs.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [in], where `in` is a multiple of a block. Begins at a multiple of 4 bytes, as whole tensors do.
-        packed: [out * in / 2, 1], 8 bits: two codes a byte, the earlier input's in the upper four bits.
-        scales: [blocks], 32 bits: of so many weights each, one row of inputs after another.
-        numbers: [16], 32 bits: what the codes stand for, times the scale.
-        parts: `parts_of` the inputs. Given, so that torch's cache of compiled graphs knows it.
+        hidden: [in], where `in` is a multiple of a block. It begins at a multiple of 4 bytes, as whole tensors do.
+        packed: [out * in / 2, 1], uint8: two codes a byte, the earlier input's in the upper four bits.
+        scales: The scale of each block of consecutive inputs, [blocks], float32, one row of inputs after another.
+        numbers: The number that each code stands for, before its scale, [16], float32.
+        parts: `parts_of(in)`. It is an argument so that torch's cache of compiled graphs knows it.
 
     Returns:
         [parts, out] in 32 bits, to be summed over the parts.
@@ -174,7 +175,7 @@ def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, part
 
 
 def parts_of(inputs: int) -> int:
-    """How many sums a product is made in."""
+    """How many parts the inputs are summed in."""
     return -(-inputs // (8 * WORDS))
 
 

@@ -1,7 +1,7 @@
-"""Kernels that start while the one before them ends: NVIDIA's programmatic dependent launch.
+"""Programmatic dependent launch (PDL), on NVIDIA's Hopper or newer: a kernel starts while the one before it ends.
 
-What a step reads and never writes, its weights, such a kernel can fetch before what it depends on is there; the memory
-does not rest between one product and the next.
+Such a kernel can read its weights, which no step writes, before the input that it depends on is there. So the memory
+does not rest between two kernels.
 """
 
 from functools import cache
@@ -9,11 +9,12 @@ from functools import cache
 import torch
 
 HOPPER = 9
+"""Major number of Hopper's compute capability."""
 
 
 @cache
 def can_start_early(device: torch.device) -> bool:
-    """Whether a kernel of Triton's can: on Hopper or newer."""
+    """Whether a Triton kernel can be launched so: on Hopper or newer, and with a Triton that is not 3.4."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     import triton

@@ -1,19 +1,17 @@
-"""How a decode step's linears are put to the compiler on a GPU, where one query makes each a matrix times a vector.
+"""The linears of a compiled decode step by this package's kernels, where one query makes each a matrix times a vector.
 
-Such a product is as fast as its weights can be read, if nothing else is done in it. Left alone, the compiler computes
-what comes before it, such as a norm or an activation, in the product itself: once for each row of the matrix. So the
-vector is made a tensor of its own first.
+Such a GEMV is as fast as its weights can be read, if nothing else is done in it. The compiler would compute what comes
+before it, such as a norm or an activation, inside it: once for each row of the matrix. So the vector is written to
+memory first (`materialized`).
 
-Where a kernel can start while the one before it ends, products are a kernel of our own that reads its weights meanwhile
-(see `gemv_dense`); inductor's has the memory rest between two products.
+- Floating point and int8: `gemv_dense` reads its weights while the kernel before it ends, where the GPU allows that.
+  Inductor's own GEMV lets the memory rest between two kernels.
+- GPTQ: gptqmodel's `torch` kernel unpacks a 16-bit matrix and multiplies by that, which moves nine times the bytes.
+  `gemv_gptq` reads the packed weights, where groups follow one another; `desc_act` mixes them, and stays the library's.
+- NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
+  `gemv_nf4` is for scales that are not quantized themselves.
 
-GPTQ's weights lie as eight 4-bit numbers a word. gptqmodel's `torch` kernel makes a 16-bit matrix of them and
-multiplies by that, which moves nine times the bytes. Here the same product is one kernel over the words (see
-`gemv_gptq`), where groups follow one another: `desc_act` mixes them, and is left to the library. bitsandbytes' own
-kernel reads its codes once too, but takes almost four times as long as that needs (H100); ours (see `gemv_nf4`) is
-for scales that are not quantized themselves, where kernels can start early.
-
-All of this is for the compiled decode step alone. Whoever else calls a layer gets what it was.
+Outside of a compiled decode step a linear does what it did before.
 """
 
 from __future__ import annotations
@@ -30,84 +28,93 @@ from benchmarker.kernels.forward_override import with_forward
 
 
 def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """Give the model's linears the form that compiles best. Doing it twice changes nothing.
+    """Let the model's linears multiply by this package's kernels where they can. Doing it twice changes nothing.
 
     Returns:
-        Linears that a kernel of this package multiplies by, for each kernel.
+        The linears of each kernel, by the kernel's name.
     """
     replaced: dict[str, list[nn.Module]] = {"gemv_dense": [], "gemv_gptq": [], "gemv_nf4": []}
-    kernels = {rows_forward: "gemv_dense", _packed: "gemv_gptq", _coded: "gemv_nf4"}
+    kernels = {rows_forward: "gemv_dense", _gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
     for module in model.modules():
-        form = _form_for(module)
-        if form:
-            module.__class__ = with_forward(type(module), form)
-        # Where products are joined, the form is what they have by themselves.
-        forward = cast("Any", type(module)).alone if hasattr(module, "part") else type(module).forward
-        if forward in kernels:
-            replaced[kernels[forward]].append(module)
+        forward = _forward_for(module)
+        if forward:
+            module.__class__ = with_forward(type(module), forward)
+        kernel = kernels.get(_forward_of(module))
+        if kernel:
+            replaced[kernel].append(module)
     return replaced
 
 
-def _form_for(module: nn.Module) -> Callable[..., Tensor] | None:
-    """None for what stays as it is, or has its form already."""
+def _forward_of(module: nn.Module) -> Callable[..., Any]:
+    """The forward of a module's class; for a linear that was fused with others, the one that it had before."""
+    kind: Any = type(module)
+    forward: Callable[..., Any] = kind.original_forward if hasattr(module, "fused_slice") else kind.forward
+    return forward
+
+
+def _forward_for(module: nn.Module) -> Callable[..., Tensor] | None:
+    """The forward that a module gets; None for a module that stays as it is."""
     if type(module) is nn.Linear:
-        return rows_forward if gemv_dense.supports(module) is None else _plain
-    if type(module).forward is not _packed and gemv_gptq.supports(module) is None:
-        return _packed
-    return _coded if not hasattr(module, "alone") and gemv_nf4.supports(module) is None else None
+        return rows_forward if gemv_dense.supports(module) is None else _plain_forward
+    if type(module).forward is not _gptq_forward and gemv_gptq.supports(module) is None:
+        return _gptq_forward
+    return _nf4_forward if not hasattr(module, "original_forward") and gemv_nf4.supports(module) is None else None
 
 
 def is_one_query(hidden: Tensor, linear: Any) -> bool:
-    """Whether this is a decode step of one sequence, as the compiler sees it."""
+    """Whether the compiler is tracing a decode step of one sequence: `hidden` is a single vector of inputs."""
     return torch.compiler.is_compiling() and hidden.numel() == linear.in_features
 
 
 def is_compiled_prompt(hidden: Tensor) -> bool:
-    """Whether this is a prompt, [batch, tokens, in], that the compiler sees: a decode step has one token a sequence."""
+    """Whether the compiler is tracing a prompt: `hidden`, [batch, tokens, in], has several tokens a sequence."""
     return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] > 1
 
 
-def _plain(linear: nn.Linear, hidden: Tensor) -> Tensor:
-    return nn.Linear.forward(linear, apart(hidden) if torch.compiler.is_compiling() else hidden)
+def _plain_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
+    """nn.Linear's own forward, whose input the compiler writes to memory first."""
+    return nn.Linear.forward(linear, materialized(hidden) if torch.compiler.is_compiling() else hidden)
 
 
 def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
-    """A linear with `rows_times` for one query."""
+    """A linear of floating-point or int8 weights, by `gemv_dense` for one query."""
     if not is_one_query(hidden, linear):
-        return _plain(linear, hidden)
-    return _finished(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
+        return _plain_forward(linear, hidden)
+    return _with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
 
 
-def _packed(linear: Any, hidden: Tensor) -> Tensor:
+def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
+    """A linear of GPTQ-packed weights, by `gemv_gptq` for one query."""
     if is_compiled_prompt(hidden):
         # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
         matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
-        return _finished(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
+        return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
-    sums = gemv_gptq.gemv_gptq(apart(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
-    return _finished(sums.sum(0).to(hidden.dtype), linear, hidden)
+    sums = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
+    return _with_bias(sums.sum(0).to(hidden.dtype), linear, hidden)
 
 
-def _coded(linear: Any, hidden: Tensor) -> Tensor:
+def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
+    """A linear of bitsandbytes' 4-bit codes, by `gemv_nf4` for one query."""
     if not is_one_query(hidden, linear):
         from bitsandbytes.nn.modules import Linear4bit
 
         return cast("Tensor", Linear4bit.forward(linear, hidden))
     state = linear.weight.quant_state
     parts = gemv_nf4.parts_of(linear.in_features)
-    sums = gemv_nf4.gemv_nf4(apart(hidden).flatten(), linear.weight, state.absmax, state.code, parts)
-    return _finished(sums.sum(0).to(hidden.dtype), linear, hidden)
+    sums = gemv_nf4.gemv_nf4(materialized(hidden).flatten(), linear.weight, state.absmax, state.code, parts)
+    return _with_bias(sums.sum(0).to(hidden.dtype), linear, hidden)
 
 
-def _finished(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:
-    """A product with its bias, in the shape that follows from the vector's."""
+def _with_bias(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:
+    """The product with the linear's bias, in the shape of `hidden` but for its last dimension."""
     if linear.bias is not None:
         # bitsandbytes leaves a bias in the type that its kernel computes in.
         product = product + linear.bias.to(product.dtype)
     return product.view(*hidden.shape[:-1], -1)
 
 
-def apart(hidden: Tensor) -> Tensor:
-    """The same, as a tensor that the compiler writes to memory rather than computing it again wherever it is read."""
+def materialized(hidden: Tensor) -> Tensor:
+    """`hidden` as a tensor that the compiler writes to memory, rather than computing it wherever it is read."""
     return hidden.as_strided(hidden.shape, hidden.stride())

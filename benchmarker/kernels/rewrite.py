@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.kernels.forward_override import base_class
-from benchmarker.kernels.fuse_qkv_gate_up import join_linears
-from benchmarker.kernels.fuse_swiglu import fuse_gates
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.fuse_swiglu import fuse_swiglu
 from benchmarker.kernels.replace_linears import replace_linears
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replacement:
-    """One kernel, and what it now computes."""
+    """A kernel, with the modules that it now computes."""
 
     kernel: str
-    """Its file's name; `gemv_swiglu` is that of gemv_dense with an MLP's activation."""
+    """The name of the kernel's file; `gemv_swiglu` is gemv_dense's with an MLP's activation."""
     modules: tuple[nn.Module, ...]
-    """Linears, or MLPs of `gemv_swiglu`."""
+    """Linears; MLPs for `gemv_swiglu`."""
 
 
 def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
@@ -32,16 +32,18 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
         Each kernel that is used, with the linears that it took; a linear that is in none keeps its library's.
     """
     replaced = replace_linears(model)
-    joined, fused = join_linears(model), fuse_gates(model)
-    uses = [*replaced.items(), ("fuse_qkv_gate_up", joined), ("gemv_swiglu", fused)]
+    fused_linears, fused_mlps = fuse_linears(model), fuse_swiglu(model)
+    uses = [*replaced.items(), ("fuse_qkv_gate_up", fused_linears), ("gemv_swiglu", fused_mlps)]
     return tuple(Replacement(kernel, tuple(modules)) for kernel, modules in uses if modules)
 
 
 def restore(model: nn.Module) -> None:
-    """Give every module of the model its own class back. Weights that were joined stay where they lie: each linear's
-    is a view of its part, with the same numbers."""
+    """Give every module of the model its own class back.
+
+    Weights that were fused stay where they lie: each linear's is a view of the whole, with the same numbers.
+    """
     for module in model.modules():
         module.__class__ = base_class(type(module))
-        if hasattr(module, "part"):
-            del_part: Any = module
-            del del_part.part
+        if hasattr(module, "fused_slice"):
+            linear: Any = module
+            del linear.fused_slice

@@ -1,7 +1,7 @@
-"""Triton, or where torch brings none (a CPU) a stand-in with which the kernels' files can still be imported.
+"""Triton; or, where torch brings none (on a CPU), a stand-in with which the kernels' files can still be imported.
 
-So that `supports` can be asked, and an operator's shapes are known, on any machine. Launching a kernel without Triton
-is an AttributeError; nothing launches one where `supports` has a reason against it.
+With it, `supports` can be asked and an operator's shapes are known on any machine. Launching a kernel without Triton is
+an AttributeError; nothing launches one where `supports` has a reason against it.
 """
 
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ try:
 except ImportError:
 
     def _as_it_is(*functions: Any, **_: Any) -> Any:
-        """In place of `triton.jit`, with arguments or without."""
+        """A stand-in for `triton.jit`, with arguments or without: the function unchanged."""
         return functions[0] if functions else _as_it_is
 
     triton: Any = SimpleNamespace(jit=_as_it_is)  # type: ignore[no-redef]

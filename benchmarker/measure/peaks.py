@@ -68,7 +68,7 @@ def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
 
 def host_cache_bytes() -> int | None:
     """The processor's last-level cache, all sockets together, as Linux tells it."""
-    found: dict[tuple[int, str], int] = {}
+    sizes: dict[tuple[int, str], int] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
             level = int((index / "level").read_text())
@@ -77,9 +77,9 @@ def host_cache_bytes() -> int | None:
         except (OSError, ValueError):
             continue
         if size.endswith("K"):
-            found[level, shared] = int(size[:-1]) * 1024
-    last = max((level for level, _ in found), default=0)
-    return sum(size for (level, _), size in found.items() if level == last) or None
+            sizes[level, shared] = int(size[:-1]) * 1024
+    last = max((level for level, _ in sizes), default=0)
+    return sum(size for (level, _), size in sizes.items() if level == last) or None
 
 
 def _gpu_cache_bytes(device: Device) -> int | None:

@@ -176,7 +176,7 @@ def _shared(explained: Sequence[Explanation]) -> tuple[str, ...]:
     """Notes that all of several variants have: they are printed once, above the variants."""
     if len(explained) < 2:
         return ()
-    return tuple(note for note in explained[0].notes if all(note in one.notes for one in explained))
+    return tuple(note for note in explained[0].notes if all(note in explanation.notes for explanation in explained))
 
 
 def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> str:

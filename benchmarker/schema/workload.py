@@ -261,12 +261,12 @@ class Workload:
         """What is measured apart from time."""
         return imported(self.judging) if self.judging else None
 
-    def at_least(self, point: Any, other: Any) -> bool:
-        """Whether a point needs no less memory than the other."""
+    def at_least(self, point: Any, smaller: Any) -> bool:
+        """Whether a point needs no less memory than another: equal in every axis but sizes, and as large in these."""
         return all(
-            axis.size_at(point) >= axis.size_at(other)
+            axis.size_at(point) >= axis.size_at(smaller)
             if axis.is_size
-            else getattr(point, axis.name) == getattr(other, axis.name)
+            else getattr(point, axis.name) == getattr(smaller, axis.name)
             for axis in self.axes
         )
 

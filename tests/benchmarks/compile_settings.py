@@ -103,11 +103,11 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         stack.enter_context(fresh_cache())
         stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
-            stack.enter_context(patch.object(linears, "apart", lambda hidden: hidden))
+            stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))
         if tried.by_inductor:
             stack.enter_context(patch.object(gemv_dense, "supports", lambda linear: "left to inductor"))
         if tried.activation_apart:
-            stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_gates", lambda model: []))
+            stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: []))
         if tried.attention_waits and device.kind != "cpu":
             stack.enter_context(patch.object(decode_attention, "can_start_early", lambda device: False))
         if tried.timed_by_inductor:

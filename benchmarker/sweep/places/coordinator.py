@@ -89,7 +89,7 @@ class Coordinator:
         self._queue: list[Work] = []
         self._busy: dict[Place, Busy] = {}
         self._last: dict[Place, int] = {}
-        self._said: dict[Place, str] = {}
+        self._last_lines: dict[Place, str] = {}
         self._environments: dict[str, Environment] = dict(template.environments)
         self._cells_s = {(variant, position): longest_s for variant, position, longest_s in template.cell_s}
         self._round_s: list[float] = []
@@ -176,7 +176,7 @@ class Coordinator:
         self._terminal.line(f"{place.name}: {work.words}")
         self._places.start(place, parcel, order)
         self._busy[place] = Busy(work, time.monotonic(), frozenset(profiled))
-        self._said.pop(place, None)
+        self._last_lines.pop(place, None)
         if work.task == "round":
             self._last[place] = work.round
 
@@ -256,11 +256,11 @@ class Coordinator:
         """What every place does, and how long it will take."""
         for place, line in self._places.lines():
             if line.startswith("["):
-                self._said[place] = line
+                self._last_lines[place] = line
             self._terminal.line(f"{place.name} | {line}")
         now = time.monotonic()
         lines = [
-            f"{place.name}: {self._said.get(place, busy.work.words)}, for {duration_words(now - busy.since_s)}"
+            f"{place.name}: {self._last_lines.get(place, busy.work.words)}, for {duration_words(now - busy.since_s)}"
             for place, busy in self._busy.items()
         ]
         self._show("\n".join([*lines, self._left_words(now)]))

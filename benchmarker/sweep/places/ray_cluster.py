@@ -19,7 +19,7 @@ import yaml
 from benchmarker.core.errors import DeviceError, MissingLibraryError, SpecError
 from benchmarker.sweep.places.order import Order, files_of, write_files
 from benchmarker.sweep.places.place import Ended, Place
-from benchmarker.sweep.places.ray_task import Said, card_variables, serve_order
+from benchmarker.sweep.places.ray_task import LineQueue, card_variables, serve_order
 
 RETRIES = 2
 """How often Ray runs a task again whose worker or host died, before it is ours to."""
@@ -53,7 +53,7 @@ class RayPlaces:
             self._ray.shutdown()
             raise DeviceError("--places ray: the cluster has no GPU; 'ray status' shows what it has")
         # On this host, so that it lives as long as the sweep, and takes no share of what is measured.
-        self._said = self._ray.remote(num_cpus=0)(Said).options(scheduling_strategy=self._on_here()).remote()
+        self._line_queue = self._ray.remote(num_cpus=0)(LineQueue).options(scheduling_strategy=self._on_here()).remote()
         self._running: list[Running] = []
 
     def places(self) -> Sequence[Place]:
@@ -69,7 +69,7 @@ class RayPlaces:
             name=f"{order.task} {order.round + 1}",
             scheduling_strategy=self._near(place.host),
         )
-        reference = task.remote(files_of(parcel), self._said, place.name, card_variables(os.environ))
+        reference = task.remote(files_of(parcel), self._line_queue, place.name, card_variables(os.environ))
         self._running.append(Running(place, parcel, reference))
 
     def ended(self, timeout_s: float) -> list[Ended]:
@@ -88,8 +88,8 @@ class RayPlaces:
         """See Places.lines."""
         by_name = {running.place.name: running.place for running in self._running}
         with contextlib.suppress(self._ray.exceptions.RayError):
-            said = self._ray.get(self._said.take.remote(), timeout=END_S)
-            return [(by_name.get(name) or Place(name, name, 0, 1), line) for name, line in said]
+            lines = self._ray.get(self._line_queue.take.remote(), timeout=END_S)
+            return [(by_name.get(name) or Place(name, name, 0, 1), line) for name, line in lines]
         return []
 
     def stop(self) -> None:

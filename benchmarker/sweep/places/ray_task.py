@@ -22,32 +22,38 @@ SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 """Variables that Ray sets in its workers, and that a measurement depends on."""
 
 
-class Said:
+class LineQueue:
     """Lines on their way from the places to the sweep: a Ray actor."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[str, str]] = []
 
     def put(self, place: str, line: str) -> None:
-        """Keep a line."""
+        """Add a line of a place."""
         self._lines.append((place, line))
 
     def take(self) -> list[tuple[str, str]]:
-        """What was kept since the last call."""
+        """The lines since the last call, each with its place."""
         lines, self._lines = self._lines, []
         return lines
 
 
 def card_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that Ray would set and the user's own shell has: the places get them as they are here."""
+    """The variables that Ray would set and the user's shell has: the places get them as they are here."""
     return {name: value for name, value in variables.items() if SET_BY_RAY.fullmatch(name)}
 
 
-def serve_order(files: Mapping[str, bytes], said: Any, place: str, variables: Mapping[str, str]) -> Any:
-    """Do the order in these files.
+def serve_order(files: Mapping[str, bytes], lines: Any, place: str, variables: Mapping[str, str]) -> Any:
+    """Run the process that does an order.
+
+    Args:
+        files: The order's files, by name.
+        lines: The `LineQueue` that the process's output goes to.
+        place: Name of the place, which its lines are marked with.
+        variables: Environment variables of the process.
 
     Returns:
-        The files that its process left, or in words how that ended without a delivery.
+        The files that the process left; or how it ended, in words, where it delivered nothing.
     """
     import ray
 
@@ -58,14 +64,14 @@ def serve_order(files: Mapping[str, bytes], said: Any, place: str, variables: Ma
         write_files(parcel, files)
         order = read_order(parcel)
         number = int(cards[0]) if cards and str(cards[0]).isdigit() else order.slot
-        own = {"card": f"{context.get_node_id()}/{number}", "slot": number % order.slots}
-        (parcel / ORDER).write_text(order.model_copy(update=own).model_dump_json())
-        ended = _run(parcel, said, place, variables)
+        machine = {"card": f"{context.get_node_id()}/{number}", "slot": number % order.slots}
+        (parcel / ORDER).write_text(order.model_copy(update=machine).model_dump_json())
+        ended = _run(parcel, lines, place, variables)
         return files_of(parcel) if (parcel / DELIVERY).is_file() else ended
 
 
-def _run(parcel: Path, said: Any, place: str, variables: Mapping[str, str]) -> str:
-    """Run the process to its end; in words how that was."""
+def _run(parcel: Path, lines: Any, place: str, variables: Mapping[str, str]) -> str:
+    """Run the process to its end, and say in words how it ended."""
     inherited = {name: value for name, value in os.environ.items() if not SET_BY_RAY.fullmatch(name)}
     source = str(Path(benchmarker.__file__).parents[1])
     path = os.pathsep.join([source, *filter(None, [inherited.get("PYTHONPATH")])])
@@ -82,7 +88,7 @@ def _run(parcel: Path, said: Any, place: str, variables: Mapping[str, str]) -> s
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            said.put.remote(place, line.rstrip())
+            lines.put.remote(place, line.rstrip())
         code = process.wait()
     except BaseException:
         process.send_signal(signal.SIGINT)

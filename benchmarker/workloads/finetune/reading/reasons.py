@@ -102,11 +102,11 @@ def _notes(record: FinetuneRecord, profile: Profile) -> list[str]:
     singles = float32_share(profile)
     if singles >= WORTH_SAYING:
         dtypes = record.built.dtypes if record.built else None
-        seen = (
+        types = (
             f" (the output layer multiplies {dtypes.head_input}, attention {dtypes.attention_query})" if dtypes else ""
         )
         notes.append(
-            f"{percent(singles)} of the {what} is products and attention in float32, without tensor cores{seen}"
+            f"{percent(singles)} of the {what} is products and attention in float32, without tensor cores{types}"
         )
     if record.variant.attention == "sdpa" and profile.by == "device" and not has_fused_attention(profile):
         notes.append(
