@@ -11,7 +11,7 @@ import pytest
 
 from benchmarker.checkpoints.files import read_config
 from benchmarker.checkpoints.shipped_models import shipped_shape, shipped_text
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import WINDOW_TOKENS, Quality
 from tests.benchmarks.calibration import Outcome, outcomes
 from tests.test_quality import run
 
@@ -78,11 +78,12 @@ def test_the_bigram_model_is_right_on_a_text_that_can_be_counted_by_hand(monkeyp
 
 @pytest.fixture(scope="module")
 def in_four_bits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """GPTQ, on a sixteenth of the usual calibration text, and round-to-nearest; both on a quarter of the quick windows,
-    as GPTQ's layers know 16 bit alone, in which a processor may be slow."""
+    """GPTQ, on a sixteenth of the usual calibration text, and round-to-nearest; both on 8 long windows: GPTQ's layers
+    know 16 bit alone, in which a processor may be slow."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patched.setattr("benchmarker.quality.windows.QUICK_WINDOWS", 16)
+        patched.setattr("benchmarker.quality.windows.QUICK_WINDOWS", 8)
+        patched.setitem(WINDOW_TOKENS, "quick", 512)
         return outcomes(
             bits=4, group_size=128, size="quick", options={"calibration_samples": 16, "calibration_tokens": 128}
         )
