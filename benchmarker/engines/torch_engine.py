@@ -226,6 +226,7 @@ def load(
         BenchmarkerError: It cannot be loaded in this form.
     """
     from benchmarker.quantization.inspect import load_facts
+    from benchmarker.quantization.load import load_form
 
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
@@ -235,7 +236,7 @@ def load(
     device.begin_growth()
     device.reset_peak()
     started = time.perf_counter()
-    loaded = loader.load(prepared, form.options, target, progress)
+    loaded = load_form(form.quant, prepared, form.options, target, progress)
     device.synchronize()
     load_s = time.perf_counter() - started
     peak = device.peak()

@@ -13,6 +13,7 @@ from benchmarker.quality.scratch import check_room
 from benchmarker.quality.text import Text, read_text
 from benchmarker.quality.windows import Windows, check_positions, check_tokens, cut
 from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySize, baseline_name
@@ -100,7 +101,7 @@ def make_plan(
         baseline=baseline,
         dtype=model.dtype,
         vocabulary=int(checkpoint.config["vocab_size"]),
-        is_baseline=is_plain and form.quant == BASELINE.quant and spec.baseline is None,
+        is_baseline=is_plain and loader_options(form) == loader_options(BASELINE) and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:
         raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 class Options(Plain):
     """A loader's own options. Every value is a scalar, so that it can be given as `--option key=value`."""
+
+
+class FormOptions(Options):
+    """What every quantization can be asked for beside its own options."""
+
+    lm_head: Literal["int8"] | None = None
+    """Quantize the output layer too, to int8 by torchao with a scale a row; null leaves it as it is. One tied to the
+    embedding becomes a tensor of its own, and the embedding stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,8 @@ class Loader:
     packages: tuple[str, ...]
     """pip names of what it needs beyond torch and transformers."""
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
-    """Takes an instance of `options`. Raises a BenchmarkerError for what the checkpoint, the device or the installed
-    libraries cannot do, where it can before any weight is read."""
+    """Takes an instance of `options`, whose `lm_head` is not its business. Raises a BenchmarkerError for what the
+    checkpoint, the device or the installed libraries cannot do, where it can before any weight is read."""
     check: Callable[[Any, Target], None] = nothing
     """Refuses what cannot work whatever the checkpoint: a missing library, a device or a type that the format has no
     code for. Called first, so that nothing is downloaded or made in vain."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import Loaded, Loader, Options, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-class Bnb4Options(Options):
+class Bnb4Options(FormOptions):
     """bitsandbytes 4 bit."""
 
     quant_type: Literal["nf4", "fp4"] = "nf4"

@@ -15,14 +15,14 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import Loaded, Loader, Options, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-class Bnb8Options(Options):
+class Bnb8Options(FormOptions):
     """bitsandbytes 8 bit."""
 
     threshold: Annotated[float, Field(ge=0)] = 6.0

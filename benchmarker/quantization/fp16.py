@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import Loaded, Loader, Options
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 
 
-class FP16Options(Options):
-    """There are none; the type is chosen with `--dtype`."""
+class FP16Options(FormOptions):
+    """It has none of its own; the type is chosen with `--dtype`."""
 
 
 def load(checkpoint: Checkpoint, options: FP16Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001

@@ -54,16 +54,29 @@ def load_facts(
     )
 
 
-def parameter_count(model: nn.Module) -> int:
+def parameter_count(model: PreTrainedModel) -> int:
     """Parameters as the architecture has them: a packed one counts as what it was packed from, a shared one once."""
     packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
     packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
+    packed_ids |= _own_copy_ids(model)
     plain = sum(tensor.numel() for tensor in model.parameters() if id(tensor) not in packed_ids)
     packed = sum(
         weights_of(module) + (module.out_features if getattr(module, "bias", None) is not None else 0)
         for module in packed_linears
     )
     return int(plain + packed)
+
+
+def _own_copy_ids(model: PreTrainedModel) -> set[int]:
+    """The output layer's weight where the architecture shares it with the embedding and this model does not."""
+    head: Linear | None = model.get_output_embeddings()
+    embedding: Any = model.get_input_embeddings()
+    is_copy = (
+        head is not None
+        and model.config.get_text_config().tie_word_embeddings
+        and not shares_storage(head.weight, embedding.weight)
+    )
+    return {id(head.weight)} if is_copy and head is not None else set()
 
 
 def is_linear(module: nn.Module) -> bool:

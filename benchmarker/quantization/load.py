@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Loaded
+from benchmarker.quantization.base import Loaded, Options
+from benchmarker.quantization.output_layer import with_head
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
@@ -74,4 +75,13 @@ def open_model(
     progress = progress or Silent()
     checkpoint = prepare_checkpoint(model, form, device, progress)
     target = Target(device.torch_name, model.dtype)
-    return LOADERS[form.quant].load(checkpoint, loader_options(form), target, progress), checkpoint
+    return load_form(form.quant, checkpoint, loader_options(form), target, progress), checkpoint
+
+
+def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
+    """A prepared checkpoint in its form, with the output layer that the options ask for.
+
+    Raises:
+        BenchmarkerError: As for `load_model`.
+    """
+    return with_head(LOADERS[quant].load(checkpoint, options, target, progress), options)

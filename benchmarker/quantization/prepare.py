@@ -10,6 +10,7 @@ from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Target
 from benchmarker.checkpoints.find import find_in_form
 from benchmarker.core.errors import ModelError
 from benchmarker.hardware.device import Device
+from benchmarker.quantization.output_layer import check_head
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.model import ModelSpec, QuantSpec
 
@@ -44,6 +45,7 @@ def find_checkpoint(
     """
     loader = LOADERS[variant.quant]
     loader.check(loader_options(variant), Target(device, model.dtype))
+    check_head(loader_options(variant))
     form = Form(loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant))
     return find_in_form(model, form, progress=progress, device=device, check_config=check_config)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import Loaded, Loader, Options, require
-from benchmarker.quantization.torchao_int8 import head_note
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.output_layer import head_notes
 
 CAPABILITY = (8, 9)
 """Lowest compute capability of NVIDIA GPUs that multiply fp8."""
 
 
-def check(options: Options, target: Target) -> None:  # noqa: ARG001
+def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Refuse all but bfloat16 on an NVIDIA GPU that multiplies fp8.
 
     Raises:
@@ -46,7 +46,7 @@ def _check_device(device: str) -> None:
         )
 
 
-def load(checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     """Read the weights and quantize each as it arrives on the device."""
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
     from transformers import TorchAoConfig
@@ -54,13 +54,13 @@ def load(checkpoint: Checkpoint, options: Options, target: Target, progress: Pro
     # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=(head_note(model, target),))
+    return Loaded(model, notes=head_notes(options, model, target))
 
 
 LOADER: Loader = Loader(
     name="fp8",
     summary="torchao fp8, weights and activations, on NVIDIA GPUs from Ada and Hopper on",
-    options=Options,
+    options=FormOptions,
     packages=("torchao",),
     load=load,
     check=check,

@@ -12,14 +12,14 @@ from typing import Literal
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import Loaded, Loader, Options, require
-from benchmarker.quantization.torchao_int8 import head_note
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.output_layer import head_notes
 
 CAPABILITY = (8, 0)
 """Lowest compute capability of NVIDIA GPUs with the kernel."""
 
 
-class Int4Options(Options):
+class Int4Options(FormOptions):
     """int4, with zero points."""
 
     group_size: Literal[32, 64, 128, 256] = 128
@@ -69,7 +69,7 @@ def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress:
         group_size=options.group_size, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
     )
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=(head_note(model, target),))
+    return Loaded(model, notes=head_notes(options, model, target))
 
 
 def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:

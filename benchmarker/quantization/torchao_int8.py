@@ -6,20 +6,18 @@ Half of fp16's bytes are read for each token. torchao keeps the class `Linear` a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import Loaded, Loader, Options, require
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.output_layer import head_notes
 
 
-class Int8Options(Options):
+class Int8Options(FormOptions):
     """int8, symmetric."""
 
     group_size: Annotated[int, Field(gt=0)] | None = None
@@ -45,13 +43,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
     # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=(head_note(model, target),))
-
-
-def head_note(model: PreTrainedModel, target: Target) -> str:
-    """What became of the output layer, for the record."""
-    tied = bool(model.config.get_text_config().tie_word_embeddings)
-    return f"lm_head is not quantized: it stays in {target.dtype}" + (", tied to the embedding" if tied else "")
+    return Loaded(model, notes=head_notes(options, model, target))
 
 
 def _check_groups(checkpoint: Checkpoint, options: Int8Options) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import Loaded, Loader, Options, require
-from benchmarker.quantization.torchao_int8 import head_note
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.output_layer import head_notes
 
 
-def check(options: Options, target: Target) -> None:  # noqa: ARG001
+def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Any device and type will do.
 
     Raises:
@@ -22,7 +22,7 @@ def check(options: Options, target: Target) -> None:  # noqa: ARG001
     require("int8-dynamic", "torchao")
 
 
-def load(checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     """Read the weights and quantize each as it arrives on the device."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
     from transformers import TorchAoConfig
@@ -30,13 +30,13 @@ def load(checkpoint: Checkpoint, options: Options, target: Target, progress: Pro
     # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=(head_note(model, target),))
+    return Loaded(model, notes=head_notes(options, model, target))
 
 
 LOADER: Loader = Loader(
     name="int8-dynamic",
     summary="torchao int8, weights and activations (W8A8)",
-    options=Options,
+    options=FormOptions,
     packages=("torchao",),
     load=load,
     check=check,

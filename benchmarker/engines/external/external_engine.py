@@ -14,6 +14,7 @@ from benchmarker.engines.external.environments import Marker, environment_states
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver, SubprocessEngine
 from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
 
@@ -88,6 +89,13 @@ class ExternalEngine(SubprocessEngine):
             yield source
         finally:
             driver.close()
+
+
+def head_refusal(form: Form) -> str | None:
+    """Why an engine with forms of its own cannot open this one: its output layer is asked for in int8 by torchao."""
+    if not asks_for_head(form.options):
+        return None
+    return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
 def growth_of(device: Device) -> Callable[[], int | None] | None:

@@ -14,7 +14,7 @@ from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, requir
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
@@ -62,7 +62,7 @@ class LlamaCppEngine(ExternalEngine):
                 check_writable(checkpoint.folder, checkpoint.config)
         except BenchmarkerError as error:
             return str(error)
-        return None
+        return head_refusal(form)
 
     def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
         """See ExternalEngine.arguments; makes the GGUF file where there is none."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
 from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SglangEngine(ExternalEngine):
             return "GGUF files are for --engine llama-cpp"
         if form.quant not in AS_STORED:
             return f"SGLang cannot load the form {form.quant}; it takes {', '.join(AS_STORED)}"
-        return None
+        return head_refusal(form)
 
     def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
         """See ExternalEngine.arguments."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
@@ -71,7 +71,7 @@ class VllmEngine(ExternalEngine):
         if options.quantization is not None and (form.quant != "fp16" or method is not None):
             return f"quantization={options.quantization} is for a checkpoint of 16 bit, with --quant fp16"
         if method is not None or form.quant == "fp16":
-            return None
+            return head_refusal(form)
         if form.quant not in AS_STORED:
             forms = ", ".join(AS_STORED)
             return f"vLLM cannot load the form {form.quant}; it takes {forms}, or --engine-option quantization=fp8"

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.read_model import import_libraries, read_model
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.hardware.device import find_device, kind_of
-from benchmarker.quantization.base import Loaded, Loader, Options, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
 from benchmarker.quantization.gptq.backends import (
     NOT_STORED,
     KernelName,
@@ -32,7 +32,7 @@ from benchmarker.quantization.gptq.quantize import calibration_text, quantized
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 
 
-class GPTQOptions(Options):
+class GPTQOptions(FormOptions):
     """GPTQ. All but `kernel` decide the checkpoint, and one that is GPTQ already has decided them itself."""
 
     bits: Literal[2, 3, 4, 8] = 4

@@ -22,7 +22,7 @@ def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[Gene
 
 
 def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow:
-    eager = _row_of(rows, row.cell, quant=row.quant, engine="eager")
+    eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
     same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
     row = replace(row, same_tokens=same)
     if row.step_demand is None or base.step_demand is None or base.limits is None or row.variant == base.variant:
@@ -36,15 +36,15 @@ def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[Generatio
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
     """The row of the baseline's quantization in the row's own cell and engine; None where the row is of that itself."""
-    if row.quant == base.quant:
+    if row.weights == base.weights:
         return None
     if row.engine == base.engine:
         return base
-    return _row_of(rows, row.cell, quant=base.quant, engine=row.engine)
+    return _row_of(rows, row.cell, weights=base.weights, engine=row.engine)
 
 
-def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, quant: str, engine: str) -> GenerationRow | None:
-    return next((row for row in rows if (row.cell, row.quant, row.engine) == (cell, quant, engine)), None)
+def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str, engine: str) -> GenerationRow | None:
+    return next((row for row in rows if (row.cell, row.weights, row.engine) == (cell, weights, engine)), None)
 
 
 def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:

@@ -47,8 +47,8 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     return cell_keys
 
 
-LATER_DEFAULTS = (("prefill", "plain"),)
-"""Engine options that older records lack, each with the value that they ran with."""
+LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None))
+"""Options that older records lack, each with the value that they ran with."""
 
 
 def form(record: GenerationRecord) -> dict[str, str]:
@@ -81,8 +81,13 @@ def place(record: GenerationRecord) -> int:
 
 def plainness(record: GenerationRecord) -> tuple[bool, ...]:
     """fp16 is the baseline, on the eager engine if it is there."""
-    is_plain = record.variant.quant == BASELINE
+    is_plain = _is_plain(record.variant.quant, record.load.quantized_fraction if record.load else None)
     return is_plain, is_plain and record.variant.engine == PLAIN_ENGINE
+
+
+def _is_plain(quant: str, quantized_fraction: float | None) -> bool:
+    """Whether nothing is quantized. llama.cpp's forms and an output layer in int8 are options beside `fp16`."""
+    return quant == BASELINE and not quantized_fraction
 
 
 CIRCUMSTANCES: Mapping[str, Circumstance] = {
@@ -187,7 +192,7 @@ COMPARING = Comparing(
     family=lambda record: record.variant.quant,
     place=place,
     plainness=plainness,
-    is_plain=lambda row: row.quant == BASELINE,
+    is_plain=lambda row: _is_plain(row.quant, row.quantized_fraction),
     surroundings=lambda row: row.engine,
     circumstances=CIRCUMSTANCES,
     must_be_equal=("model", "model shapes (config_sha256)", "load_format"),

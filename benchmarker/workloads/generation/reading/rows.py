@@ -71,6 +71,10 @@ class GenerationRow(Row):
     model: str = ""
     weight_bytes: int | None = None
     bits_per_weight: float | None = None
+    quantized_fraction: float | None = None
+    """Share of the parameters that is stored in fewer than 16 bits."""
+    weights: str = ""
+    """The quantization, with what its options make of the output layer: `gptq lm_head=int8`."""
     load_s: float | None = None
     setup_s: float | None = None
     setup_cold_s: float | None = None
@@ -157,6 +161,8 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "model": records[0].model.id,
         "weight_bytes": max((load.weight_bytes for load in loads), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
+        "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
+        "weights": _weights(records[0]),
         "load_s": _median_load(loads),
         "setup_s": statistics.median(setups) if setups else None,
         "setup_cold_s": _setup(records, "cold"),
@@ -170,6 +176,11 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
+
+
+def _weights(record: GenerationRecord) -> str:
+    lm_head = record.variant.options.get("lm_head")
+    return f"{record.variant.quant} lm_head={lm_head}" if lm_head else record.variant.quant
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
