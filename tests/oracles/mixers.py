@@ -12,6 +12,7 @@ from tests.oracles.attention import Numbers, Raw, times_by_round
 
 READS = {"linear": 2, "retention": 2, "gdn": 3}
 """Times that a token goes over the state: once to write, once to read, and for the delta rule once more to compare."""
+TRAINING = "training_step"
 ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -19,7 +20,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """What a row says apart from its speed-up.
 
     Args:
-        shape: Length, batch size and mode, of a mixer alone.
+        shape: Length, batch size and mode.
     """
     pairs = [(record, cell) for record in records for cell in _cells(record, shape)]
     flops, tokens = operations(pairs[0][0], *shape), shape[0] * shape[1]
@@ -35,7 +36,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "peak_bytes": _largest(pairs, "passes", "forward_peak_bytes", "backward_peak_bytes"),
         "kept_bytes": _largest(pairs, "passes", "kept_bytes"),
         "state": state(pairs[0][0], shape[0]),
-        "parameters": None,
+        "parameters": parameters(pairs[0][0], shape[0]) if shape[2] == TRAINING else None,
         "error": max(tensor["error"] for _, cell in pairs for tensor in cell["checked"]["tensors"]),
         "floor_s": _floor_s(pairs, flops, shape),
         "rounds": len({(record["sweep"], record["round"]) for record, _ in pairs}),
@@ -54,7 +55,13 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def operations(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """Two for each number of the state and time that a token goes over it; for softmax, over each pair of tokens."""
+    """Two for each number of the state and time that a token goes over it; for softmax, over each pair of tokens. A
+    training step has those of every layer with its backward pass, and six for each weight of a product and token."""
+    if mode == TRAINING:
+        block, alone = record["subject"]["block"], operations(record, seq_len, batch_size, "forward_backward")
+        looked_up = (block["vocabulary"] + seq_len) * block["hidden"]
+        weights = parameters(record, seq_len) - looked_up
+        return 6 * weights * seq_len * batch_size + block["layers"] * alone
     subject, mixer = record["subject"], record["variant"]["mixer"]
     keys, values = subject["head_dim"], subject["value_dim"] or subject["head_dim"]
     if mixer == "softmax":
@@ -73,8 +80,34 @@ def state(record: Raw, seq_len: int) -> int:
     return int(subject["heads"] * each)
 
 
+def parameters(record: Raw, seq_len: int) -> int:
+    """Of the small model: embeddings of tokens and positions, the head, norms, and layers of a mixer and a feed-forward
+    that is 4 times as wide as the model for softmax, and makes up for a mixer's other parameters."""
+    block = record["subject"]["block"]
+    hidden, plain = block["hidden"], mixer_parameters(record["subject"], "softmax")
+    mixer = mixer_parameters(record["subject"], record["variant"]["mixer"])
+    middle = 4 * hidden
+    if block["match"] == "parameters":
+        middle += round((plain - mixer) / (2 * hidden))
+    layers = block["layers"] * (mixer + 2 * hidden * middle + 2 * hidden)
+    return int(layers + 2 * block["vocabulary"] * hidden + seq_len * hidden + hidden)
+
+
+def mixer_parameters(subject: Raw, mixer: str) -> int:
+    """Of one layer: queries, keys and values, the way back, two gates a head with their biases, four taps a channel."""
+    heads, keys, values = subject["heads"], subject["head_dim"], subject["value_dim"] or subject["head_dim"]
+    hidden, channels = subject["block"]["hidden"], heads * (2 * keys + values)
+    gates = 2 * heads * hidden + 2 * heads if mixer == "gdn" else 0
+    taps = 4 * channels if subject["block"]["short_conv"] else 0
+    return int(hidden * channels + heads * values * hidden + gates + taps)
+
+
 def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """Inputs read and output written; with gradients the inputs and the output's gradient again, and theirs written."""
+    """Inputs read and output written; with gradients the inputs and the output's gradient again, and theirs written.
+    A training step: ten numbers a weight."""
+    if mode == TRAINING:
+        # Float32 weights: forward, backward, gradient written; AdamW reads four numbers a weight and writes three.
+        return 40 * parameters(record, seq_len)
     subject = record["subject"]
     element, keys, values = ELEMENT[subject["dtype"]], subject["head_dim"], subject["value_dim"] or subject["head_dim"]
     rows = batch_size * seq_len * subject["heads"]

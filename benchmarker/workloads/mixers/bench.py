@@ -28,6 +28,7 @@ from benchmarker.workloads.mixers.inputs import copies_needed, inputs_sha256
 from benchmarker.workloads.mixers.matching import block_facts
 from benchmarker.workloads.mixers.record import MixersCell, MixersDemand, MixersFacts
 from benchmarker.workloads.mixers.spec import MixersJob, MixersPoint, MixersSubject, shape_of
+from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.variants.registry import implementation_of, missing_module
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class MixersBench(Nothing):
         """
         ready = self._ready = self.ready(point)
         step, first = AttentionStep(ready.operation, ready.copies, self._device), ready.copies[0]
-        with no_kernel_is_unsupported():
+        with no_kernel_is_unsupported(), refused_compiler_is_unsupported():
             results_of(ready.operation, first)  # compiles, tunes, and loads what is loaded once
         with ready.operation.around():
             kernels = kernels_of(lambda: step.work()(first), self._device)

@@ -104,8 +104,6 @@ class SmallModel(nn.Module):
         self.norms = nn.ModuleList(nn.RMSNorm(block.hidden) for _ in range(block.layers))
         self.last = nn.RMSNorm(block.hidden)
         self.head = nn.Linear(block.hidden, vocabulary, bias=False)
-        for embedding in (self.tokens, self.positions):
-            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]

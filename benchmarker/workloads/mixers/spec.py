@@ -50,7 +50,7 @@ class MixersTasks(Plain):
     vocabulary: Annotated[int, Field(ge=4)] = 64
     """Tokens of mqar and copy."""
     steps: Positive = 500
-    """Training steps, the same for every mixer."""
+    """Training steps, the same for every mixer. The task bytes has no more than four passes over the text."""
     batch_size: Positive = 64
     """Sequences of a step."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3

@@ -17,6 +17,7 @@ from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
 from benchmarker.workloads.mixers.tasks import settings_of, train
 from benchmarker.workloads.mixers.variants.base import Implementation
+from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.variants.registry import missing_module
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def scores(
         for seed in range(subject.tasks.seeds):
             try:
                 _refuse(implementation, subject, setting.length(), device)
-                score = train(implementation, subject, setting, subject.seed + seed, device)
+                with refused_compiler_is_unsupported():
+                    score = train(implementation, subject, setting, subject.seed + seed, device)
             except UnsupportedError as error:
                 return {"tasks": tuple(results), "no_tasks": Missing(error_kind=error.kind, reason=str(error))}
             results.append(score)

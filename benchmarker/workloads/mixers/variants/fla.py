@@ -6,10 +6,12 @@ to another one's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.core.errors import UnsupportedError
 from benchmarker.workloads.mixers.spec import Shape
 from benchmarker.workloads.mixers.variants.base import Implementation, Layout, Mixer, Operation
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LENGTH_FIRST: Layout = "length first"
+COMPILER_REFUSED = "upgrade triton"
+"""In fla's words where it knows that this Triton compiles a kernel wrongly, as 3.4.0 to 3.7.0 do the delta rule's backward
+pass on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
 def fla(
@@ -56,3 +61,18 @@ def fla(
         normalizes=normalizes,
         has_backward=has_backward,
     )
+
+
+@contextmanager
+def refused_compiler_is_unsupported() -> Iterator[None]:
+    """Turn fla's refusal of a Triton that compiles a kernel wrongly into one line.
+
+    Raises:
+        UnsupportedError: With fla's reason and remedy.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if COMPILER_REFUSED not in str(error).lower():
+            raise
+        raise UnsupportedError(f"fla: {str(error).strip().splitlines()[0]}") from error
