@@ -54,6 +54,7 @@ def pages() -> dict[str, str]:
         "docs/control.md": control_page(),
         "docs/why-slow.md": why_slow_page(),
         "docs/attention.md": attention_page(),
+        "docs/mixers.md": mixers_page(),
         "docs/finetune.md": finetune_page(),
     }
 
@@ -109,6 +110,12 @@ def finetune_page() -> str:
     """The page of fine-tuning with the first table of a real GPU."""
     sheet = first_table(ranking_of(compare([REFERENCE / "h200-finetune"])))
     return _with_table("docs/finetune.md", "results/reference/h200-finetune", table(sheet.columns, sheet.rows))
+
+
+def mixers_page() -> str:
+    """The page of token mixers with the first table of a real GPU."""
+    sheet = first_table(ranking_of(compare([REFERENCE / "h200-mixers"])))
+    return _with_table("docs/mixers.md", "results/reference/h200-mixers", table(sheet.columns, sheet.rows))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:

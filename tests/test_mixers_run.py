@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from benchmarker.workloads.mixers.inputs import copies_needed, input_bytes, inpu
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.mixers.words import Against, crossover_in_words, slope
 from tests.records import environment
 
@@ -66,6 +68,29 @@ def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
     assert {(cell.status, cell.samples, cell.reason) for cell in cells} == {
         ("unsupported", (), "not on CPUs; it runs on NVIDIA GPUs and AMD GPUs")
     }
+
+
+def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, monkeypatch):
+    right = VARIANTS["gdn-torch"]
+
+    def refuse(gradient):
+        raise RuntimeError("Triton >= 3.4.0 and < 3.7.1 produces incorrect results. Please upgrade Triton to >= 3.7.1")
+
+    def open_refused(shape, where):
+        operation = right.open(shape, where)
+
+        def call(*tensors):
+            output = operation.call(*tensors)
+            if output.requires_grad:
+                output.register_hook(refuse)
+            return output
+
+        return replace(operation, call=call)
+
+    monkeypatch.setitem(VARIANTS, "gdn-torch", replace(right, open=open_refused))
+    forward, both = record_of(tmp_path, "--variant", "gdn-torch").cells
+    assert (forward.status, both.status) == ("ok", "unsupported")
+    assert both.reason.startswith("fla: Triton >= 3.4.0") and "upgrade Triton to >= 3.7.1" in both.reason
 
 
 @pytest.mark.parametrize("name", ["mixers.yaml", "quick-mixers.yaml"])

@@ -246,6 +246,12 @@ def test_a_sweep_that_goes_on_judges_nothing_twice(judged_stage: Stage) -> None:
     assert "[quality] a" in judged_stage.printed
 
 
+def test_a_sweep_that_goes_on_with_more_rounds_judges_nothing_twice(judged_stage: Stage) -> None:
+    judged_stage.sweep("--quality", "quick", resume=True, rounds=3)
+    assert len(judged_stage.records()) == 3
+    assert "[quality]" not in judged_stage.printed
+
+
 @pytest.mark.parametrize("option", ["--eval-text", "--quality-topk", "--quality-baseline"])
 def test_a_sweep_that_goes_on_with_another_question_judges_again(judged_stage: Stage, option: str) -> None:
     mine = judged_stage.home / "mine.txt"

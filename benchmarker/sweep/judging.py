@@ -57,12 +57,18 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
 
 
 def unjudged(site: Site) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
-    """Records that lack what was asked for, by the variants that share a measurement of it."""
+    """The newest record of each variant that has none with what was asked for, by the variants that share a
+    measurement of it."""
     judging = site.workload.judged_by
     lacking = {}
     for variants in _forms(site, judging) if judging else []:
-        newest, job = _newest_records(site.folder, variants), site.job(variants[0])
-        if wanted := {path: record for path, record in newest if judging and not judging.is_done(record, job)}:
+        assert judging is not None
+        job, wanted = site.job(variants[0]), {}
+        for records in _records_of(site.folder, variants):
+            if not any(judging.is_done(record, job) for record in records.values()):
+                newest = list(records)[-1]
+                wanted[newest] = records[newest]
+        if wanted:
             lacking[tuple(variants)] = wanted
     return lacking
 
@@ -76,16 +82,14 @@ def _forms(site: Site, judging: Judging) -> list[list[str]]:
     return list(forms.values())
 
 
-def _newest_records(folder: Path, variants: Sequence[str]) -> list[tuple[Path, RunRecord]]:
-    """One of each variant that has any."""
+def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRecord]]:
+    """The records of each variant that has any, oldest first."""
     try:
-        files = collect([folder]).files
+        files = sorted(collect([folder]).files, key=lambda file: file[1].started_at)
     except ResultsError:
         return []
-    newest = {
-        record.variant.name: (path, record) for path, record in sorted(files, key=lambda file: file[1].started_at)
-    }
-    return [newest[name] for name in variants if name in newest]
+    by_variant = [{path: record for path, record in files if record.variant.name == name} for name in variants]
+    return [records for records in by_variant if records]
 
 
 def _run(

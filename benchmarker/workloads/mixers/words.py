@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.stats import Ratio
 from benchmarker.core.units import gib
-from benchmarker.workloads.attention.metrics import crossings
+from benchmarker.workloads.attention.metrics import Crossing, crossings
 
 SLOPE_LENGTHS = 3
 """A line through two lengths fits both."""
@@ -35,12 +35,17 @@ class Slope:
     """The largest distance of a measured size from the line, over that size."""
 
 
+def turns_of(series: Sequence[Against]) -> tuple[Crossing, ...]:
+    """Between which lengths a mixer begins to be faster than the best softmax, or slower."""
+    return crossings([(point.seq_len, point.ratio) for point in series])
+
+
 def crossover_in_words(variant: str, series: Sequence[Against]) -> str | None:
     """From which length on a mixer beats the best softmax. None for fewer than two lengths."""
     if len(series) < 2:
         return None
     ordered = sorted(series, key=lambda point: point.seq_len)
-    turns = crossings([(point.seq_len, point.ratio) for point in ordered])
+    turns = turns_of(ordered)
     best = {point.seq_len: point.best for point in ordered}
     if turns:
         return "; ".join(

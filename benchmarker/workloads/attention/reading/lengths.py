@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Row
@@ -26,11 +26,16 @@ class Line:
     is_of_one_batch: bool
 
 
-def lines_of(keys: Sequence[CellKey]) -> list[Line]:
+def joined(mode: str) -> str:
+    """`forward + backward`."""
+    return mode.replace("_", " + ")
+
+
+def lines_of(keys: Sequence[CellKey], *, mode_words: Callable[[str], str] = joined) -> list[Line]:
     """Lines of two lengths or more. Those of as many tokens only where a cell is in none of one batch size."""
     lines = []
     for mode in sorted({key["mode"] for key in keys}):
-        able, words = [key for key in keys if key["mode"] == mode], mode.replace("_", " + ")
+        able, words = [key for key in keys if key["mode"] == mode], mode_words(mode)
         batches: dict[int, list[CellKey]] = {}
         totals: dict[int, list[CellKey]] = {}
         for key in sorted(set(able)):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import paired_ratio
 from benchmarker.core.tables import escaped
 from benchmarker.workloads.attention.reading.lengths import lines_of
+from benchmarker.workloads.mixers.declared import mode_words
 from benchmarker.workloads.mixers.reading.rows import MixersRow
 from benchmarker.workloads.mixers.words import (
     Against,
@@ -17,7 +19,11 @@ from benchmarker.workloads.mixers.words import (
     does_not_fit,
     slope,
     slope_in_words,
+    turns_of,
 )
+
+if TYPE_CHECKING:
+    from benchmarker.schema.record import Moment
 
 
 def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # noqa: ARG001
@@ -26,21 +32,38 @@ def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # no
 
 
 def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
-    for line in lines_of([row.cell for row in rows if row.cell and row.latency]):
-        lengths = defaultdict(list)
-        for row in rows:
-            if row.cell in line.keys and row.latency:
-                lengths[row.cell.seq_len].append(row)
-        against: dict[str, list[Against]] = defaultdict(list)
-        for seq_len, same in sorted(lengths.items()):
-            best = best_softmax(same)
-            for row in same if best else ():
-                if not row.is_softmax and best:
-                    ratio = paired_ratio(best.latency_by_round, row.latency_by_round)
-                    against[row.variant].append(Against(seq_len, ratio, escaped(best.variant)))
-        for variant, points in against.items():
+    """Where each mixer crosses the best softmax by the time of calls, and by that of their kernels where this differs."""
+    for line in lines_of([row.cell for row in rows if row.cell and row.latency], mode_words=mode_words):
+        here = [row for row in rows if row.cell in line.keys and row.latency]
+        by_kernels = _against(here, lambda row: row.kernels_by_round)
+        for variant, points in _against(here, lambda row: row.latency_by_round).items():
+            alone = by_kernels.get(variant, [])
             if words := crossover_in_words(escaped(variant), points):
                 yield f"{line.words}: {words}."
+            if turns_of(alone) != turns_of(points) and (words := crossover_in_words(escaped(variant), alone)):
+                yield f"{line.words}, kernels alone, without the host that launches them: {words}."
+
+
+def _against(
+    rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
+) -> dict[str, list[Against]]:
+    """Each mixer beside the softmax that takes the least time at the same length, shortest length first.
+
+    Args:
+        seconds_of: A row's time, by round; empty where it has none.
+    """
+    lengths: dict[int, list[MixersRow]] = defaultdict(list)
+    for row in rows:
+        if row.cell and seconds_of(row):
+            lengths[row.cell.seq_len].append(row)
+    against: dict[str, list[Against]] = defaultdict(list)
+    for seq_len, same in sorted(lengths.items()):
+        best = best_softmax(same)
+        for row in same if best else ():
+            if not row.is_softmax and best:
+                ratio = paired_ratio(seconds_of(best), seconds_of(row))
+                against[row.variant].append(Against(seq_len, ratio, escaped(best.variant)))
+    return against
 
 
 def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:

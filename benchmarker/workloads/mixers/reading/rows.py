@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarker.comparison.aggregate import by_round
 from benchmarker.comparison.rows import Row
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
 from benchmarker.workloads.mixers.spec import MixersPoint
+
+if TYPE_CHECKING:
+    from benchmarker.schema.record import Moment
 
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
@@ -19,6 +23,9 @@ class MixersRow(Row):
 
     misfits: dict[MixersPoint, MixersCell] = field(default_factory=dict)
     """Cells of the variant that ran out of memory."""
+    kernels_by_round: dict[Moment, float] = field(default_factory=dict)
+    """Seconds of all kernels of one profiled call, by round. Empty on a processor, and for a model's training step, whose
+    record has the kernels of its mixer alone."""
     tasks: tuple[TaskScore, ...] = ()
     """Every task in every size and seed."""
     mixer_share: float | None = None
@@ -46,6 +53,7 @@ def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]])
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     demand = good[0][1].demand if good else None
     return {
+        "kernels_by_round": by_round(good, lambda cell, _: _kernels_s(cell)) if _has_kernels(good) else {},
         "tasks": next((record.tasks for record in newest if record.tasks), ()),
         "mixer_share": demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         "misfits": {
@@ -55,3 +63,12 @@ def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]])
             if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None
         },
     }
+
+
+def _has_kernels(good: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether kernels were recorded, and are those of the call that was timed."""
+    return all(record.environment.device.kind != "cpu" and not cell.block and cell.kernels for record, cell in good)
+
+
+def _kernels_s(cell: Any) -> float:
+    return sum(kernel.total_s for kernel in cell.kernels)
