@@ -90,7 +90,8 @@ def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, 
     monkeypatch.setitem(VARIANTS, "gdn-torch", replace(right, open=open_refused))
     forward, both = record_of(tmp_path, "--variant", "gdn-torch").cells
     assert (forward.status, both.status) == ("ok", "unsupported")
-    assert both.reason.startswith("fla: Triton >= 3.4.0") and "upgrade Triton to >= 3.7.1" in both.reason
+    assert both.reason.startswith("fla: Triton >= 3.4.0")
+    assert "upgrade Triton to >= 3.7.1" in both.reason
 
 
 @pytest.mark.parametrize("name", ["mixers.yaml", "quick-mixers.yaml"])

@@ -32,7 +32,7 @@ def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # no
 
 
 def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
-    """Where each mixer crosses the best softmax by the time of calls, and by that of their kernels where this differs."""
+    """Where each mixer crosses the best softmax, by the time of calls; and by that of their kernels if it differs."""
     for line in lines_of([row.cell for row in rows if row.cell and row.latency], mode_words=mode_words):
         here = [row for row in rows if row.cell in line.keys and row.latency]
         by_kernels = _against(here, lambda row: row.kernels_by_round)

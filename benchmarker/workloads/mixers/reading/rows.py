@@ -24,8 +24,8 @@ class MixersRow(Row):
     misfits: dict[MixersPoint, MixersCell] = field(default_factory=dict)
     """Cells of the variant that ran out of memory."""
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
-    """Seconds of all kernels of one profiled call, by round. Empty on a processor, and for a model's training step, whose
-    record has the kernels of its mixer alone."""
+    """Seconds of all kernels of one profiled call, by round. Empty on a processor, and for a model's training step,
+    whose record has the kernels of its mixer alone."""
     tasks: tuple[TaskScore, ...] = ()
     """Every task in every size and seed."""
     mixer_share: float | None = None
@@ -71,4 +71,4 @@ def _has_kernels(good: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def _kernels_s(cell: Any) -> float:
-    return sum(kernel.total_s for kernel in cell.kernels)
+    return float(sum(kernel.total_s for kernel in cell.kernels))

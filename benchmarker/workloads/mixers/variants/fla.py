@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LENGTH_FIRST: Layout = "length first"
 COMPILER_REFUSED = "upgrade triton"
-"""In fla's words where it knows that this Triton compiles a kernel wrongly, as 3.4.0 to 3.7.0 do the delta rule's backward
-pass on Hopper (fla-org/flash-linear-attention, issue 640)."""
+"""In fla's words where it knows that this Triton compiles a kernel wrongly, as 3.4.0 to 3.7.0 do the delta rule's
+backward pass on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
 def fla(
