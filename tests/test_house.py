@@ -36,6 +36,11 @@ def test_no_chain_of_imports_is_long(house):
     assert len(chain) <= MAXIMAL_CHAIN, " > ".join(chain)
 
 
+def test_a_variable_is_named_by_a_noun(house):
+    counts = house.pronouns().values()
+    assert sum(pronouns for pronouns, _ in counts) < 0.01 * sum(total for _, total in counts)
+
+
 def test_no_two_rooms_import_each_other(house):
     assert not house.mutual_rooms()
 

@@ -97,8 +97,8 @@ def find_limit(
         record = _measured(small.model_copy(update={"grid": grid}), path, sweep, run)
         paths.append(path)
         trial = _trial(value, record)
-        said = "fits" if trial.fits else f"does not fit: {trial.reason}"
-        terminal.line(f"{axis} {value:,}: {said}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
+        outcome = "fits" if trial.fits else f"does not fit: {trial.reason}"
+        terminal.line(f"{axis} {value:,}: {outcome}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
         return trial
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def _start(job: Job, axis: str) -> int:
         SpecError: There is none, or the job has several cells besides.
     """
     workload = workload_of(job.workload)
-    sizes = [one.name for one in workload.axes if one.is_size]
+    sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:
         raise SpecError(
             f"--find-limit {axis}: no size of {workload.name}{did_you_mean(axis, sizes)}: {', '.join(sizes)}"

@@ -54,8 +54,8 @@ class SweepFile(Plain):
 class Stock:
     """What a folder holds of a sweep."""
 
-    done: Mapping[CellId, CellBase]
-    """The cells that need not be measured again."""
+    finished: Mapping[CellId, CellBase]
+    """The cells that were measured and need not be measured again."""
     profiled: frozenset[str]
     """Variants with a profile."""
     notes: tuple[str, ...]
@@ -90,13 +90,13 @@ def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
 
 def latest_sweep(results: Path, config: Path) -> Path | None:
     """The last sweep of this config in `results/<device>/<model>`; None if there is none."""
-    found = []
+    sweeps = []
     for path in results.glob(f"*/*/*/{SWEEP_FILE}"):
         with contextlib.suppress(ResultsError):
             sweep = read_sweep_file(path.parent)
             if sweep and Path(sweep.config).resolve() == config.resolve():
-                found.append((sweep.started_at, path.parent))
-    return max(found)[1] if found else None
+                sweeps.append((sweep.started_at, path.parent))
+    return max(sweeps)[1] if sweeps else None
 
 
 def take_stock(

@@ -34,9 +34,11 @@ def open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
         terminal.line(note)
     if site.settings.resume:
         cells = request.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-        tasks = missing_tasks(request, stock.done)
-        to_go = f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if stock.done and tasks else ""
-        terminal.line(f"{len(stock.done)} of {cells} cells are there already{to_go}")
+        tasks = missing_tasks(request, stock.finished)
+        to_go = (
+            f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if stock.finished and tasks else ""
+        )
+        terminal.line(f"{len(stock.finished)} of {cells} cells are there already{to_go}")
     write_plan(site)
     return stock
 

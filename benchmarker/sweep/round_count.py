@@ -33,17 +33,17 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
 
 
 def most_rounds(
-    asked: int | None, rounds: int | None, *, before: SweepFile | None, experiment: ExperimentBase
+    max_rounds: int | None, rounds: int | None, *, before: SweepFile | None, experiment: ExperimentBase
 ) -> int | None:
     """Up to how many rounds are added while an interval is wide; None where none is.
 
     Args:
-        asked: What --max-rounds says.
-        rounds: What another option says: whoever says how many rounds there are gets as many.
-        before: The sweep that is gone on with.
+        max_rounds: The value of --max-rounds; None where it is not set.
+        rounds: The rounds that another option asks for; where one does, none are added.
+        before: The sweep that is resumed; None for a new one.
     """
-    if asked or rounds:
-        return asked
+    if max_rounds or rounds:
+        return max_rounds
     if before:
         return before.max_rounds
     return None if "rounds" in experiment.procedure.model_fields_set else MOST_ROUNDS

@@ -141,7 +141,7 @@ def run_sweep(
     with locked(site.folder):
         ledger, stock = Ledger(Standing(site.workload)), open_folder(site, forecast, terminal)
         ledger.profiled |= stock.profiled
-        for (_, variant, position), cell in stock.done.items():
+        for (_, variant, position), cell in stock.finished.items():
             ledger.standing.take(variant, position, cell)
 
         def work() -> None:
@@ -259,7 +259,7 @@ def _rounds(
     Args:
         first: Round to begin with.
     """
-    tasks = [task for task in missing_tasks(site.asked, stock.done) if task.round >= first]
+    tasks = [task for task in missing_tasks(site.asked, stock.finished) if task.round >= first]
     tasks = without_given_up(tasks, ledger.given_up)
     begun = 0
     while tasks:

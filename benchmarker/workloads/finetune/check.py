@@ -98,11 +98,11 @@ def inputs(job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
     return {}
 
 
-def same_model(job: Job, other: Job) -> bool:
+def same_model(job: Job, second: Job) -> bool:
     """Whether two jobs are of one model."""
     assert isinstance(job, FinetuneJob)
-    assert isinstance(other, FinetuneJob)
-    return job.model == other.model
+    assert isinstance(second, FinetuneJob)
+    return job.model == second.model
 
 
 def look_for_model(job: FinetuneJob) -> str | None:

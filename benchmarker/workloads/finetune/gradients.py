@@ -84,15 +84,15 @@ def wrong(checked: FinetuneChecked) -> str | None:
     )
 
 
-def cosine(gradients: list[Tensor], others: list[Tensor]) -> float:
-    """Of all tensors as one vector, summed in float64."""
-    product = first = second = 0.0
-    for gradient, other in zip(gradients, others, strict=True):
-        left, right = gradient.double().flatten(), other.double().flatten()
-        product += (left @ right).item()
-        first += (left @ left).item()
-        second += (right @ right).item()
-    return float(product / (first * second) ** 0.5) if first and second else 0.0
+def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
+    """Cosine of two gradients, each all of its tensors as one vector, summed in float64."""
+    product = square = reference_square = 0.0
+    for gradient, reference in zip(gradients, references, strict=True):
+        computed, expected = gradient.double().flatten(), reference.double().flatten()
+        product += (computed @ expected).item()
+        square += (computed @ computed).item()
+        reference_square += (expected @ expected).item()
+    return float(product / (square * reference_square) ** 0.5) if square and reference_square else 0.0
 
 
 @contextmanager

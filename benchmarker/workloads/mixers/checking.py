@@ -89,12 +89,12 @@ class Checking:
         import torch
 
         shape, first = ready.shape, ready.copies[0]
-        other = self.inputs(shape, self._seed + len(ready.copies) + 1)
+        fresh = self.inputs(shape, self._seed + len(ready.copies) + 1)
         middle, axis = shape.seq_len // 2, 2 if self._implementation.layout == "heads first" else 1
         if not middle:
             return 0.0
         with torch.no_grad():
-            for target, source in zip(first.tensors, other.tensors, strict=True):
+            for target, source in zip(first.tensors, fresh.tensors, strict=True):
                 size = shape.seq_len - middle
                 target.narrow(axis, middle, size).copy_(source.narrow(axis, middle, size))
             with ready.operation.around():

@@ -117,11 +117,13 @@ def _larger_state(log: MixerLog) -> Iterator[str]:
         return
     heads = log.sizes[delta]["num_heads"]
     state = heads * DEFAULT_HEAD_DIM * DEFAULT_HEAD_DIM * DEFAULT_EXPAND
-    other = log.sizes[plain]["num_heads"] * (log.sizes[plain]["hidden_size"] // log.sizes[plain]["num_heads"]) ** 2
+    plain_state = (
+        log.sizes[plain]["num_heads"] * (log.sizes[plain]["hidden_size"] // log.sizes[plain]["num_heads"]) ** 2
+    )
     yield (
         f"{delta} is not comparable: its {by_formula / 1e6:.2f} M parameters are those of fla's defaults head_dim "
         f"{DEFAULT_HEAD_DIM} and expand_v {DEFAULT_EXPAND}, so that a layer carries {state:,} numbers, "
-        f"{state / other:.0f} times {plain}'s {other:,}, and has a short convolution that the others lack"
+        f"{state / plain_state:.0f} times {plain}'s {plain_state:,}, and has a short convolution that the others lack"
     )
 
 
@@ -220,7 +222,11 @@ def _first_reading(log: MixerLog) -> Iterator[str]:
                 "the line through its others: they hold a workspace that was made at first use"
             )
             break
-    odd = [name for name, sizes in log.backward_mb.items() if all(sizes[at] < log.forward_mb[name][at] for at in sizes)]
+    odd = [
+        name
+        for name, backward in log.backward_mb.items()
+        if all(backward[length] < log.forward_mb[name][length] for length in backward)
+    ]
     if odd:
         yield f"memory: backward below forward ({', '.join(odd)}) is two definitions of peak in one table"
 

@@ -143,13 +143,13 @@ def train(
     steps = setting.steps(tasks)
     for _ in range(steps):
         step()
-    asked = right = 0
+    total = right = 0
     nats = 0.0
     with torch.no_grad(), autocast(shape, where):
         for tokens, labels in _judged(setting, tasks, seed):
             logits, expected = model(tokens.to(where)).float().flatten(0, 1), labels.to(where).flatten()
             is_asked = expected != IGNORED
-            asked += int(is_asked.sum())
+            total += int(is_asked.sum())
             right += int((logits.argmax(-1) == expected)[is_asked].sum())
             nats += float(functional.cross_entropy(logits, expected, reduction="sum"))
     return TaskScore(
@@ -157,10 +157,10 @@ def train(
         size=setting.size,
         seed=seed,
         steps=steps,
-        asked=asked,
+        asked=total,
         right=right,
         chance=setting.chance(tasks),
-        bits=nats / asked / math.log(2),
+        bits=nats / total / math.log(2),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
 

@@ -50,10 +50,10 @@ def timed_step(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
     position = profiled.last_good
     key, cell = keys_of(profiled)[position], profiled.cells[position]
     medians = [
-        statistics.median(sample.latency_s for sample in other.samples)
+        statistics.median(sample.latency_s for sample in repeat_cell.samples)
         for record in runs
-        for other, other_key in zip(record.cells, keys_of(record), strict=True)
-        if other_key == key and other.status == "ok" and other.samples
+        for repeat_cell, repeat_key in zip(record.cells, keys_of(record), strict=True)
+        if repeat_key == key and repeat_cell.status == "ok" and repeat_cell.samples
     ]
     return Timed(
         record=profiled,

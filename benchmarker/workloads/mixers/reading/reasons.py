@@ -70,10 +70,10 @@ def _phase(cell: MixersCell) -> Phase:
 
 
 def _ran(cell: MixersCell) -> str:
-    shown = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels[:SHOWN_KERNELS]]
+    kernels = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels[:SHOWN_KERNELS]]
     listed_s = sum(kernel.total_s for kernel in cell.kernels)
     share = percent(sum(kernel.total_s for kernel in cell.kernels[:SHOWN_KERNELS]) / listed_s) if listed_s else ""
-    return f"one profiled call ran {', '.join(shown)}" + (f" ({share} of its kernels' time)" if share else "")
+    return f"one profiled call ran {', '.join(kernels)}" + (f" ({share} of its kernels' time)" if share else "")
 
 
 REASONS = Reasons(

@@ -49,11 +49,11 @@ class Learned(NamedTuple):
         return estimate([score.bits for score in self.scores])
 
 
-def wilson(right: int, asked: int) -> tuple[float, float, float]:
+def wilson(right: int, total: int) -> tuple[float, float, float]:
     """A share with its 95 % interval, which stays inside 0 and 1 and is right for few."""
-    share, square = right / asked, NORMAL_95**2
-    middle = (share + square / (2 * asked)) / (1 + square / asked)
-    half = NORMAL_95 / (1 + square / asked) * math.sqrt(share * (1 - share) / asked + square / (4 * asked**2))
+    share, square = right / total, NORMAL_95**2
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = NORMAL_95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
     return share, max(0.0, middle - half), min(1.0, middle + half)
 
 

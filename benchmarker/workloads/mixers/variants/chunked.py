@@ -115,8 +115,10 @@ def _one_chunk(
     since, until = total.exp()[..., None], (total[..., -1:] - total).exp()[..., None]
     update = value if strength is None else strength * value
     if is_delta:
-        own = key if strength is None else strength * key
-        lower = (own @ key.transpose(-1, -2) * between).tril(-1)
-        update = torch.linalg.solve_triangular(lower, update - (since * own) @ state, upper=False, unitriangular=True)
+        scaled_key = key if strength is None else strength * key
+        lower = (scaled_key @ key.transpose(-1, -2) * between).tril(-1)
+        update = torch.linalg.solve_triangular(
+            lower, update - (since * scaled_key) @ state, upper=False, unitriangular=True
+        )
     output = (query @ key.transpose(-1, -2) * between) @ update + (since * query) @ state
     return output, total[..., -1:, None].exp() * state + (until * key).transpose(-1, -2) @ update
