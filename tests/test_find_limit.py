@@ -48,7 +48,8 @@ def test_a_start_that_does_not_fit_is_the_answer():
 
 
 def test_the_answer_in_words():
-    trials = (Trial(1024, True, None, None, 3 * 2**30), Trial(2048, False, "oom_gpu", "CUDA out of memory", None))
+    reason = "CUDA out of memory. Tried to allocate 4.06 GiB. GPU 0 has a total capacity of 139.80 GiB"
+    trials = (Trial(1024, True, None, None, 3 * 2**30), Trial(2048, False, "oom_gpu", reason, None))
     expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
     assert Limit("seq_len", trials).words == expected
 

@@ -40,6 +40,11 @@ class Trial:
     peak_bytes: int | None
     """Most bytes of live tensors; growth of the resident memory on CPU."""
 
+    @property
+    def why(self) -> str:
+        """The reason's first sentence: torch's message of missing memory goes on with bytes of all kinds."""
+        return (self.reason or "").partition(". ")[0]
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -64,10 +69,10 @@ class Limit:
         """`largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
         largest, refused = self.largest, self.refused
         if largest is None:
-            return f"no {self.axis} fits: {refused.value:,}: {refused.reason}" if refused else f"no {self.axis} fits"
+            return f"no {self.axis} fits: {refused.value:,}: {refused.why}" if refused else f"no {self.axis} fits"
         peak = f" (peak {gib(largest.peak_bytes)})" if largest.peak_bytes else ""
         first = f"largest {self.axis} that fits: {largest.value:,}{peak}"
-        return f"{first}; {refused.value:,} does not: {refused.reason}" if refused else first
+        return f"{first}; {refused.value:,} does not: {refused.why}" if refused else first
 
 
 def find_limit(
@@ -97,7 +102,7 @@ def find_limit(
         record = _measured(small.model_copy(update={"grid": grid}), path, sweep, run)
         paths.append(path)
         trial = _trial(value, record)
-        outcome = "fits" if trial.fits else f"does not fit: {trial.reason}"
+        outcome = "fits" if trial.fits else f"does not fit: {trial.why}"
         terminal.line(f"{axis} {value:,}: {outcome}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
         return trial
 

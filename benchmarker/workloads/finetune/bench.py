@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.find import shapes_sha256
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer
+from benchmarker.checkpoints.read_model import import_architecture, import_libraries, load_tokenizer
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.units import gib, seconds
 from benchmarker.measure.training_step import TrainingStep
@@ -221,6 +221,8 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     text = token_text(tokenizer, checkpoint.config["vocab_size"], seed=job.subject.seed)
     session.ready()
     import_libraries(*LOADERS[recipe.quant.quant].packages, *(["peft"] if recipe.train == "lora" else []))
+    # Else the time of loading holds seconds of importing.
+    import_architecture(checkpoint.config)
     model = _loaded(job, checkpoint, recipe.quant, device, session)
     attention = attention_shape(model)
     trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)

@@ -46,9 +46,9 @@ class Steps:
         """The operator's row of this name."""
         return next((row for row in self.table.rows if row.name == name and row.kind == "operator"), None)
 
-    def share(self, own_s: float) -> str:
+    def share(self, time_s: float) -> str:
         """Of the kernel time."""
-        return percent(own_s / self.total_s, places=1)
+        return percent(time_s / self.total_s, places=1)
 
 
 def finetune_sentences(tables: Sequence[ProfilerTable], text: str = "") -> tuple[str, ...]:  # noqa: ARG001
@@ -105,11 +105,12 @@ def _dequantizing(run: Steps) -> list[str]:
     unpacking, backward = run.row(UNPACKING), run.row(PACKED_BACKWARD)
     if unpacking is None or not unpacking.self_device_s or backward is None:
         return []
-    own_s = unpacking.self_device_s
-    price = ": it is not the price" if own_s < SMALL * run.total_s else ""
+    unpacking_s = unpacking.self_device_s
+    price = ": it is not the price" if unpacking_s < SMALL * run.total_s else ""
     times = unpacking.calls / backward.calls
     return [
-        f"dequantizing is {run.share(own_s)} ({unpacking.calls:,} calls, {times:.3g} for each weight and step){price}"
+        f"dequantizing is {run.share(unpacking_s)} ({unpacking.calls:,} calls, {times:.3g} for each weight and step)"
+        f"{price}"
     ]
 
 
@@ -117,29 +118,30 @@ def _float32(run: Steps) -> list[str]:
     """Products and attention without tensor cores, which k-bit preparation leaves behind."""
     products = [row for row in run.table.kernels if category(row.name) == "matmul" and is_float32(row.name)]
     kernels = [row for row in run.table.kernels if category(row.name) == "attention" and is_float32(row.name)]
-    own_s = sum(row.self_device_s or 0.0 for row in products)
+    single_s = sum(row.self_device_s or 0.0 for row in products)
     attention_s = sum(row.self_device_s or 0.0 for row in kernels)
     forward = run.row(ATTENTION)
     if kernels and forward is not None and not any("cutlassF" in row.name for row in kernels):
         # The forward kernel's row is cut off with the table's rest; its operator's total is not.
         attention_s += forward.device_total_s or 0.0
     sentences = []
-    if own_s:
+    if single_s:
         calls = sum(row.calls for row in products)
         is_one = run.steps is not None and calls <= FEW_CALLS * run.steps
         whose = f", so few that they are one layer's: the output layer, in {run.steps} steps" if is_one else ""
         sentences.append(
-            f"float32 products without tensor cores are {run.share(own_s)} ({seconds(own_s)} in {calls} calls{whose})"
+            f"float32 products without tensor cores are {run.share(single_s)} "
+            f"({seconds(single_s)} in {calls} calls{whose})"
         )
     if attention_s:
         sentences.append(
             f"attention in float32 is {run.share(attention_s)} ({seconds(attention_s)}, of which "
             f"{code(kernels[0].name)} is {run.share(kernels[0].self_device_s or 0.0)})"
         )
-    if own_s and attention_s:
+    if single_s and attention_s:
         sentences.append(
-            f"together {run.share(own_s + attention_s)} is float32, as peft's prepare_model_for_kbit_training leaves "
-            "norms and output layer: most of it comes back where these stay in 16 bit"
+            f"together {run.share(single_s + attention_s)} is float32, as peft's prepare_model_for_kbit_training "
+            "leaves norms and output layer: most of it comes back where these stay in 16 bit"
         )
     return sentences
 

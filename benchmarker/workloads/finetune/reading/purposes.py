@@ -28,9 +28,9 @@ def seconds_by_purpose(profile: Profile) -> dict[str, float]:
     """Time by purpose, longest names as in `profiling.categories`. On a device it is the time in which no earlier
     kernel still ran, where that was kept."""
     totals: dict[str, float] = defaultdict(float)
-    for name, section, own_s in _pieces(profile):
+    for name, section, time_s in _pieces(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():
-            totals[purpose] += share * own_s
+            totals[purpose] += share * time_s
     return dict(totals)
 
 
@@ -52,9 +52,9 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
 
 def section_share(profile: Profile, section: str) -> float:
     """Part of all kernel time that is in a section."""
-    own_s = sum(time for _, name, time in _pieces(profile) if name == section)
-    total_s = sum(time for *_, time in _pieces(profile))
-    return own_s / total_s if total_s else 0.0
+    section_s = sum(time_s for _, name, time_s in _pieces(profile) if name == section)
+    total_s = sum(time_s for *_, time_s in _pieces(profile))
+    return section_s / total_s if total_s else 0.0
 
 
 def recompute_share(profile: Profile) -> float:

@@ -86,7 +86,7 @@ def shares_of_kernels(profile: Profile) -> dict[str, float]:
     """Part of all kernel time by purpose."""
     purposes = seconds_by_purpose(profile)
     total_s = sum(purposes.values())
-    return {name: own_s / total_s for name, own_s in purposes.items()} if total_s else {}
+    return {name: time_s / total_s for name, time_s in purposes.items()} if total_s else {}
 
 
 def float32_share(profile: Profile) -> float:
