@@ -29,7 +29,7 @@ from benchmarker.report.compare import compare
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
-from benchmarker.sweep.sweep import Seams, Settings
+from benchmarker.sweep.sweep import Dependencies, Settings
 from benchmarker.workloads.base import refuse_other_commit
 from benchmarker.workloads.generation.job_facts import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
@@ -246,7 +246,7 @@ def real_sweep(home: Path, model: Path, *, source: Path, target: Path) -> tuple[
     config.write_text(config_text(model, "int8", 4))
     failed = sweep_config(
         config, ["--device", "cpu"], Terminal(streams=Streams(out, out)), Settings(output=home / "results", seed=1),
-        seams=Seams(run=run, report=("true",), watch_host=None),
+        dependencies=Dependencies(run=run, report=("true",), watch_host=None),
     )  # fmt: skip
     return failed, out.getvalue()
 

@@ -24,7 +24,7 @@ from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
-from benchmarker.sweep.sweep import Seams
+from benchmarker.sweep.sweep import Dependencies
 from script.house import room_of
 from tests.test_imports import MODULES, READING
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
@@ -115,8 +115,10 @@ def test_a_sweep_of_it_has_rounds_and_goes_on_where_it_was(home: Path) -> None:
 
     def sweep(**settings: object) -> list[str]:
         asked = Settings(**{"output": home / "results", "seed": 1, **settings})  # type: ignore[arg-type]
-        seams = Seams(report=("true",), watch_host=None)
-        return sweep_config(path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, seams=seams)
+        dependencies = Dependencies(report=("true",), watch_host=None)
+        return sweep_config(
+            path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, dependencies=dependencies
+        )
 
     assert sweep(rounds=1) == ["insomniac, round 1"]
     assert "cells: 1 ms, 1 naps; 2 ms, 1 naps" in out.getvalue()

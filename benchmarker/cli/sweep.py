@@ -11,7 +11,7 @@ import typer
 from benchmarker.core.console import Terminal, one_line_errors
 
 if TYPE_CHECKING:
-    from benchmarker.sweep.sweep import Seams, Settings
+    from benchmarker.sweep.sweep import Dependencies, Settings
 
 
 def sweep(
@@ -92,17 +92,28 @@ def sweep(
 
 
 def sweep_config(
-    config: Path, arguments: Sequence[str], terminal: Terminal, settings: Settings, *, seams: Seams | None = None
+    config: Path,
+    arguments: Sequence[str],
+    terminal: Terminal,
+    settings: Settings,
+    *,
+    dependencies: Dependencies | None = None,
 ) -> list[str]:
     """Run the sweep, and say what came of it: see `run_sweep`.
 
     Args:
-        seams: Where a test puts something quicker in.
+        dependencies: Where a test puts something quicker in.
     """
     from benchmarker.cli.run import read_job
     from benchmarker.cli.sweep_summary import say_ending
     from benchmarker.sweep.sweep import REAL, run_sweep
 
     return run_sweep(
-        config, arguments, terminal, settings, read_job=read_job, say_ending=say_ending, seams=seams or REAL
+        config,
+        arguments,
+        terminal,
+        settings,
+        read_job=read_job,
+        say_ending=say_ending,
+        dependencies=dependencies or REAL,
     )

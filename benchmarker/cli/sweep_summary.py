@@ -11,31 +11,31 @@ from benchmarker.core.tables import plain_line
 from benchmarker.report.brief import brief
 from benchmarker.report.compare import Comparison, compare
 from benchmarker.schema.status_words import status_words
-from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.sweep.state import Failure, SweepContext, SweepState
 
 LINE_LENGTH = 200
 REPORT_NAME = "report.html"
 REPORT_LIMIT_S = 300.0
 
 
-def say_ending(site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None:
+def say_ending(context: SweepContext, state: SweepState, terminal: Terminal, *, is_whole: bool) -> None:
     """Print the comparison of all records in the folder, then where they and the report are, and what failed."""
     terminal.pin("")
-    comparison = _compare(site, terminal)
-    terminal.line(f"records: {site.folder}")
+    comparison = _compare(context, terminal)
+    terminal.line(f"records: {context.folder}")
     if comparison:
-        terminal.line(_draw(site))
-    for failure in ledger.failures:
+        terminal.line(_draw(context))
+    for failure in state.failures:
         _say_failure(failure, terminal)
     if not is_whole:
-        again = ["benchmarker", "sweep", str(site.asked.config), "--resume", str(site.folder)]
+        again = ["benchmarker", "sweep", str(context.request.config), "--resume", str(context.folder)]
         terminal.line(f"go on with: {shlex.join(again)}")
 
 
-def _compare(site: Site, terminal: Terminal) -> Comparison | None:
+def _compare(context: SweepContext, terminal: Terminal) -> Comparison | None:
     """Print the comparison, and return it; None, and the reason is printed, where there is none."""
     try:
-        comparison = compare([site.folder])
+        comparison = compare([context.folder])
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         return None
@@ -43,13 +43,13 @@ def _compare(site: Site, terminal: Terminal) -> Comparison | None:
     return comparison
 
 
-def _draw(site: Site) -> str:
+def _draw(context: SweepContext) -> str:
     """Write the report, and say where it is or why there is none.
 
     In a process of its own: whatever goes wrong with a drawing, what was measured is safe and the sweep did its work.
     """
-    page = site.folder / REPORT_NAME
-    command = [*site.report, str(site.folder), "--output", str(page)]
+    page = context.folder / REPORT_NAME
+    command = [*context.report, str(context.folder), "--output", str(page)]
     try:
         process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S, check=False
@@ -58,7 +58,7 @@ def _draw(site: Site) -> str:
         return f"no report: {error}"
     if process.returncode == 0:
         return f"report: {page}"
-    again = ["benchmarker", "report", *command[len(site.report) :]]
+    again = ["benchmarker", "report", *command[len(context.report) :]]
     messages = [line for line in process.stderr.splitlines() if line.strip()] or [f"it ended with {process.returncode}"]
     return f"no report: {plain_line(messages[-1], longest=LINE_LENGTH)}; again with: {shlex.join(again)}"
 

@@ -17,7 +17,7 @@ from benchmarker.sweep.cell_text import cell_line
 from benchmarker.sweep.child import Ended, Phase, SweepTimeoutError, Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import Decision, Fault
-from benchmarker.sweep.state import Ledger, Site
+from benchmarker.sweep.state import SweepContext, SweepState
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
@@ -30,11 +30,18 @@ class Attempt:
     """One child, from its command to its record."""
 
     def __init__(
-        self, site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+        self,
+        context: SweepContext,
+        state: SweepState,
+        terminal: Terminal,
+        *,
+        variant: str,
+        round_number: int,
+        cells: Sequence[int],
     ) -> None:
-        self.site, self.ledger, self.terminal = site, ledger, terminal
+        self.context, self.state, self.terminal = context, state, terminal
         self.variant, self.round, self.cells = variant, round_number, tuple(cells)
-        self.path = site.record_path(variant, round_number)
+        self.path = context.record_path(variant, round_number)
         self.watch = Watch(self.path, len(self.cells))
         self.log = CappedLog(self.path.with_suffix(".log"))
         self.is_last = False
@@ -51,16 +58,16 @@ class Attempt:
             KeyboardInterrupt: Ctrl-C; what the child finished is saved.
             SweepTimeoutError: The sweep's time is up; likewise.
         """
-        wants_profile = self.variant not in self.ledger.profiled
-        self.ledger.profiled.add(self.variant)
-        command = self.site.command(self.variant, self.round, self.cells, self.path, profile=wants_profile)
+        wants_profile = self.variant not in self.state.profiled
+        self.state.profiled.add(self.variant)
+        command = self.context.command(self.variant, self.round, self.cells, self.path, profile=wants_profile)
         try:
             ended = run_child(
                 command,
                 watch=self.watch,
                 log=self.log,
                 limit_s=self._limit_s,
-                deadline_s=self.site.deadline_s,
+                deadline_s=self.context.deadline_s,
                 step=self._show,
                 begun=self._watch_host,
             )
@@ -100,29 +107,29 @@ class Attempt:
         if self.record is None or after != before:
             write_record(after, self.path)
         self.watch.record = after
-        self.ledger.records.append(after)
+        self.state.records.append(after)
 
     def _blank(self) -> RunRecord:
-        job = self.site.job(self.variant)
-        blank = blank_record(job, self.site.environment, run_id=self.path.stem, started=self._started)
-        part = {"round": self.round, "sweep": self.site.sweep.started_at, "place": self.site.place}
+        job = self.context.job(self.variant)
+        blank = blank_record(job, self.context.environment, run_id=self.path.stem, started=self._started)
+        part = {"round": self.round, "sweep": self.context.sweep.started_at, "place": self.context.place}
         return blank.model_copy(update=part)
 
     def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
         """None as long as no child has told what only a child can tell of the cell."""
-        site, point = self.site, self.site.points(self.variant)[position]
-        records = [*self.ledger.records, *([self.record] if self.record else [])]
-        fields = site.workload.cell_fields(site.job(self.variant), point, records)
+        context, point = self.context, self.context.points(self.variant)[position]
+        records = [*self.state.records, *([self.record] if self.record else [])]
+        fields = context.workload.cell_fields(context.job(self.variant), point, records)
         if fields is None:
             return None
-        cell: CellBase = site.workload.cell_class(
+        cell: CellBase = context.workload.cell_class(
             **fields, status=fault.status, error_kind=fault.kind, reason=fault.reason
         )
         return cell
 
     def _watch_host(self, process: int) -> None:
-        if self.site.watch_host:
-            self._host = self.site.watch_host(process)
+        if self.context.watch_host:
+            self._host = self.context.watch_host(process)
             self._host.read()
 
     def _beside_others(self, cell: CellBase) -> CellBase:
@@ -135,9 +142,9 @@ class Attempt:
         changes: dict[str, object] = {"host_load": load}
         if cell.status == "ok":
             why = why_disturbed(load)
-            self.ledger.timed += 1
-            self.ledger.disturbed += why is not None
-            if why and (self.is_last or self.ledger.is_host_busy):
+            self.state.timed += 1
+            self.state.disturbed += why is not None
+            if why and (self.is_last or self.state.is_host_busy):
                 changes["flags"] = (*cell.flags, "disturbed")
             elif why:
                 changes |= {"status": "invalid", "error_kind": "disturbed", "reason": why}
@@ -145,11 +152,11 @@ class Attempt:
 
     def _under_conditions(self, cell: CellBase) -> CellBase:
         """The cell with how board and host were meanwhile, which may make it invalid."""
-        if self.site.beside and "shared_host" not in cell.flags:
+        if self.context.beside and "shared_host" not in cell.flags:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
-        if cell.timed_at is None or self.site.monitor is None or cell.conditions:
+        if cell.timed_at is None or self.context.monitor is None or cell.conditions:
             return cell
-        conditions = self.site.monitor.between(*cell.timed_at)
+        conditions = self.context.monitor.between(*cell.timed_at)
         if conditions is None:
             return cell
         flags: list[Flag] = []
@@ -160,38 +167,38 @@ class Attempt:
         if is_shared(conditions):
             flags.append("shared_device")
         changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
-        invalid = why_invalid(conditions, allow_shared=self.site.settings.allow_shared)
+        invalid = why_invalid(conditions, allow_shared=self.context.settings.allow_shared)
         if cell.status == "ok" and invalid:
             changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
 
     def _limit_s(self, phase: Phase) -> float:
         if phase == "load":
-            return self.site.settings.load_timeout_s
+            return self.context.settings.load_timeout_s
         # What follows the cells is a profile, of no more than another cell's length but with much to write.
         position = self.cells[min(len(self.finished), len(self.cells) - 1)]
-        limit_s = self.ledger.cell_limit_s(self.site.settings, self.variant, position)
-        return limit_s + ENERGY_S if phase == "end" and self.site.job(self.variant).procedure.energy else limit_s
+        limit_s = self.state.cell_limit_s(self.context.settings, self.variant, position)
+        return limit_s + ENERGY_S if phase == "end" and self.context.job(self.variant).procedure.energy else limit_s
 
     def _show(self, lines: Sequence[str]) -> None:
         """Print what is new, learn how long cells take, and read what else runs."""
         if self._host:
             self._host.read()
         for line in lines:
-            if not line.startswith((*HIDDEN, f"{self.variant}: ", self.site.workload.cell_opening)):
+            if not line.startswith((*HIDDEN, f"{self.variant}: ", self.context.workload.cell_opening)):
                 self.terminal.line(f"  {line}")
-        monitor = self.site.monitor
-        if monitor and monitor.problem and not self.ledger.is_unwatched:
+        monitor = self.context.monitor
+        if monitor and monitor.problem and not self.state.is_unwatched:
             self.terminal.line(f"  {monitor.problem}")
-            self.ledger.is_unwatched = True
+            self.state.is_unwatched = True
         if self._told == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
-        points = self.site.points(self.variant)
+        points = self.context.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._told :]:
-            self.terminal.line(f"  {cell_line(self.site.workload, points[position], cell)}")
+            self.terminal.line(f"  {cell_line(self.context.workload, points[position], cell)}")
             now = time.monotonic()
-            known_s = self.ledger.cell_s.get((self.variant, position), 0.0)
-            self.ledger.cell_s[self.variant, position] = max(known_s, now - self._since)
+            known_s = self.state.cell_s.get((self.variant, position), 0.0)
+            self.state.cell_s[self.variant, position] = max(known_s, now - self._since)
             self._since, self._told = now, self._told + 1
 
     def _set_aside_if_broken(self) -> str | None:

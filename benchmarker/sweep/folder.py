@@ -51,8 +51,8 @@ class SweepFile(Plain):
 
 
 @dataclass(frozen=True)
-class Stock:
-    """What a folder holds of a sweep."""
+class ReusableCells:
+    """What a sweep's folder holds that need not be measured again."""
 
     finished: Mapping[CellId, CellBase]
     """The cells that were measured and need not be measured again."""
@@ -80,10 +80,10 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
 
 
 def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
-    """Save what is asked for.
+    """Save what the sweep is asked to do.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The file cannot be written.
     """
     write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
 
@@ -99,7 +99,7 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     return max(sweeps)[1] if sweeps else None
 
 
-def take_stock(
+def find_reusable(
     folder: Path,
     jobs: Mapping[str, Job],
     keys: Mapping[str, Sequence[str]],
@@ -107,11 +107,11 @@ def take_stock(
     rounds: int,
     card: str | None,
     is_watched: bool,
-) -> Stock:
+) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
     Args:
-        keys: Of each variant's cells, by position.
+        keys: The keys of each variant's cells, by position in the grid.
         card: The device's UUID; None where it has none.
         is_watched: Whether the board can be read. Then a cell must say how it was: one that does not is of a sweep
             that was killed before it could judge it.
@@ -155,7 +155,7 @@ def take_stock(
             f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
             f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
         )
-    return Stock(cells_done, frozenset(profiled), tuple(notes))
+    return ReusableCells(cells_done, frozenset(profiled), tuple(notes))
 
 
 def sweep_up(folder: Path) -> None:

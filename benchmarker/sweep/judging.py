@@ -22,7 +22,7 @@ from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import Fault, fault_of
-from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.sweep.state import Failure, SweepContext, SweepState
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
@@ -37,7 +37,7 @@ def check_inputs(jobs: Iterable[Job]) -> None:
             judging.check(job)
 
 
-def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
+def judge_variants(context: SweepContext, state: SweepState, terminal: Terminal) -> None:
     """Measure what was asked for and is not there yet.
 
     Raises:
@@ -45,26 +45,26 @@ def judge_variants(site: Site, ledger: Ledger, terminal: Terminal) -> None:
         KeyboardInterrupt: Ctrl-C.
         SweepTimeoutError: The sweep's time is up.
     """
-    judging = site.workload.judged_by
-    for variants, wanted in unjudged(site).items():
+    judging = context.workload.judged_by
+    for variants, wanted in unjudged(context).items():
         assert judging is not None
         terminal.line(f"[{judging.name}] {', '.join(variants)}")
-        judged, fault = _run(site, judging, ledger, terminal, variants[0])
+        judged, fault = _run(context, judging, state, terminal, variants[0])
         why = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
-        changes = judging.changes(site.job(variants[0]), judged, why)
+        changes = judging.changes(context.job(variants[0]), judged, why)
         for path, record in wanted.items():
             write_record(record.model_copy(update=changes), path)
 
 
-def unjudged(site: Site) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
+def unjudged(context: SweepContext) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
     """The newest record of each variant that has none with what was asked for, by the variants that share a
     measurement of it."""
-    judging = site.workload.judged_by
+    judging = context.workload.judged_by
     lacking = {}
-    for variants in _forms(site, judging) if judging else []:
+    for variants in _forms(context, judging) if judging else []:
         assert judging is not None
-        job, wanted = site.job(variants[0]), {}
-        for records in _records_of(site.folder, variants):
+        job, wanted = context.job(variants[0]), {}
+        for records in _records_of(context.folder, variants):
             if not any(judging.is_done(record, job) for record in records.values()):
                 newest = list(records)[-1]
                 wanted[newest] = records[newest]
@@ -73,10 +73,10 @@ def unjudged(site: Site) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
     return lacking
 
 
-def _forms(site: Site, judging: Judging) -> list[list[str]]:
+def _forms(context: SweepContext, judging: Judging) -> list[list[str]]:
     """Variants to be judged, those of the same form together."""
     forms: dict[str, list[str]] = {}
-    for name, job in site.jobs.items():
+    for name, job in context.jobs.items():
         if form := judging.form(job):
             forms.setdefault(form, []).append(name)
     return list(forms.values())
@@ -93,20 +93,20 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 
 
 def _run(
-    site: Site, judging: Judging, ledger: Ledger, terminal: Terminal, variant: str
+    context: SweepContext, judging: Judging, state: SweepState, terminal: Terminal, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
     """One child; its record, and why it ended early if it did."""
-    path = site.quality_path(variant)
+    path = context.quality_path(variant)
     log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
     watch = Watch(path, 0)
     try:
         ended = run_child(
-            site.quality_command(variant, path),
+            context.quality_command(variant, path),
             watch=watch,
             log=log,
             # Loading the variant may take that long, and so may the baseline and all the scoring.
-            limit_s=lambda _phase: site.settings.load_timeout_s,
-            deadline_s=site.deadline_s,
+            limit_s=lambda _phase: context.settings.load_timeout_s,
+            deadline_s=context.deadline_s,
             step=lambda lines: _show(lines, variant, terminal),
         )
     finally:
@@ -116,9 +116,9 @@ def _run(
     if watch.record and (missing := judging.missing(watch.record)):
         fault = Fault(missing.error_kind, missing.reason)
     if fault:
-        what = f"{variant}, {judging.lost(site.job(variant), watch.record)}"
+        what = f"{variant}, {judging.lost(context.job(variant), watch.record)}"
         terminal.line(f"  {what}: {status_words(fault.status)}: {fault.reason}")
-        ledger.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=site.alone(variant)))
+        state.failures.append(Failure(what=what, fault=fault, log=log.path, tail=tail, alone=context.alone(variant)))
     return watch.record, fault
 
 

@@ -20,9 +20,8 @@ UNKNOWN = "·"
 RUNNING = "…"
 
 
-class Standing:
-    """Headline metric by variant and position in the grid: the median over the rounds so far, or how the last try
-    ended."""
+class LiveTable:
+    """The headline metric by variant and cell: the median over the rounds so far, or how the last try ended."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -30,13 +29,13 @@ class Standing:
         self._faults: dict[tuple[str, int], CellStatus] = {}
 
     def take(self, variant: str, position: int, cell: CellBase) -> None:
-        """One more round of a cell; nothing if it came to nothing."""
+        """Add a round of a cell; a cell without a rate adds nothing."""
         rate = rate_of(self._workload, cell)
         if rate is not None:
             self._rates[variant, position].append(rate)
 
     def fail(self, variant: str, position: int, status: CellStatus) -> None:
-        """The cell was given up in this round."""
+        """Say how a cell failed that was given up in this round."""
         self._faults[variant, position] = status
 
     def table(self, variants: Sequence[str], shapes: Sequence[str], *, running: str | None = None) -> str:

@@ -8,67 +8,67 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
-from benchmarker.sweep.folder import Stock, SweepFile, take_stock, write_sweep_file
-from benchmarker.sweep.request import Asked
+from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, write_sweep_file
+from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.schedule import Forecast, missing_tasks
-from benchmarker.sweep.state import Site
+from benchmarker.sweep.state import SweepContext
 
 
-def open_folder(site: Site, forecast: Forecast, terminal: Terminal) -> Stock:
+def open_folder(context: SweepContext, forecast: Forecast, terminal: Terminal) -> ReusableCells:
     """Look through what is there, and write down what is asked.
 
     Raises:
         ResultsError: There is a sweep already, which nobody asked to resume.
     """
-    request = site.asked
-    refuse_mixture(site)
-    stock = take_stock(
-        site.folder,
+    request = context.request
+    refuse_mixture(context)
+    reusable = find_reusable(
+        context.folder,
         request.jobs,
-        site.keys(),
+        context.keys(),
         rounds=request.rounds,
-        card=site.environment.device.uuid,
-        is_watched=site.monitor is not None,
+        card=context.environment.device.uuid,
+        is_watched=context.monitor is not None,
     )
-    for note in stock.notes:
+    for note in reusable.notes:
         terminal.line(note)
-    if site.settings.resume:
+    if context.settings.resume:
         cells = request.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-        tasks = missing_tasks(request, stock.finished)
+        tasks = missing_tasks(request, reusable.finished)
         to_go = (
-            f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if stock.finished and tasks else ""
+            f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if reusable.finished and tasks else ""
         )
-        terminal.line(f"{len(stock.finished)} of {cells} cells are there already{to_go}")
-    write_plan(site)
-    return stock
+        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{to_go}")
+    write_plan(context)
+    return reusable
 
 
-def refuse_mixture(site: Site) -> None:
+def refuse_mixture(context: SweepContext) -> None:
     """Refuse a folder with records that would stand beside those to come.
 
     Raises:
         ResultsError: There is a sweep already, which nobody asked to resume; or it is of something else.
     """
-    if not site.settings.resume and any(not is_job_file(path) for path in site.folder.glob("*.json")):
+    if not context.settings.resume and any(not is_job_file(path) for path in context.folder.glob("*.json")):
         raise ResultsError(
-            f"{site.folder}: there are records already; add --resume to go on with that sweep, "
+            f"{context.folder}: there are records already; add --resume to go on with that sweep, "
             "or choose another folder with --output"
         )
-    refuse_changed(site.asked.saved, list(site.jobs.values()))
+    refuse_changed(context.request.saved, list(context.jobs.values()))
 
 
-def write_plan(site: Site) -> None:
+def write_plan(context: SweepContext) -> None:
     """Write down what is asked."""
-    request = site.asked
-    if site.sweep != request.before:
-        write_sweep_file(site.folder, site.sweep)
+    request = context.request
+    if context.sweep != request.before:
+        write_sweep_file(context.folder, context.sweep)
     # After the file that makes this a sweep's folder: one that was killed in between is gone on with from its config.
-    for job in site.jobs.values():
+    for job in context.jobs.values():
         if job not in request.saved:
-            write_job(job, site.folder)
+            write_job(job, context.folder)
 
 
-def sweep_file(request: Asked) -> SweepFile:
+def sweep_file(request: SweepRequest) -> SweepFile:
     """For a sweep that goes on, when it began and what it was asked last: going on again goes on with that."""
     if request.before:
         return request.before.model_copy(

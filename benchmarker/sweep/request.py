@@ -32,17 +32,17 @@ class Settings:
     """A sweep's own options."""
 
     rounds: int | None = None
-    """None for the config's."""
+    """Rounds of every variant; None for the config's."""
     output: Path | None = None
     """Folder for the records; None for a new one in `results/<device>/<model>`."""
     resume: bool = False
     timeout_s: float | None = None
-    """For the whole sweep; None for no limit."""
+    """Seconds for the whole sweep; None for no limit."""
     load_timeout_s: float = LOAD_LIMIT_S
     cell_timeout_s: float | None = None
-    """None for ten times as long as the cell took before."""
+    """Seconds for one cell; None for ten times as long as the cell took before."""
     seed: int | None = None
-    """Of the order; None for a new one."""
+    """Seed of the variants' order; None for a new one."""
     dry_run: bool = False
     allow_shared: bool = False
     """Whether cells count that were measured while other processes computed on the device."""
@@ -57,18 +57,18 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sweep is to do."""
+class SweepRequest:
+    """What a sweep is asked to do, checked: its variants' jobs, its rounds and its folder."""
 
     config: Path
     config_sha256: str
-    """Of the content that the jobs were made from."""
+    """SHA-256 of the config's content that the jobs were made from."""
     arguments: tuple[str, ...]
     """Names of variants, and options: what `--resume` says that it repeats or replaces."""
     display: tuple[str, ...]
     """Options that say how much every run prints."""
     jobs: Mapping[str, Job]
-    """By the name that the tables show."""
+    """Each variant's job, by the name that the tables show."""
     saved: tuple[Job, ...]
     """Jobs that the folder holds from before."""
     baseline: str
@@ -88,7 +88,7 @@ ReadJob = Callable[[Sequence[str], ExperimentBase], Job | None]
 """The job that a run's options ask for; None where they ask for help."""
 
 
-def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *, read_job: ReadJob) -> Asked:
+def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *, read_job: ReadJob) -> SweepRequest:
     """Check everything that was given.
 
     Raises:
@@ -117,7 +117,7 @@ def read_arguments(config: Path, arguments: Sequence[str], settings: Settings, *
     jobs = jobs or _jobs(config, experiment, names, options, read_job)
     first = experiment.baseline or experiment.variants[0].name
     baseline = next((title for name, title in zip(names, jobs, strict=True) if name == first), first)
-    return Asked(
+    return SweepRequest(
         config=config,
         config_sha256=config_sha256,
         arguments=lasting,

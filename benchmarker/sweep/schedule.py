@@ -19,7 +19,7 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import CellId
-from benchmarker.sweep.request import Asked
+from benchmarker.sweep.request import SweepRequest
 
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
@@ -47,7 +47,7 @@ class Task:
     """What part of the variant's grid they are."""
 
 
-def missing_tasks(request: Asked, finished: Collection[CellId]) -> list[Task]:
+def missing_tasks(request: SweepRequest, finished: Collection[CellId]) -> list[Task]:
     """Everything that is still to be measured, in its order."""
     tasks = []
     for number in range(request.rounds):
@@ -98,7 +98,7 @@ def _guess_s(job: Job) -> float:
     return START_S + sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
 
-def plan_lines(request: Asked, forecast: Forecast) -> list[str]:
+def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
     """What is going to be measured, and roughly how long that takes."""
     tasks = missing_tasks(request, ())
     first = next(iter(request.jobs.values()))
@@ -114,7 +114,7 @@ def plan_lines(request: Asked, forecast: Forecast) -> list[str]:
     ]
 
 
-def _rounds_words(request: Asked) -> str:
+def _rounds_words(request: SweepRequest) -> str:
     words = plural(request.rounds, "round", "rounds")
     is_open = request.max_rounds is not None and request.max_rounds > request.rounds
     return f"{words} (up to {request.max_rounds} while an interval is wide)" if is_open else words

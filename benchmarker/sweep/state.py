@@ -23,8 +23,8 @@ from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import SweepFile
-from benchmarker.sweep.live_table import Standing
-from benchmarker.sweep.request import Asked, Settings
+from benchmarker.sweep.live_table import LiveTable
+from benchmarker.sweep.request import Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
 
 RUN = (sys.executable, "-m", "benchmarker.run")
@@ -40,32 +40,32 @@ LEAST_TIMED = 6
 
 
 @dataclass(frozen=True)
-class Site:
-    """Where and how a sweep is measured."""
+class SweepContext:
+    """What a sweep is to measure, where and how: it does not change while the sweep runs."""
 
-    asked: Asked
+    request: SweepRequest
     settings: Settings
     environment: Environment
     folder: Path
     monitor: Monitor | None
     deadline_s: float | None
-    """On the monotonic clock."""
+    """When the sweep has to end, on the monotonic clock; None for no limit."""
     sweep: SweepFile
-    """As it is written in the folder."""
+    """The sweep as it is written in the folder."""
     jobs: Mapping[str, Job]
-    """By the name that the tables show, each with its origin."""
+    """Each variant's job, by the name that the tables show."""
     run: tuple[str, ...] = RUN
-    """What a child is started with, before its arguments."""
+    """Command that starts a child, before its arguments."""
     report: tuple[str, ...] = REPORT
-    """What draws the report, before its arguments."""
+    """Command that draws the report, before its arguments."""
     place: str | None = None
-    """Name of the place, in a sweep over several."""
+    """Name of the place, in a sweep over several; None otherwise."""
     watch_host: Callable[[int], HostGauge] | None = None
     """Watches what else runs beside a child, by its process number; None where nobody does."""
     added_until_s: float | None = None
-    """No round is added after this, on the monotonic clock."""
+    """When no more rounds are added, on the monotonic clock; None for no limit."""
     beside: int = 0
-    """Other places of this host that measure meanwhile."""
+    """How many other places of this host measure meanwhile."""
 
     def job(self, variant: str) -> Job:
         return self.jobs[variant]
@@ -79,17 +79,17 @@ class Site:
         return list(self.job(variant).grid.points())
 
     def keys(self) -> dict[str, list[str]]:
-        """Of each variant's cells, by position."""
+        """The keys of each variant's cells, by position in the grid."""
         return {name: list(job.origin.keys) for name, job in self.jobs.items() if job.origin}
 
     def record_path(self, variant: str, round_number: int) -> Path:
-        """A name that no other attempt has."""
+        """A path for a new record, which no other attempt has."""
         return self.folder / f"{slug(variant)}-round{round_number + 1}-{now_id()}.json"
 
     def command(
         self, variant: str, round_number: int, cells: Sequence[int], record: Path, *, profile: bool
     ) -> list[str]:
-        """What starts a child that times cells."""
+        """The command that starts a child which times these cells."""
         part = Part(
             record=record,
             sweep=self.sweep.started_at,
@@ -102,11 +102,11 @@ class Site:
         return self._command(variant, part)
 
     def quality_path(self, variant: str) -> Path:
-        """A temporary record, under a name that the next sweep sweeps up."""
+        """The path of a temporary record; the next sweep removes one that is left over."""
         return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
 
     def quality_command(self, variant: str, record: Path) -> list[str]:
-        """What starts a child that times nothing."""
+        """The command that starts a child which measures quality and times nothing."""
         return self._command(variant, Part(record=record, sweep=self.sweep.started_at, only="quality"))
 
     def alone(self, variant: str, point: Any = None) -> str:
@@ -116,27 +116,27 @@ class Site:
 
     def _command(self, variant: str, part: Part) -> list[str]:
         job = str(job_path(self.folder, variant))
-        return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.asked.display]
+        return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.request.display]
 
 
 @dataclass
-class Ledger:
-    """What the sweep has learned so far."""
+class SweepState:
+    """What a sweep has learned so far; it changes while the sweep runs."""
 
-    standing: Standing
+    live_table: LiveTable
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Longest time of each cell, warm-up included."""
     records: list[RunRecord] = field(default_factory=list)
-    """As the children left them: what only a child can tell of a cell that another did not measure."""
+    """The children's records, from which the record of one that died takes what only a child can tell of a cell."""
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or were asked for one: one is enough."""
     failures: list[Failure] = field(default_factory=list)
     timed: int = 0
     """Cells whose time counts, or would."""
     disturbed: int = 0
-    """Those of them beside which other programs ran."""
+    """Those of the timed cells beside which other programs ran."""
     is_unwatched: bool = False
     """Whether the user knows that the board cannot be read any more."""
     out_of_time: bool = False

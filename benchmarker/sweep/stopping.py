@@ -20,7 +20,7 @@ from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
 from benchmarker.sweep.folder import write_sweep_file
-from benchmarker.sweep.state import Site
+from benchmarker.sweep.state import SweepContext
 
 NARROW = 0.04
 """Width of a speed-up's interval, as a part of the speed-up, below which no more rounds are needed."""
@@ -45,51 +45,51 @@ class Widths:
         return max(self.device.values(), default=None)
 
 
-def widths_of(site: Site) -> Widths:
+def widths_of(context: SweepContext) -> Widths:
     """From the records in the sweep's folder."""
     records: Iterable[RunRecord] = ()
     with contextlib.suppress(ResultsError):
-        records = collect([site.folder]).records
-    times = _times(site, records)
+        records = collect([context.folder]).records
+    times = _times(context, records)
     widths = Widths({}, {})
     for (variant, position), by_round in times.items():
-        ratio = paired_ratio(times.get((site.asked.baseline, position), {}), by_round) if by_round else None
-        if variant == site.asked.baseline or ratio is None or ratio.low is None or ratio.high is None:
+        ratio = paired_ratio(times.get((context.request.baseline, position), {}), by_round) if by_round else None
+        if variant == context.request.baseline or ratio is None or ratio.low is None or ratio.high is None:
             continue
-        side = widths.host if _waits_for_host(site, variant) else widths.device
+        side = widths.host if _waits_for_host(context, variant) else widths.device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
     return widths
 
 
-def with_more_rounds(site: Site, count: int, terminal: Terminal) -> Site | None:
-    """The site with so many rounds more, as far as they are allowed; None where they are enough."""
-    most = site.asked.max_rounds
-    if most is None or site.asked.rounds < MIN_ROUNDS:
+def with_more_rounds(context: SweepContext, count: int, terminal: Terminal) -> SweepContext | None:
+    """The sweep with the rounds that are still to be added; None where there are enough, or no more are allowed."""
+    most = context.request.max_rounds
+    if most is None or context.request.rounds < MIN_ROUNDS:
         return None
-    widths = widths_of(site)
+    widths = widths_of(context)
     is_wide = widths.widest is not None and widths.widest >= NARROW
-    is_late = site.added_until_s is not None and time.monotonic() > site.added_until_s
-    rounds = min(most, site.asked.rounds + count)
-    if not is_wide or is_late or rounds <= site.asked.rounds:
+    is_late = context.added_until_s is not None and time.monotonic() > context.added_until_s
+    rounds = min(most, context.request.rounds + count)
+    if not is_wide or is_late or rounds <= context.request.rounds:
         for variant, width in widths.host.items():
             terminal.line(f"{variant}: host-bound, ±{percent(width / 2, places=1)}")
         if widths.widest is not None:
-            why = f"; --max-time {site.settings.max_time_s:g} is up" if is_wide and is_late else ""
+            why = f"; --max-time {context.settings.max_time_s:g} is up" if is_wide and is_late else ""
             half = percent(widths.widest / 2, places=1)
-            terminal.line(f"{site.asked.rounds} rounds: the widest interval is ±{half}{why}")
+            terminal.line(f"{context.request.rounds} rounds: the widest interval is ±{half}{why}")
         return None
     terminal.line(f"the widest interval is ±{percent((widths.widest or 0.0) / 2, places=1)}: on to {rounds} rounds")
-    sweep = site.sweep.model_copy(update={"rounds": rounds})
-    write_sweep_file(site.folder, sweep)
-    return replace(site, asked=replace(site.asked, rounds=rounds), sweep=sweep)
+    sweep = context.sweep.model_copy(update={"rounds": rounds})
+    write_sweep_file(context.folder, sweep)
+    return replace(context, request=replace(context.request, rounds=rounds), sweep=sweep)
 
 
-def _times(site: Site, records: Iterable[RunRecord]) -> dict[tuple[str, int], dict[int, float]]:
+def _times(context: SweepContext, records: Iterable[RunRecord]) -> dict[tuple[str, int], dict[int, float]]:
     """By variant and position in the grid."""
-    positions = {name: {key: position for position, key in enumerate(keys)} for name, keys in site.keys().items()}
+    positions = {name: {key: position for position, key in enumerate(keys)} for name, keys in context.keys().items()}
     times: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     for record in records:
-        for cell in record.cells if record.sweep == site.sweep.started_at else ():
+        for cell in record.cells if record.sweep == context.sweep.started_at else ():
             position = positions.get(record.variant.name, {}).get(cell.key or "")
             if cell.status == "ok" and cell.samples and position is not None:
                 median_s = statistics.median(sample.latency_s for sample in cell.samples)
@@ -97,6 +97,6 @@ def _times(site: Site, records: Iterable[RunRecord]) -> dict[tuple[str, int], di
     return times
 
 
-def _waits_for_host(site: Site, variant: str) -> bool:
-    is_eager = getattr(site.job(variant).variant, "engine", None) == WAITS_FOR_HOST
-    return is_eager and site.environment.device.kind != "cpu"
+def _waits_for_host(context: SweepContext, variant: str) -> bool:
+    is_eager = getattr(context.job(variant).variant, "engine", None) == WAITS_FOR_HOST
+    return is_eager and context.environment.device.kind != "cpu"

@@ -24,9 +24,9 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import SweepTimeoutError
-from benchmarker.sweep.folder import Stock
+from benchmarker.sweep.folder import ReusableCells
 from benchmarker.sweep.judging import check_inputs, judge_variants
-from benchmarker.sweep.live_table import Standing
+from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.open_folder import open_folder, refuse_mixture, sweep_file, write_plan
 from benchmarker.sweep.places.order import clear_parcels
@@ -39,48 +39,48 @@ from benchmarker.sweep.places.sweep_over_places import (
     template_of,
 )
 from benchmarker.sweep.probe import look_around
-from benchmarker.sweep.request import RESULTS, Asked, ReadJob, Settings, read_arguments
+from benchmarker.sweep.request import RESULTS, ReadJob, Settings, SweepRequest, read_arguments
 from benchmarker.sweep.schedule import Forecast, missing_tasks, plan_lines, without_given_up
-from benchmarker.sweep.state import REPORT, RUN, Ledger, Site, now_id
+from benchmarker.sweep.state import REPORT, RUN, SweepContext, SweepState, now_id
 from benchmarker.sweep.stopping import with_more_rounds
 from benchmarker.sweep.variant_round import measure
 
-__all__ = ["Seams", "Settings", "run_sweep"]
+__all__ = ["Dependencies", "Settings", "run_sweep"]
 
 
 def look_for(job: Job) -> str | None:
-    """As the job's workload does it."""
+    """See whether there is what a job needs, by its workload's own means; see `Dependencies.look_for`."""
     return workload_of(job.workload).look_for(job)
 
 
-class Ending(Protocol):
-    """What is said at the end of a sweep: the comparison of all records in the folder, and what failed."""
+class SayEnding(Protocol):
+    """Says how a sweep ended: the comparison of all records in its folder, and what failed."""
 
-    def __call__(self, site: Site, ledger: Ledger, terminal: Terminal, *, is_whole: bool) -> None: ...
+    def __call__(self, context: SweepContext, state: SweepState, terminal: Terminal, *, is_whole: bool) -> None: ...
 
 
 @dataclass(frozen=True)
-class Seams:
-    """Where a test puts something quicker in."""
+class Dependencies:
+    """Programs and functions that a sweep uses; a test gives quicker ones."""
 
     run: tuple[str, ...] = RUN
-    """What a child is started with, before its arguments."""
+    """Command that starts a child, before its arguments."""
     report: tuple[str, ...] = REPORT
-    """What draws the report, before its arguments."""
+    """Command that draws the report, before its arguments."""
     probe: tuple[str, ...] | None = None
-    """What prints the environment of a place; None for the place's own program."""
+    """Command that prints the environment of a place; None for the place's own program."""
     prepare: tuple[str, ...] | None = None
-    """What prepares the checkpoints of a host; likewise."""
+    """Command that prepares the checkpoints of a host; None for the host's own program."""
     open_places: Callable[[Settings], Places] = open_places
     look_around: Callable[[str], Environment] = look_around
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
-    """Sees whether there is what the jobs need, such as a model, and says its hub commit."""
+    """Sees whether there is what a job needs, such as a model, and returns its hub commit; None for none."""
 
 
 DEFAULTS = Settings()
-REAL = Seams()
+REAL = Dependencies()
 
 
 def run_sweep(
@@ -90,8 +90,8 @@ def run_sweep(
     settings: Settings = DEFAULTS,
     *,
     read_job: ReadJob,
-    say_ending: Ending,
-    seams: Seams = REAL,
+    say_ending: SayEnding,
+    dependencies: Dependencies = REAL,
 ) -> list[str]:
     """Run the variants, print the comparison, and say what failed.
 
@@ -118,46 +118,46 @@ def run_sweep(
     if settings.dry_run:
         return []
     if settings.places:
-        return _run_at_places(request, settings, terminal, say_ending, seams)
+        return _run_at_places(request, settings, terminal, say_ending, dependencies)
     first = next(iter(request.jobs.values()))
     # It is the model of all variants, each of which would say that there is none. What was measured of it before is
     # gone on with all the same.
-    commit = _commit_before(request, first) if settings.resume else seams.look_for(first)
-    surroundings = seams.look_around(first.device)
-    site = Site(
-        asked=request,
+    commit = _commit_before(request, first) if settings.resume else dependencies.look_for(first)
+    surroundings = dependencies.look_around(first.device)
+    context = SweepContext(
+        request=request,
         settings=settings,
         environment=surroundings,
         folder=request.folder or _new_folder(request, surroundings),
-        monitor=seams.find_monitor(surroundings),
+        monitor=dependencies.find_monitor(surroundings),
         deadline_s=_after(settings.timeout_s or None),
         added_until_s=_after(settings.max_time_s),
         sweep=sweep_file(request),
         jobs=planned_jobs(request, surroundings, commit=commit),
-        run=seams.run,
-        report=seams.report,
-        watch_host=seams.watch_host,
+        run=dependencies.run,
+        report=dependencies.report,
+        watch_host=dependencies.watch_host,
     )
-    with locked(site.folder):
-        ledger, stock = Ledger(Standing(site.workload)), open_folder(site, forecast, terminal)
-        ledger.profiled |= stock.profiled
-        for (_, variant, position), cell in stock.finished.items():
-            ledger.standing.take(variant, position, cell)
+    with locked(context.folder):
+        state, reusable = SweepState(LiveTable(context.workload)), open_folder(context, forecast, terminal)
+        state.profiled |= reusable.profiled
+        for (_, variant, position), cell in reusable.finished.items():
+            state.live_table.take(variant, position, cell)
 
         def work() -> None:
-            with site.monitor.running() if site.monitor else nullcontext():
-                _rounds(site, ledger, stock, forecast, terminal)
-                extended = site
+            with context.monitor.running() if context.monitor else nullcontext():
+                _rounds(context, state, reusable, forecast, terminal)
+                extended = context
                 while more := with_more_rounds(extended, 1, terminal):
-                    _rounds(more, ledger, stock, forecast, terminal, first=extended.asked.rounds)
+                    _rounds(more, state, reusable, forecast, terminal, first=extended.request.rounds)
                     extended = more
-            judge_variants(site, ledger, terminal)
+            judge_variants(context, state, terminal)
 
-        return _finish(site, ledger, terminal, say_ending, work)
+        return _finish(context, state, terminal, say_ending, work)
 
 
 def _run_at_places(
-    request: Asked, settings: Settings, terminal: Terminal, say_ending: Ending, seams: Seams
+    request: SweepRequest, settings: Settings, terminal: Terminal, say_ending: SayEnding, dependencies: Dependencies
 ) -> list[str]:
     """The same over several cards, or hosts: see `benchmarker.sweep.places`."""
     check_devices(request)
@@ -168,15 +168,15 @@ def _run_at_places(
         settings,
         sweep,
         commit=_commit_before(request, first) if settings.resume else None,
-        run=None if seams.run == RUN else seams.run,
-        probe=seams.probe,
-        prepare=seams.prepare,
+        run=None if dependencies.run == RUN else dependencies.run,
+        probe=dependencies.probe,
+        prepare=dependencies.prepare,
     )
-    places = seams.open_places(settings)
+    places = dependencies.open_places(settings)
     try:
         visited = first_visit(places, template, request, terminal)
-        site = Site(
-            asked=request,
+        context = SweepContext(
+            request=request,
             settings=settings,
             environment=visited.environment,
             folder=request.folder or _new_folder(request, visited.environment),
@@ -185,21 +185,21 @@ def _run_at_places(
             added_until_s=added_until_s,
             sweep=sweep,
             jobs=visited.jobs,
-            report=seams.report,
+            report=dependencies.report,
         )
-        with locked(site.folder):
-            refuse_mixture(site)
-            write_plan(site)
-            ledger = Ledger(Standing(site.workload))
+        with locked(context.folder):
+            refuse_mixture(context)
+            write_plan(context)
+            state = SweepState(LiveTable(context.workload))
 
             def work() -> None:
                 try:
-                    measure_at_places(site, ledger, places, template, visited=visited, terminal=terminal)
+                    measure_at_places(context, state, places, template, visited=visited, terminal=terminal)
                 finally:
                     places.stop()
-                    clear_parcels(site.folder)
+                    clear_parcels(context.folder)
 
-            return _finish(site, ledger, terminal, say_ending, work)
+            return _finish(context, state, terminal, say_ending, work)
     finally:
         places.stop()
 
@@ -209,7 +209,7 @@ def _after(seconds: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-def planned_jobs(request: Asked, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
+def planned_jobs(request: SweepRequest, surroundings: Environment, *, commit: str | None) -> dict[str, Job]:
     """The jobs with what their processes are to find.
 
     Args:
@@ -221,65 +221,73 @@ def planned_jobs(request: Asked, surroundings: Environment, *, commit: str | Non
     }
 
 
-def _commit_before(request: Asked, first: Job) -> str | None:
+def _commit_before(request: SweepRequest, first: Job) -> str | None:
     """Hub commit that the folder's sweep began with; None where it did not know it."""
     is_same = workload_of(first.workload).is_same
     commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
     return next((commit for commit in commits if commit), None)
 
 
-def _new_folder(request: Asked, surroundings: Environment) -> Path:
+def _new_folder(request: SweepRequest, surroundings: Environment) -> Path:
     job = next(iter(request.jobs.values()))
     title = workload_of(job.workload).title(job)
     return RESULTS / slug(surroundings.device.name.lower()) / slug(title.lower()) / now_id()
 
 
-def _finish(site: Site, ledger: Ledger, terminal: Terminal, say_ending: Ending, work: Callable[[], None]) -> list[str]:
+def _finish(
+    context: SweepContext, state: SweepState, terminal: Terminal, say_ending: SayEnding, work: Callable[[], None]
+) -> list[str]:
     """Do the work in the folder, which is ours alone, and say what came of it, whatever stopped it."""
-    terminal.line(f"records: {site.folder}")
+    terminal.line(f"records: {context.folder}")
     stopped: BaseException | None = None
     try:
         work()
     except (KeyboardInterrupt, ResultsError, DeviceError) as error:
         stopped = error
     except SweepTimeoutError:
-        terminal.line(f"the time is up (--timeout {site.settings.timeout_s:g})")
-        ledger.out_of_time = True
-    say_ending(site, ledger, terminal, is_whole=not stopped and not ledger.out_of_time)
+        terminal.line(f"the time is up (--timeout {context.settings.timeout_s:g})")
+        state.out_of_time = True
+    say_ending(context, state, terminal, is_whole=not stopped and not state.out_of_time)
     if stopped:
         raise stopped
-    return [failure.what for failure in ledger.failures] + ["time"] * ledger.out_of_time
+    return [failure.what for failure in state.failures] + ["time"] * state.out_of_time
 
 
 def _rounds(
-    site: Site, ledger: Ledger, stock: Stock, forecast: Forecast, terminal: Terminal, *, first: int = 0
+    context: SweepContext,
+    state: SweepState,
+    reusable: ReusableCells,
+    forecast: Forecast,
+    terminal: Terminal,
+    *,
+    first: int = 0,
 ) -> None:
     """Measure every task; what was given up in an earlier round is not tried again.
 
     Args:
         first: Round to begin with.
     """
-    tasks = [task for task in missing_tasks(site.asked, stock.finished) if task.round >= first]
-    tasks = without_given_up(tasks, ledger.given_up)
+    tasks = [task for task in missing_tasks(context.request, reusable.finished) if task.round >= first]
+    tasks = without_given_up(tasks, state.given_up)
     begun = 0
     while tasks:
         task, begun = tasks[0], begun + 1
-        position = f"[round {task.round + 1}/{site.asked.rounds}, {begun} of {begun + len(tasks) - 1}]"
+        position = f"[round {task.round + 1}/{context.request.rounds}, {begun} of {begun + len(tasks) - 1}]"
         where = f"{position} {task.variant} ({duration_words(forecast.seconds(tasks))} left)"
         terminal.line(where)
-        terminal.pin(f"\n{_standing(site, ledger, running=task.variant)}\n{where}")
+        terminal.pin(f"\n{_standing(context, state, running=task.variant)}\n{where}")
         started = time.monotonic()
-        measure(site, ledger, terminal, variant=task.variant, round_number=task.round, cells=task.cells)
+        measure(context, state, terminal, variant=task.variant, round_number=task.round, cells=task.cells)
         forecast.learn(task, time.monotonic() - started)
-        tasks = without_given_up(tasks[1:], ledger.given_up)
+        tasks = without_given_up(tasks[1:], state.given_up)
         if not terminal.can_pin and tasks and tasks[0].round > task.round:
-            terminal.line(f"after {task.round + 1} of {site.asked.rounds} rounds:\n{_standing(site, ledger)}")
+            terminal.line(f"after {task.round + 1} of {context.request.rounds} rounds:\n{_standing(context, state)}")
     # What follows runs none of them: no variant is under way, and no time is left.
-    terminal.pin(f"\n{_standing(site, ledger)}")
+    terminal.pin(f"\n{_standing(context, state)}")
 
 
-def _standing(site: Site, ledger: Ledger, *, running: str | None = None) -> str:
+def _standing(context: SweepContext, state: SweepState, *, running: str | None = None) -> str:
     """What is known so far."""
-    jobs = site.asked.jobs
-    shapes = [site.workload.in_words(point) for point in next(iter(jobs.values())).grid.points()]
-    return ledger.standing.table(list(jobs), shapes, running=running)
+    jobs = context.request.jobs
+    shapes = [context.workload.in_words(point) for point in next(iter(jobs.values())).grid.points()]
+    return state.live_table.table(list(jobs), shapes, running=running)

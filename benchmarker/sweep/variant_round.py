@@ -12,13 +12,19 @@ from benchmarker.schema.record import CellBase
 from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.attempt import Attempt
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
-from benchmarker.sweep.state import Failure, Ledger, Site
+from benchmarker.sweep.state import Failure, SweepContext, SweepState
 
 
 def measure(
-    site: Site, ledger: Ledger, terminal: Terminal, *, variant: str, round_number: int, cells: Sequence[int]
+    context: SweepContext,
+    state: SweepState,
+    terminal: Terminal,
+    *,
+    variant: str,
+    round_number: int,
+    cells: Sequence[int],
 ) -> None:
-    """Measure these cells of one variant; what could not be measured is in the ledger and in the records.
+    """Measure cells of one variant; what could not be measured is in the sweep's state and in the records.
 
     Raises:
         ResultsError: A record cannot be saved.
@@ -29,19 +35,19 @@ def measure(
     reruns: Counter[int] = Counter()
     pending = tuple(cells)
     while pending:
-        attempt = Attempt(site, ledger, terminal, variant=variant, round_number=round_number, cells=pending)
+        attempt = Attempt(context, state, terminal, variant=variant, round_number=round_number, cells=pending)
         attempt.is_last = any(reruns[position] >= RERUNS for position in pending)
         outcome = _outcome(attempt, tries, reruns)
         for position, cell in outcome.cells.items():
-            ledger.standing.take(variant, position, cell)
+            state.live_table.take(variant, position, cell)
         for position, why in outcome.lost.items():
-            ledger.standing.fail(variant, position, why.status)
+            state.live_table.fail(variant, position, why.status)
             if why.status != "invalid" or why.kind in LASTING:
-                ledger.given_up[variant, position] = why
-        ledger.failures += _failures(attempt, outcome)
+                state.given_up[variant, position] = why
+        state.failures += _failures(attempt, outcome)
         pending = outcome.pending
-        if outcome.again and site.monitor:
-            site.monitor.cool_down()
+        if outcome.again and context.monitor:
+            context.monitor.cool_down()
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,11 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
     count, phase = len(attempt.finished), attempt.watch.phase
     if phase != "end" and not (attempt.record and attempt.record.profile):
         # It did not come so far: the next process makes the profile.
-        attempt.ledger.profiled.discard(attempt.variant)
+        attempt.state.profiled.discard(attempt.variant)
     statuses = [cell.status for cell in attempt.finished]
-    points = attempt.site.points(attempt.variant)
+    points = attempt.context.points(attempt.variant)
     decision = decide(
-        attempt.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=attempt.site.workload
+        attempt.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=attempt.context.workload
     )
     attempt.settle(decision, fault)
     if fault and not decision.is_final:
@@ -117,7 +123,7 @@ def _fault_in(cell: CellBase) -> Fault:
 
 def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     """What is given up with this child: one entry for the whole variant where it is all the same."""
-    points, lost = attempt.site.points(attempt.variant), outcome.lost
+    points, lost = attempt.context.points(attempt.variant), outcome.lost
     entries: list[tuple[Any, Fault]] = [(points[position], why) for position, why in lost.items()]
     if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(attempt.cells) > 1):
         entries = [(None, next(iter(lost.values())))]
@@ -126,11 +132,11 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
-            what=f"{where}, {attempt.site.workload.in_words(point)}" if point else where,
+            what=f"{where}, {attempt.context.workload.in_words(point)}" if point else where,
             fault=why,
             log=attempt.log.path,
             tail=attempt.tail,
-            alone=attempt.site.alone(attempt.variant, point),
+            alone=attempt.context.alone(attempt.variant, point),
         )
         for point, why in entries
     ]

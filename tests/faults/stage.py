@@ -31,8 +31,8 @@ from benchmarker.sweep.open_folder import sweep_file
 from benchmarker.sweep.places.place import Places
 from benchmarker.sweep.places.sweep_over_places import open_places
 from benchmarker.sweep.request import read_arguments
-from benchmarker.sweep.state import Site
-from benchmarker.sweep.sweep import Seams, Settings, planned_jobs
+from benchmarker.sweep.state import SweepContext
+from benchmarker.sweep.sweep import Dependencies, Settings, planned_jobs
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
@@ -82,12 +82,12 @@ class Stage:
         """Run the sweep in this process; what failed."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._write_config()
-        asked = Settings(**{"output": self.results, **QUICK, **settings})
-        self._write_script(asked, arguments)
+        options = Settings(**{"output": self.results, **QUICK, **settings})
+        self._write_script(options, arguments)
         out = io.StringIO()
         environment = self.home / "environment.json"
         environment.write_text(self.environment.model_dump_json())
-        seams = Seams(
+        dependencies = Dependencies(
             run=(*self.wrap, sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
             report=self.report,
             probe=self.probe or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
@@ -100,7 +100,9 @@ class Stage:
         )
         self.before()
         try:
-            return sweep_config(self.config, arguments, Terminal(streams=Streams(out, out)), asked, seams=seams)
+            return sweep_config(
+                self.config, arguments, Terminal(streams=Streams(out, out)), options, dependencies=dependencies
+            )
         finally:
             self.printed = out.getvalue()
 
@@ -156,18 +158,18 @@ class Stage:
         )
 
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
-        asked = read_arguments(self.config, arguments, settings, read_job=read_job)
-        site = Site(
-            asked,
+        request = read_arguments(self.config, arguments, settings, read_job=read_job)
+        context = SweepContext(
+            request,
             settings,
             self.environment,
             self.results,
             monitor=None,
             deadline_s=None,
-            sweep=sweep_file(asked),
-            jobs=planned_jobs(asked, self.environment, commit=None),
+            sweep=sweep_file(request),
+            jobs=planned_jobs(request, self.environment, commit=None),
         )
-        keys = site.keys()
+        keys = context.keys()
         variants = {
             name: {
                 "record": json.loads(
@@ -179,7 +181,7 @@ class Stage:
                     for point, key in zip(job.grid.points(), keys[name], strict=True)
                 ],
             }
-            for name, job in asked.jobs.items()
+            for name, job in request.jobs.items()
         }
         quality = json.loads(records.quality(path="step").model_dump_json())
         script = {"variants": variants, "faults": list(self.faults), "quality": quality}

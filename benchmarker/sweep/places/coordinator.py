@@ -25,7 +25,7 @@ from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.places.order import Delivery, GivenUp, Order, read_delivery, take_in, write_parcel
 from benchmarker.sweep.places.place import Ended, Place, Places
 from benchmarker.sweep.retries import Fault
-from benchmarker.sweep.state import Failure, Ledger, Site, now_id
+from benchmarker.sweep.state import Failure, SweepContext, SweepState, now_id
 
 TRIES = 3
 """How often a round is begun that its place did not live to deliver."""
@@ -63,8 +63,8 @@ class Coordinator:
 
     def __init__(
         self,
-        site: Site,
-        ledger: Ledger,
+        context: SweepContext,
+        state: SweepState,
         places: Places,
         terminal: Terminal,
         *,
@@ -79,7 +79,7 @@ class Coordinator:
             prepared: Host whose checkpoints are ready.
             show: Shows the lines on the places, below all others.
         """
-        self._site, self._ledger, self._places, self._terminal = site, ledger, places, terminal
+        self._context, self._state, self._places, self._terminal = context, state, places, terminal
         self._template = template
         self._ready = {prepared}
         self._unfit: set[str] = set()
@@ -116,7 +116,7 @@ class Coordinator:
                 self._take(ended)
 
     def _check_time(self) -> None:
-        if self._site.deadline_s is not None and time.monotonic() > self._site.deadline_s:
+        if self._context.deadline_s is not None and time.monotonic() > self._context.deadline_s:
             raise SweepTimeoutError
 
     def _hand_out(self) -> None:
@@ -128,7 +128,7 @@ class Coordinator:
                 continue
             if place.host not in self._ready:
                 if not any(neighbour.host == place.host for neighbour in self._busy):
-                    self._start(place, Work("visit", tuple(self._site.jobs)), places)
+                    self._start(place, Work("visit", tuple(self._context.jobs)), places)
             elif self._queue:
                 work = self._next(place)
                 self._queue.remove(work)
@@ -145,7 +145,7 @@ class Coordinator:
     def _start(self, place: Place, work: Work, places: Sequence[Place]) -> None:
         others = [neighbour for neighbour in places if neighbour.host == place.host and neighbour != place]
         idle = [neighbour for neighbour in others if neighbour not in self._busy]
-        profiled = self._ledger.profiled | {
+        profiled = self._state.profiled | {
             variant
             for busy in self._busy.values()
             if busy.work.task == "round"
@@ -164,15 +164,15 @@ class Coordinator:
                 "round": work.round,
                 "given_up": tuple(
                     GivenUp(variant=variant, position=position, kind=fault.kind, reason=fault.reason)
-                    for (variant, position), fault in self._ledger.given_up.items()
+                    for (variant, position), fault in self._state.given_up.items()
                 ),
                 "profiled": tuple(sorted(profiled)),
                 "cell_s": tuple((*cell, longest_s) for cell, longest_s in self._cells_s.items()),
                 "environments": self._environments,
             }
         )
-        parcel = self._site.folder / f"{UNDER_WAY}{now_id()}"
-        write_parcel(parcel, order, {name: self._site.job(name) for name in work.variants}, work.records)
+        parcel = self._context.folder / f"{UNDER_WAY}{now_id()}"
+        write_parcel(parcel, order, {name: self._context.job(name) for name in work.variants}, work.records)
         self._terminal.line(f"{place.name}: {work.words}")
         self._places.start(place, parcel, order)
         self._busy[place] = Busy(work, time.monotonic(), frozenset(profiled))
@@ -213,19 +213,21 @@ class Coordinator:
             self._queue.insert(0, work)
         else:
             self._terminal.line(f"{place.name}: {why}; {work.words} is given up")
-            self._ledger.failures.append(
-                Failure(work.words, Fault("crash", why), self._site.folder, (), self._site.alone(work.variants[0]))
+            self._state.failures.append(
+                Failure(
+                    work.words, Fault("crash", why), self._context.folder, (), self._context.alone(work.variants[0])
+                )
             )
 
     def _keep(self, delivery: Delivery, busy: Busy, parcel: Path) -> None:
         """Take in what was delivered, and learn from it."""
-        folder, ledger = self._site.folder, self._ledger
+        folder, state = self._context.folder, self._state
         names = [path.name for path in parcel.glob("*-round*.json") if not is_job_file(path)]
         take_in(parcel, folder)
-        ledger.given_up |= {(cell.variant, cell.position): Fault(cell.kind, cell.reason) for cell in delivery.given_up}
-        ledger.profiled |= set(delivery.profiled) - busy.profiled
+        state.given_up |= {(cell.variant, cell.position): Fault(cell.kind, cell.reason) for cell in delivery.given_up}
+        state.profiled |= set(delivery.profiled) - busy.profiled
         self._cells_s |= {(variant, position): longest_s for variant, position, longest_s in delivery.cell_s}
-        ledger.failures += [
+        state.failures += [
             Failure(
                 failure.what, Fault(failure.kind, failure.reason), folder / failure.log, failure.tail, failure.alone
             )
@@ -246,11 +248,11 @@ class Coordinator:
         self._terminal.line(f"{delivery.place}: {busy.work.words} is done, {duration_words(self._round_s[-1])}")
 
     def _stand(self, record: RunRecord) -> None:
-        keys = self._site.keys()[record.variant.name]
+        keys = self._context.keys()[record.variant.name]
         for position, key in enumerate(keys):
             for cell in record.cells:
                 if cell.key == key:
-                    self._ledger.standing.take(record.variant.name, position, cell)
+                    self._state.live_table.take(record.variant.name, position, cell)
 
     def _show_places(self) -> None:
         """What every place does, and how long it will take."""

@@ -21,8 +21,8 @@ from benchmarker.sweep.places.local import LocalPlaces
 from benchmarker.sweep.places.order import Order, clear_parcels, jobs_in, read_delivery, write_parcel
 from benchmarker.sweep.places.place import Ended, Place, Places, local_numbers
 from benchmarker.sweep.places.whole_rounds import whole_rounds
-from benchmarker.sweep.request import Asked, Settings
-from benchmarker.sweep.state import Ledger, Site
+from benchmarker.sweep.request import Settings, SweepRequest
+from benchmarker.sweep.state import SweepContext, SweepState
 from benchmarker.sweep.stopping import with_more_rounds
 
 
@@ -45,7 +45,7 @@ def open_places(settings: Settings) -> Places:
     return RayPlaces(settings.runtime_env)
 
 
-def check_devices(request: Asked) -> None:
+def check_devices(request: SweepRequest) -> None:
     """Refuse a device by number: a place sees one card, and which it is says --places.
 
     Raises:
@@ -69,7 +69,7 @@ class Visited:
     """With what their processes are to find."""
 
 
-def first_visit(places: Places, template: Order, request: Asked, terminal: Terminal) -> Visited:
+def first_visit(places: Places, template: Order, request: SweepRequest, terminal: Terminal) -> Visited:
     """Prepare the first host, and look around at all of its places.
 
     Raises:
@@ -109,7 +109,9 @@ def _all_ended(places: Places, count: int, terminal: Terminal) -> list[Ended]:
     return over
 
 
-def template_of(request: Asked, settings: Settings, sweep: SweepFile, *, commit: str | None, **seams: object) -> Order:
+def template_of(
+    request: SweepRequest, settings: Settings, sweep: SweepFile, *, commit: str | None, **dependencies: object
+) -> Order:
     """An order with all that is the same in each."""
     return Order.model_validate(
         {
@@ -125,13 +127,13 @@ def template_of(request: Asked, settings: Settings, sweep: SweepFile, *, commit:
             "load_timeout_s": float(settings.load_timeout_s),
             "cell_timeout_s": settings.cell_timeout_s,
             "allow_shared": settings.allow_shared,
-            **seams,
+            **dependencies,
         }
     )
 
 
 def measure_at_places(
-    site: Site, ledger: Ledger, places: Places, template: Order, *, visited: Visited, terminal: Terminal
+    context: SweepContext, state: SweepState, places: Places, template: Order, *, visited: Visited, terminal: Terminal
 ) -> None:
     """Measure the rounds that are missing in the folder, which is ours alone, and then what is measured after them.
 
@@ -141,48 +143,48 @@ def measure_at_places(
         SweepTimeoutError: The sweep's time is up.
     """
     coordinator = Coordinator(
-        site,
-        ledger,
+        context,
+        state,
         places,
         terminal,
         template=template.model_copy(update={"environments": visited.environments}),
         prepared=visited.place.host,
-        show=lambda words: terminal.pin(f"\n{_table(site, ledger)}\n{words}"),
+        show=lambda words: terminal.pin(f"\n{_table(context, state)}\n{words}"),
     )
-    finished = open_rounds(site, ledger, terminal)
-    names, started = tuple(site.jobs), time.monotonic()
-    works = [Work("round", names, number) for number in range(site.asked.rounds) if number not in finished]
+    finished = open_rounds(context, state, terminal)
+    names, started = tuple(context.jobs), time.monotonic()
+    works = [Work("round", names, number) for number in range(context.request.rounds) if number not in finished]
     coordinator.run(works)
-    while more := with_more_rounds(site, len(places.places()), terminal):
-        coordinator.run([Work("round", names, number) for number in range(site.asked.rounds, more.asked.rounds)])
-        site = more
+    while more := with_more_rounds(context, len(places.places()), terminal):
+        coordinator.run([Work("round", names, number) for number in range(context.request.rounds, more.request.rounds)])
+        context = more
     if coordinator.rounds_of:
         each = ", ".join(f"{name}: {count}" for name, count in sorted(coordinator.rounds_of.items()))
         rounds = plural(sum(coordinator.rounds_of.values()), "round", "rounds")
         terminal.line(f"{rounds} took {time.monotonic() - started:.0f} s ({each})")
-    coordinator.run([Work("judge", variants, records=tuple(wanted)) for variants, wanted in unjudged(site).items()])
-    terminal.pin(f"\n{_table(site, ledger)}")
+    coordinator.run([Work("judge", variants, records=tuple(wanted)) for variants, wanted in unjudged(context).items()])
+    terminal.pin(f"\n{_table(context, state)}")
 
 
-def open_rounds(site: Site, ledger: Ledger, terminal: Terminal) -> frozenset[int]:
+def open_rounds(context: SweepContext, state: SweepState, terminal: Terminal) -> frozenset[int]:
     """The rounds that are there, with what they tell."""
-    sweep_up(site.folder)
-    clear_parcels(site.folder)
-    stock = whole_rounds(site.folder, site.jobs, site.keys(), rounds=site.asked.rounds)
-    for note in stock.notes:
+    sweep_up(context.folder)
+    clear_parcels(context.folder)
+    reusable = whole_rounds(context.folder, context.jobs, context.keys(), rounds=context.request.rounds)
+    for note in reusable.notes:
         terminal.line(note)
-    if site.settings.resume:
-        terminal.line(f"{len(stock.rounds)} of {site.asked.rounds} rounds are there already")
-    for record in stock.records:
+    if context.settings.resume:
+        terminal.line(f"{len(reusable.rounds)} of {context.request.rounds} rounds are there already")
+    for record in reusable.records:
         if record.profile:
-            ledger.profiled.add(record.variant.name)
-        positions = {key: position for position, key in enumerate(site.keys()[record.variant.name])}
+            state.profiled.add(record.variant.name)
+        positions = {key: position for position, key in enumerate(context.keys()[record.variant.name])}
         for cell in record.cells:
             if cell.key in positions:
-                ledger.standing.take(record.variant.name, positions[cell.key], cell)
-    return stock.rounds
+                state.live_table.take(record.variant.name, positions[cell.key], cell)
+    return reusable.rounds
 
 
-def _table(site: Site, ledger: Ledger) -> str:
-    shapes = [site.workload.in_words(point) for point in next(iter(site.jobs.values())).grid.points()]
-    return ledger.standing.table(list(site.jobs), shapes)
+def _table(context: SweepContext, state: SweepState) -> str:
+    shapes = [context.workload.in_words(point) for point in next(iter(context.jobs.values())).grid.points()]
+    return state.live_table.table(list(context.jobs), shapes)

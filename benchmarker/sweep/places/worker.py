@@ -25,7 +25,7 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.sweep.judging import check_inputs, judge_variants
-from benchmarker.sweep.live_table import Standing
+from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.places.cores import pin
 from benchmarker.sweep.places.engines import engine_refusal
 from benchmarker.sweep.places.order import (
@@ -39,10 +39,10 @@ from benchmarker.sweep.places.order import (
 )
 from benchmarker.sweep.prepare_checkpoints import COMMIT
 from benchmarker.sweep.probe import PROBE, look_around
-from benchmarker.sweep.request import Asked, Settings
+from benchmarker.sweep.request import Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.schedule import order as variants_in_order
-from benchmarker.sweep.state import RUN, Ledger, Site
+from benchmarker.sweep.state import RUN, SweepContext, SweepState
 from benchmarker.sweep.variant_round import measure
 
 PREPARE = (sys.executable, "-m", "benchmarker.sweep.prepare_checkpoints")
@@ -122,23 +122,23 @@ def _visit(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Jo
 
 def _round(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job], terminal: Terminal) -> Delivery:
     """Measure every variant once, in the round's order."""
-    site, ledger = _site(order, delivery, parcel, jobs)
+    context, state = _context(order, delivery, parcel, jobs)
     names = variants_in_order(order.variants, order.round, order.sweep.seed)
-    with site.monitor.running() if site.monitor else nullcontext():
+    with context.monitor.running() if context.monitor else nullcontext():
         for number, name in enumerate(names, 1):
-            positions = range(len(site.points(name)))
-            cells = [position for position in positions if (name, position) not in ledger.given_up]
+            positions = range(len(context.points(name)))
+            cells = [position for position in positions if (name, position) not in state.given_up]
             if cells:
                 terminal.line(f"[round {order.round + 1}, {number} of {len(names)}] {name}")
-                measure(site, ledger, terminal, variant=name, round_number=order.round, cells=cells)
-    return _told(delivery, order, ledger)
+                measure(context, state, terminal, variant=name, round_number=order.round, cells=cells)
+    return _told(delivery, order, state)
 
 
 def _judge(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job], terminal: Terminal) -> Delivery:
     """Measure what is measured apart from time, into the records that came along."""
-    site, ledger = _site(order, delivery, parcel, jobs)
-    judge_variants(site, ledger, terminal)
-    return _told(delivery, order, ledger)
+    context, state = _context(order, delivery, parcel, jobs)
+    judge_variants(context, state, terminal)
+    return _told(delivery, order, state)
 
 
 def has_own_cores(order: Order) -> bool:
@@ -149,13 +149,15 @@ def has_own_cores(order: Order) -> bool:
 TASKS = {"visit": _visit, "round": _round, "judge": _judge}
 
 
-def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job]) -> tuple[Site, Ledger]:
-    """A sweep's site in this folder, and what it has learned so far."""
+def _context(
+    order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job]
+) -> tuple[SweepContext, SweepState]:
+    """The sweep in this folder, and what it has learned so far."""
     assert delivery.environment is not None
     settings = Settings(
         load_timeout_s=order.load_timeout_s, cell_timeout_s=order.cell_timeout_s, allow_shared=order.allow_shared
     )
-    request = Asked(
+    request = SweepRequest(
         config=Path(order.sweep.config),
         config_sha256=order.config_sha256,
         arguments=order.sweep.arguments,
@@ -170,8 +172,8 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
         before=None,
         notes=(),
     )
-    site = Site(
-        asked=request,
+    context = SweepContext(
+        request=request,
         settings=settings,
         environment=delivery.environment,
         folder=parcel,
@@ -185,25 +187,25 @@ def _site(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job
         watch_host=HostGauge if order.run is None and has_own_cores(order) else None,
         beside=order.beside,
     )
-    ledger = Ledger(Standing(site.workload))
-    ledger.given_up |= {(cell.variant, cell.position): Fault(cell.kind, cell.reason) for cell in order.given_up}
-    ledger.profiled |= set(order.profiled)
-    ledger.cell_s |= {(variant, position): longest_s for variant, position, longest_s in order.cell_s}
-    return site, ledger
+    state = SweepState(LiveTable(context.workload))
+    state.given_up |= {(cell.variant, cell.position): Fault(cell.kind, cell.reason) for cell in order.given_up}
+    state.profiled |= set(order.profiled)
+    state.cell_s |= {(variant, position): longest_s for variant, position, longest_s in order.cell_s}
+    return context, state
 
 
-def _told(delivery: Delivery, order: Order, ledger: Ledger) -> Delivery:
+def _told(delivery: Delivery, order: Order, state: SweepState) -> Delivery:
     """What this place has learned."""
     before = {(cell.variant, cell.position) for cell in order.given_up}
     return delivery.model_copy(
         update={
             "given_up": tuple(
                 GivenUp(variant=variant, position=position, kind=fault.kind, reason=fault.reason)
-                for (variant, position), fault in ledger.given_up.items()
+                for (variant, position), fault in state.given_up.items()
                 if (variant, position) not in before
             ),
-            "profiled": tuple(sorted(ledger.profiled)),
-            "cell_s": tuple((*cell, longest_s) for cell, longest_s in ledger.cell_s.items()),
+            "profiled": tuple(sorted(state.profiled)),
+            "cell_s": tuple((*cell, longest_s) for cell, longest_s in state.cell_s.items()),
             "failures": tuple(
                 FailureFacts(
                     what=failure.what,
@@ -213,7 +215,7 @@ def _told(delivery: Delivery, order: Order, ledger: Ledger) -> Delivery:
                     tail=failure.tail,
                     alone=failure.alone,
                 )
-                for failure in ledger.failures
+                for failure in state.failures
             ),
         }
     )
