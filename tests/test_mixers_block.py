@@ -21,8 +21,9 @@ from benchmarker.workloads.mixers.block import make_model, training_demand
 from benchmarker.workloads.mixers.matching import block_facts, parameters_of
 from benchmarker.workloads.mixers.reading.tasks import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
+from benchmarker.workloads.mixers.task_text import judged_bytes, shipped_bytes
 from benchmarker.workloads.mixers.spec import MixersBlock, MixersPoint, MixersSubject, MixersTasks, shape_of
-from benchmarker.workloads.mixers.tasks import IGNORED, Setting, make_batch, settings_of, shipped_bytes, train
+from benchmarker.workloads.mixers.tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
 
@@ -123,7 +124,7 @@ def test_what_models_of_text_are_judged_by_is_not_trained_on():
     tasks = subject().tasks.model_copy(update={"batch_size": 64})
     for judged, part in ((False, text[:border]), (True, text[border:])):
         tokens, labels = make_batch(Setting("bytes", 40), tasks, torch.Generator().manual_seed(1), judged=judged)
-        content = bytes(part.tolist())
+        content = part
         assert all(bytes(row) in content for row in tokens.tolist())
         assert torch.equal(tokens[:, 1:], labels[:, :-1])
 
@@ -153,6 +154,13 @@ def test_a_run_has_the_step_and_the_tasks(tmp_path: Path):
     assert "linear-torch" in text
     assert "chance %" in text
     assert not verify([tmp_path]).problems
+
+
+def test_a_sequence_longer_than_the_text_to_judge_by_is_refused():
+    words = ["mixers", "--variant", "gdn-torch", "--tasks", "bytes", "--text-len"]
+    with pytest.raises(SpecError, match="more than the text to judge by has"):
+        read_job([*words, str(judged_bytes())])
+    assert read_job([*words, str(judged_bytes() - 1)])
 
 
 def test_too_few_tokens_for_the_keys_are_refused():

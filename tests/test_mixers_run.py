@@ -23,7 +23,7 @@ from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, Mixers
 from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
-from benchmarker.workloads.mixers.words import Against, crossover_in_words, slope
+from benchmarker.workloads.mixers.words import Against, crossover_in_words, kernels_in_words, slope
 from tests.records import environment
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -171,6 +171,13 @@ def test_without_a_crossing_all_measured_lengths_are_one_sentence():
     one_round = [Against(length, Ratio(ratio, rounds=1), "s") for length, ratio in ((1024, 0.5), (4096, 2.0))]
     assert "no crossing can be told" in crossover_in_words("gdn", one_round)
     assert crossover_in_words("gdn", one_round[:1]) is None
+
+
+def test_kernels_that_cross_elsewhere_than_the_calls_are_said_so():
+    slower, faster = against(4096, 0.8, 0.9, 0.95), against(8192, 1.4, 1.5, 1.6)
+    assert kernels_in_words([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
+    assert kernels_in_words([faster]) == "; its kernels alone are faster at all measured lengths"
+    assert kernels_in_words([against(4096, 0.9, 1.0, 1.1)]) == kernels_in_words([]) == ""
 
 
 def test_a_slope_has_an_intercept():

@@ -164,6 +164,8 @@ def _variant(workload: Workload, base: VariantBase | None, typed: dict[str, Any]
     for key, value in typed.items():
         is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
         data[key] = data.get(key, {}) | _each_once(_flag(workload, key), value) if is_mapping else value
+    if not data:
+        raise SpecError(f"nothing says which variant to run; for example: {workload.options.example}")
     return resolved(workload, validated(kind, data, where=WHERE), where=f"{WHERE}: ", joint="")
 
 

@@ -29,7 +29,9 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     blocks: list[Block] = ["\n".join([*forced(results), *lines]), where(results), sheet or first_table(ranking)]
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
-    caveats = presentation_of(results.workload).caveats(results.records, results.rows)
+    presentation = presentation_of(results.workload)
+    blocks.append(bullets(presentation.first_remarks(results.rows)))
+    caveats = presentation.caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
 

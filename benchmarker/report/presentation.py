@@ -160,6 +160,8 @@ class Presentation:
     """The paragraph under the tables that says how to read them."""
     remarks: Callable[[Any, str | None], Sequence[str]] = nothing
     """What the rows say together, made of all rows and the baseline's name."""
+    first_remarks: Callable[[Any], Sequence[str]] = nothing
+    """Those of them that answer the workload's question, made of all rows: they stand under the first table too."""
     caveats: Callable[[Any, Any], Sequence[str]] = plain_caveats
     """What must be known before believing a number, made of records and rows."""
     closing: Callable[[Any, str | None], Sequence[str]] = nothing

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarker.checkpoints.shipped_models import shipped_text
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.workloads.mixers.block import autocast, make_model
 from benchmarker.workloads.mixers.record import TaskScore
+from benchmarker.workloads.mixers.task_text import shipped_bytes, trained_bytes
 from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, MixersTasks, TaskName, shape_of
 from benchmarker.workloads.mixers.variants.base import Implementation
 
@@ -35,7 +34,6 @@ JUDGED_SEED = 10**6
 """Added to a seed for the data that models are judged on."""
 JUDGED_BATCHES = 8
 BYTES = 256
-TRAINED_SHARE = 0.9
 MOST_PASSES = 4
 """Over the text. Up to four passes teach almost as much as new text, later ones ever less (Muennighoff et al., arXiv
 2305.16264); after 22 passes the models of configs/mixers-block.yaml were surer than they were right."""
@@ -105,22 +103,11 @@ def _copy(count: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
 
 
 def _bytes(length: int, rows: int, generator: torch.Generator, *, judged: bool) -> Batch:
-    text, border = shipped_bytes(), trained_bytes()
+    text, border = torch.frombuffer(bytearray(shipped_bytes()), dtype=torch.uint8), trained_bytes()
     part = text[border:] if judged else text[:border]
     starts = torch.randint(len(part) - length, (rows,), generator=generator)
     windows = part[starts[:, None] + torch.arange(length + 1)]
     return Batch(windows[:, :-1].long(), windows[:, 1:].long())
-
-
-@cache
-def shipped_bytes() -> Tensor:
-    """The shipped text for evaluation."""
-    return torch.frombuffer(bytearray(shipped_text("evaluation.txt").encode()), dtype=torch.uint8)
-
-
-def trained_bytes() -> int:
-    """Of the shipped text, from its beginning; the others are what models are judged by."""
-    return int(TRAINED_SHARE * len(shipped_bytes()))
 
 
 def train(

@@ -49,11 +49,39 @@ def crossover_in_words(variant: str, series: Sequence[Against]) -> str | None:
     best = {point.seq_len: point.best for point in ordered}
     if turns:
         return "; ".join(
-            f"{variant} is {'faster' if turn.is_faster else 'slower'} than the best softmax from between "
+            f"{variant} is {_verdict(turn.is_faster)} than the best softmax from between "
             f"{turn.after:,} and {turn.before:,} positions on ({best[turn.before]} at {turn.before:,})"
             for turn in turns
         )
     return _everywhere(variant, ordered)
+
+
+def kernels_in_words(series: Sequence[Against]) -> str:
+    """`; its kernels alone are faster from between 4,096 and 8,192 on`. Empty where that cannot be told.
+
+    Args:
+        series: By the time of the kernels alone, without the host that launches them.
+    """
+    start = "; its kernels alone are"
+    turns = turns_of(series)
+    if turns:
+        spans = (f"{_verdict(turn.is_faster)} from between {turn.after:,} and {turn.before:,} on" for turn in turns)
+        return f"{start} {', '.join(spans)}"
+    if _all_faster(series) or _all_slower(series):
+        return f"{start} {_verdict(_all_faster(series))} at all measured lengths"
+    return ""
+
+
+def _verdict(is_faster: bool) -> str:
+    return "faster" if is_faster else "slower"
+
+
+def _all_faster(series: Sequence[Against]) -> bool:
+    return bool(series) and all(point.ratio.low is not None and point.ratio.low > 1 for point in series)
+
+
+def _all_slower(series: Sequence[Against]) -> bool:
+    return bool(series) and all(point.ratio.high is not None and point.ratio.high < 1 for point in series)
 
 
 def _everywhere(variant: str, ordered: Sequence[Against]) -> str:
@@ -62,10 +90,9 @@ def _everywhere(variant: str, ordered: Sequence[Against]) -> str:
     span = f"from {shortest.seq_len:,} to {longest.seq_len:,} positions"
     which = " and ".join(dict.fromkeys(point.best for point in ordered))
     ends = f"{_times(shortest.ratio)} at {shortest.seq_len:,}, {_times(longest.ratio)} at {longest.seq_len:,}"
-    if all(point.ratio.low is not None and point.ratio.low > 1 for point in ordered):
-        return f"{variant} is faster than the best softmax ({which}) at all measured lengths, {span}: {ends}"
-    if all(point.ratio.high is not None and point.ratio.high < 1 for point in ordered):
-        return f"{variant} is slower than the best softmax ({which}) at all measured lengths, {span}: {ends}"
+    if _all_faster(ordered) or _all_slower(ordered):
+        verdict = _verdict(_all_faster(ordered))
+        return f"{variant} is {verdict} than the best softmax ({which}) at all measured lengths, {span}: {ends}"
     return f"{variant} against the best softmax ({which}): {ends}; no crossing can be told, {span}"
 
 

@@ -17,6 +17,7 @@ from benchmarker.workloads.mixers.words import (
     Against,
     crossover_in_words,
     does_not_fit,
+    kernels_in_words,
     slope,
     slope_in_words,
     turns_of,
@@ -28,20 +29,21 @@ if TYPE_CHECKING:
 
 def remarks(rows: Sequence[MixersRow], baseline: str | None) -> list[str]:  # noqa: ARG001
     """One line for each mixer and mode, then the memory, then what did not fit."""
-    return [*_crossovers(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
+    return [*crossovers(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
-def _crossovers(rows: Sequence[MixersRow]) -> Iterator[str]:
+def crossovers(rows: Sequence[MixersRow]) -> list[str]:
     """Where each mixer crosses the best softmax, by the time of calls; and by that of their kernels if it differs."""
+    lines = []
     for line in lines_of([row.cell for row in rows if row.cell and row.latency], mode_words=mode_words):
         here = [row for row in rows if row.cell in line.keys and row.latency]
         by_kernels = _against(here, lambda row: row.kernels_by_round)
         for variant, points in _against(here, lambda row: row.latency_by_round).items():
             alone = by_kernels.get(variant, [])
+            differs = turns_of(alone) != turns_of(points)
             if words := crossover_in_words(escaped(variant), points):
-                yield f"{line.words}: {words}."
-            if turns_of(alone) != turns_of(points) and (words := crossover_in_words(escaped(variant), alone)):
-                yield f"{line.words}, kernels alone, without the host that launches them: {words}."
+                lines.append(f"{line.words}: {words}{kernels_in_words(alone) if differs else ''}.")
+    return lines
 
 
 def _against(
