@@ -21,8 +21,8 @@ from benchmarker.workloads.mixers.block import make_model, training_demand
 from benchmarker.workloads.mixers.matching import block_facts, parameters_of
 from benchmarker.workloads.mixers.reading.tasks import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.task_text import judged_bytes, shipped_bytes
 from benchmarker.workloads.mixers.spec import MixersBlock, MixersPoint, MixersSubject, MixersTasks, shape_of
+from benchmarker.workloads.mixers.task_text import judged_bytes, shipped_bytes
 from benchmarker.workloads.mixers.tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.variants.registry import VARIANTS

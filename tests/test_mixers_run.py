@@ -114,6 +114,11 @@ def test_what_makes_no_sense_is_one_line(words, message):
         job(*words)
 
 
+def test_a_run_of_no_variant_is_answered_with_an_example():
+    with pytest.raises(SpecError, match="nothing says which variant to run; for example: --variant gdn-fla-chunk"):
+        read_job(["mixers", "--seq-len", "64"])
+
+
 def test_a_mixers_work_grows_with_the_length_and_softmaxs_with_its_square():
     def flops(mixer, seq_len, mode="forward"):
         return demand_of(mixer, shape(seq_len, mode)).flops

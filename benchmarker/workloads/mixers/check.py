@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.workloads.mixers.record import MixersVariantFacts
-from benchmarker.workloads.mixers.task_text import judged_bytes
 from benchmarker.workloads.mixers.spec import MixersJob, MixersVariant
+from benchmarker.workloads.mixers.task_text import judged_bytes
 from benchmarker.workloads.mixers.variants.registry import implementation_of
 
 
@@ -35,9 +35,9 @@ def check(job: MixersJob) -> None:
         raise SpecError("--energy: is not counted for mixers; leave it out")
     tasks = job.subject.tasks
     if "bytes" in tasks.names and tasks.text_len >= judged_bytes():
-        most = judged_bytes() - 1
+        most = f"{judged_bytes() - 1:,}"
         raise SpecError(
-            f"text_len: {tasks.text_len:,} bytes are more than the text to judge by has; give {most:,} or less"
+            f"text_len: {tasks.text_len:,} bytes are more than the text to judge by has; give {most} or less"
         )
 
 

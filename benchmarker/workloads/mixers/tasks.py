@@ -21,8 +21,8 @@ from torch.nn import functional
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.workloads.mixers.block import autocast, make_model
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.task_text import shipped_bytes, trained_bytes
 from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, MixersTasks, TaskName, shape_of
+from benchmarker.workloads.mixers.task_text import shipped_bytes, trained_bytes
 from benchmarker.workloads.mixers.variants.base import Implementation
 
 if TYPE_CHECKING:
