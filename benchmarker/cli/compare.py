@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarker.cli import completion
 from benchmarker.core.console import Terminal, one_line_errors
 from benchmarker.core.errors import SpecError, did_you_mean
 
@@ -36,8 +37,13 @@ def compare(
         typer.Option(help="Variant that all speed-ups are against.  \\[default: the plain form in the same engine]"),
     ] = None,
     whole: Annotated[bool, typer.Option("--all", help="Every table, every cell, how to read it, each caveat.")] = False,
-    columns: Annotated[str | None, typer.Option(help="Columns of the table, between commas, as 'TTFT,load'.")] = None,
-    sort: Annotated[str | None, typer.Option(help="Column to sort by, the best row first.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of the table, between commas, as 'TTFT,load'.", autocompletion=completion.columns),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="Column to sort by, the best row first.", autocompletion=completion.columns)
+    ] = None,
     form: Annotated[
         str,
         typer.Option(

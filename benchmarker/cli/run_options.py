@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarker.cli import completion
 from benchmarker.cli.run_help import RunHelp
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.option import Option
@@ -21,7 +22,9 @@ COMMON_FIRST = {
     "job_file": Annotated[
         Path | None, typer.Option("--job", help="A job that a sweep saved, to be measured again; it says everything.")
     ],
-    "variant": Annotated[str | None, typer.Option(help="Name of one of the config's variants.")],
+    "variant": Annotated[
+        str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=completion.variants)
+    ],
 }
 COMMON_LAST: dict[str, tuple[Any, Any]] = {
     "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")], "auto"),
@@ -49,6 +52,12 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
     "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table alone.")], False),
     "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
 }
+
+COMPLETED: dict[str, Callable[[], list[str]]] = {
+    "variant.quant": completion.quantizations,
+    "variant.engine": completion.engines,
+}
+"""What a shell completes of the options that fill these places."""
 
 
 def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..., Any]:
@@ -128,7 +137,11 @@ def _annotation(option: Option) -> Any:
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
     kind = types.get(option.kind, list[str] | None if option.kind in ("texts", "pairs") else str | None)
-    return Annotated[kind, typer.Option(option.flag, help=f"{text}{default}", rich_help_panel=option.panel)]
+    complete = COMPLETED.get(option.place) if option.kind == "text" else None
+    return Annotated[
+        kind,
+        typer.Option(option.flag, help=f"{text}{default}", rich_help_panel=option.panel, autocompletion=complete),
+    ]
 
 
 def _value(option: Option, value: Any) -> Any:

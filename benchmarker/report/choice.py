@@ -34,6 +34,11 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
     return Sheet(first.title, columns, rows, () if picked else first.notes, first.is_bold)
 
 
+def column_names(results: Results) -> list[str]:
+    """Every heading that `chosen_sheet` takes, in small letters."""
+    return list(_columns_of(results, first_table(ranking_of(results))))
+
+
 def to_csv(results: Results, sheet: Sheet | None) -> str:
     """The columns of a table as they are shown; without one, every key of every row in base units."""
     text = io.StringIO()
