@@ -272,6 +272,14 @@ def test_int4_takes_an_nvidia_gpu_that_has_the_kernel(monkeypatch):
     torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", "bfloat16"))
 
 
+@pytest.mark.parametrize(("scales", "algorithm"), [("range", "tinygemm"), ("hqq", "hqq")])
+def test_int4_scales_are_chosen_by_range_or_by_hqq_in_one_packing(scales, algorithm):
+    config = torchao_int4.torchao_config(torchao_int4.Int4Options(group_size=64, scales=scales))
+    assert config.int4_choose_qparams_algorithm == algorithm
+    assert (config.group_size, config.int4_packing_format) == (64, "tile_packed_to_4d")
+    assert config.set_inductor_config is False
+
+
 def test_int4_leaves_no_layer_in_16_bit_without_a_word(tmp_path):
     checkpoint = Checkpoint(
         tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}

@@ -7,7 +7,7 @@ and the record's bits a weight count the padding. The embedding, the norms and t
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
@@ -24,6 +24,9 @@ class Int4Options(FormOptions):
 
     group_size: Literal[32, 64, 128, 256] = 128
     """Input channels that share a scale and a zero point."""
+    scales: Literal["range", "hqq"] = "range"
+    """How scales and zero points are chosen: from each group's smallest and largest weight, or by HQQ, which moves them
+    until the weights come back with little error. The kernel and the bytes are the same."""
 
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
@@ -60,16 +63,24 @@ def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress:
     Raises:
         SpecError: The groups do not divide the rows.
     """
-    from torchao.quantization import Int4WeightOnlyConfig
     from transformers import TorchAoConfig
 
     check_groups(checkpoint, options)
-    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
-    how = Int4WeightOnlyConfig(
-        group_size=options.group_size, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
-    )
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(torchao_config(options)))
     return Loaded(model, notes=head_notes(options, model, target))
+
+
+def torchao_config(options: Int4Options) -> Any:
+    """torchao's Int4WeightOnlyConfig for these options."""
+    from torchao.quantization import Int4WeightOnlyConfig
+
+    return Int4WeightOnlyConfig(
+        group_size=options.group_size,
+        int4_packing_format="tile_packed_to_4d",
+        int4_choose_qparams_algorithm="hqq" if options.scales == "hqq" else "tinygemm",
+        # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+        set_inductor_config=False,
+    )
 
 
 def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:

@@ -47,7 +47,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     return cell_keys
 
 
-LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None))
+LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"))
 """Options that older records lack, each with the value that they ran with."""
 
 
