@@ -1,13 +1,16 @@
 """The counts that `script/house.py` prints stay within their limits."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, circles
 
 MAXIMAL_ROOMS = 24
@@ -75,6 +78,79 @@ def test_quantizations_and_engines_are_named_by_their_own_rooms(house):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     }
     assert naming == set(NAMED_ELSEWHERE)
+
+
+WORKLOADS_HOMES = ("workloads", "schema.registry")
+WORDS_OF_OTHERS = {
+    "attention": "what a kernel is for, and a part of a record",
+    "state": "an attribute of a library's module",
+    "forward": "a method of torch's, and a part of a training step",
+    "backward": "a part of a training step",
+    "optimizer": "a part of a training step",
+    "matmul": "what a kernel is for",
+    "latency": "a field of every row",
+    "peak": "the heading of every workload's memory",
+    "error": "a status, and a field of what drivers answer",
+    "tokens": "a field of what drivers answer",
+    "decode": "a field of old records, and of what drivers answer",
+    "parameters": "a field of what a driver is told",
+}
+"""Names of workloads and metrics that mean something else elsewhere, and what. The list only gets shorter."""
+
+
+def test_workloads_and_metrics_are_named_by_their_own_rooms(house):
+    metrics = {metric.name for name in WORKLOADS for metric in workload_of(name).metrics}
+    elsewhere = {module: tree for module, tree in house.trees.items() if not module.startswith(WORKLOADS_HOMES)}
+    used = {
+        node.value
+        for tree in elsewhere.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert used & {*metrics, *WORKLOADS} == set(WORDS_OF_OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_named"),
+    [
+        ("record.workload == 'attention'", True),
+        ("workload_of('attention')", True),
+        ("Origin(workload='attention')", True),
+        ("row.metrics['decode']", True),
+        ("workload.metric('latency')", True),
+        ("{'metrics': metrics, 'latency': latency}", False),
+        ("part.purpose == 'attention'", False),
+    ],
+)
+def test_a_name_counts_where_it_is_one_of_a_workload_or_a_metric(source, is_named):
+    assert bool(list(names_in_use(ast.parse(source)))) is is_named
+
+
+def test_no_word_of_others_is_used_as_a_workload_or_a_metric(house):
+    assert not [
+        f"{module}: {expression}"
+        for module, tree in house.trees.items()
+        if not module.startswith(WORKLOADS_HOMES)
+        for expression in names_in_use(tree)
+    ]
+
+
+def names_in_use(tree: ast.AST) -> Iterator[str]:
+    """Expressions that look up, compare or pass a workload or a metric by one of those words."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            subject, values = ast.unparse(node), [node.left, *node.comparators]
+        elif isinstance(node, ast.Call):
+            subject, values = ast.unparse(node.func), node.args
+        elif isinstance(node, ast.Subscript):
+            subject, values = ast.unparse(node.value), [node.slice]
+        elif isinstance(node, ast.keyword):
+            subject, values = node.arg or "", [node.value]
+        else:
+            continue
+        words = {value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)}
+        if words & set(WORDS_OF_OTHERS) and re.search("workload|metric", subject):
+            yield ast.unparse(node)
 
 
 HELPS = (["--help"], ["run", "--help"], ["run", "attention", "-h"], ["sweep", "--help"], ["engine", "list", "--help"])

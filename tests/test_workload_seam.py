@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import io
+import json
 import os
 import subprocess
 import sys
@@ -25,12 +25,9 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
 from benchmarker.sweep.sweep import Dependencies
-from script.house import room_of
-from tests.test_imports import MODULES, READING
+from tests.test_cli import typed
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
 
-KERNEL_WORDS = {"attention"}
-"""Names of workloads that are also what kernels are for."""
 QUICK = {"warmup": 1, "warmup_limit": 1, "runs": 2, "rounds": 2, "limits": False, "profile": False}
 
 
@@ -110,7 +107,9 @@ def test_what_is_wrong_or_cannot_be_done_has_no_times(home: Path) -> None:
     assert kinds == {("invalid", "wrong_result", "it was awake", ())}
 
 
-def test_a_sweep_of_it_has_rounds_and_goes_on_where_it_was(home: Path) -> None:
+def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_explained_reported_and_verified(
+    home: Path,
+) -> None:
     path, out = config(home, "still", "restless", "insomniac"), io.StringIO()
 
     def sweep(**settings: object) -> list[str]:
@@ -123,12 +122,44 @@ def test_a_sweep_of_it_has_rounds_and_goes_on_where_it_was(home: Path) -> None:
     assert sweep(rounds=1) == ["insomniac, round 1"]
     assert "cells: 1 ms, 1 naps; 2 ms, 1 naps" in out.getvalue()
     assert "naps/s" in out.getvalue()
+    add_a_metric(home)
     assert sweep(rounds=2, resume=True) == ["insomniac, round 1"]
     assert "of 12 cells are there already" in out.getvalue()
+    results = str(home / "results")
     records = collect([home / "results"]).records
     times = {(record.variant.name, record.round): cell_times(record) for record in records if record.cells[0].samples}
     assert set(times) == {("still", 0), ("restless", 0), ("still", 1), ("restless", 1)}
     assert min(times["restless", 0]) >= 0.002
+
+    # Both rounds have the metric, although the first was measured before anybody thought of it.
+    assert "ms a nap" in succeeding("compare", results, "--all")
+    rows = json.loads(succeeding("compare", results, "--format", "json"))
+    assert {row["rounds"] for row in rows if row["nap_time_s"] is not None} == {2}
+    assert "`nap_time<1s`" in succeeding("compare", results, "--budget", "nap_time<1s")
+    assert "still" in succeeding("explain", results)
+    assert "all follow from the raw samples" in succeeding("verify", results)
+    succeeding("report", results, "--output", str(home / "page.html"))
+    assert "ms a nap" in (home / "page.html").read_text()
+
+
+def add_a_metric(home: Path) -> None:
+    """As docs/extending.md says: one entry."""
+    entry = """
+        Metric(
+            "nap_time", "ms a nap", "s", 1e3, "lower", "latency divided by naps",
+            of_sample=lambda cell, sample: sample.latency_s / cell.naps,
+        ),
+    ),
+    headline="""
+    (home / f"{MODULE}.py").write_text(PACKAGE.replace("    ),\n    headline=", entry.lstrip("\n")))
+    sys.modules.pop(MODULE)
+
+
+def succeeding(*arguments: str) -> str:
+    """What a command prints, which exits with 0."""
+    code, text = typed(*arguments)
+    assert code == 0, text
+    return text
 
 
 def test_what_is_at_least_as_large_as_a_cell_that_did_not_fit_is_not_tried(home: Path) -> None:
@@ -148,29 +179,3 @@ def test_a_cell_that_nobody_measured_has_its_axes(home: Path) -> None:
     fields = workload.cell_fields(job, job.grid.points()[0], [])
     assert fields == {"ms": 1, "naps": 1}
     assert issubclass(workload.cell_class, CellBase)
-
-
-def test_no_measuring_room_names_a_workload_of_the_registry() -> None:
-    home = Path("schema") / "registry.py"
-    named = [
-        f"{name}: {node.value}"
-        for name, path in MODULES.items()
-        if room_of(name) not in READING
-        and home.as_posix() not in path.as_posix()
-        and "workloads/" not in path.as_posix()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and node.value in set(WORKLOADS) - KERNEL_WORDS
-    ]
-    # A kernel is of attention too: there the word counts where it is held against a workload's name.
-    named += [
-        f"{name}: {ast.unparse(node)}"
-        for name, path in MODULES.items()
-        if room_of(name) not in READING
-        and home.as_posix() not in path.as_posix()
-        and "workloads/" not in path.as_posix()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Compare | ast.keyword | ast.Subscript)
-        for words in [ast.unparse(node)]
-        if "workload" in words.lower() and any(repr(word) in words for word in KERNEL_WORDS)
-    ]
-    assert named == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.named_import import imported
@@ -13,6 +13,9 @@ from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import escaped
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of
+
+if TYPE_CHECKING:
+    from benchmarker.schema.workload import Metric
 
 Good = Sequence[tuple[Any, Any]]
 """Records and their cells, of those that measured a cell."""
@@ -53,16 +56,7 @@ def plain_form(record: RunRecord) -> dict[str, str]:
 
 def plain_row(row: Row) -> dict[str, Any]:
     """Form, cell, and each declared metric with its interval, in base units; null for what is not known."""
-    ratio, numbers = row.ratio, dict[str, float | None]()
-    for metric in row.described.metrics:
-        key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
-        if metric.of_cell:
-            numbers[key] = row.facts.get(metric.name)
-            continue
-        measured = row.metrics.get(metric.name)
-        numbers[key] = measured.value if measured else None
-        numbers[f"{key}_low"] = measured.low if measured else None
-        numbers[f"{key}_high"] = measured.high if measured else None
+    ratio = row.ratio
     return {
         "workload": row.workload,
         "variant": row.variant,
@@ -70,7 +64,7 @@ def plain_row(row: Row) -> dict[str, Any]:
         "device": row.device,
         **{axis.name: row.cell[axis.name] if row.cell else None for axis in row.described.axes},
         "status": row.status,
-        **numbers,
+        **metric_numbers(row, row.described.metrics),
         "peak_memory_bytes": row.peak_memory_bytes,
         "floor_s": row.floor_s,
         "ratio": ratio.value if ratio else None,
@@ -82,6 +76,21 @@ def plain_row(row: Row) -> dict[str, Any]:
         "runs": row.runs,
         "flags": list(row.flags),
     }
+
+
+def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
+    """Declared metrics of a row by their JSON keys, in base units: the value, and its interval where it has one."""
+    numbers: dict[str, float | None] = {}
+    for metric in metrics:
+        key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
+        if metric.of_cell:
+            numbers[key] = row.facts.get(metric.name)
+            continue
+        measured = row.metrics.get(metric.name)
+        numbers[key] = measured.value if measured else None
+        numbers[f"{key}_low"] = measured.low if measured else None
+        numbers[f"{key}_high"] = measured.high if measured else None
+    return numbers
 
 
 def no_fields(records: Sequence[Any], good: Good) -> dict[str, Any]:  # noqa: ARG001

@@ -15,6 +15,8 @@ from benchmarker.schema.status_words import status_words
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 Columns = list[Column[GenerationRow]]
+SHOWN_ELSEWHERE = ("latency", "decode")
+"""Metrics that need no column of their own kind: the first column, and what the first table is ranked by."""
 
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
@@ -50,12 +52,14 @@ def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of latency, TTFT, TPOT and tok/s. In a row without numbers, the first says why."""
+    """The columns of latency, TTFT, TPOT, tok/s and further declared metrics. In a row without numbers, the first says
+    why."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
     )
-    metrics = (rows[0].described.metric(name) for name in ("ttft", "tpot", "tok/s")) if rows else ()
+    declared = rows[0].described.metrics if rows else ()
+    metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
 
 

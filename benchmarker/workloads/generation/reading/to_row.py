@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarker.comparison.comparing import metric_numbers
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
+
+WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
+"""Metrics whose keys are older than the rule by which keys are made of a metric's name."""
 
 
 def to_row(row: GenerationRow) -> dict[str, Any]:
@@ -63,6 +67,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "runs": row.runs,
         "dummy_weights": row.dummy_weights,
         "flags": list(row.flags),
+        **metric_numbers(row, (metric for metric in row.described.metrics if metric.name not in WITH_OWN_KEYS)),
     }
 
 
