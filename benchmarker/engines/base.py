@@ -38,16 +38,16 @@ NEEDS_GPU = {
 
 @dataclass(frozen=True)
 class Form:
-    """In which form a checkpoint is opened."""
+    """The form in which an engine opens a checkpoint."""
 
     quant: str
     """Name of the quantization."""
     options: Options
     """The quantization's own options."""
     dtype: DType
-    """Of what is not quantized."""
+    """Type of the weights that are not quantized, and of the activations."""
     engine_options: Options = field(default_factory=Options)
-    """The engine's own, of the type that it declares."""
+    """The engine's own options, of the type that it declares."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,13 @@ class TokenSource(Protocol):
         return None
 
     def score_plainly(self, ids: TokenIds) -> Scores | None:
-        """As `score`, by the libraries' own step with nothing captured or compiled: its rounding is the ordinary one of
-        this form.
+        """Score a text by the libraries' own decode step, with nothing captured or compiled.
+
+        Its rounding is the ordinary one of this form.
 
         Returns:
-            None where `score` is that already, and where the libraries' kernels are not there any more.
+            A row an id, as of `score`; None where `score` is that already, and where the libraries' kernels are not
+            there any more.
         """
         del ids
         return None

@@ -29,13 +29,13 @@ class Shape:
 
     cache: StaticKVCache
     token: Tensor
-    """[batch, 1]: what the next step takes."""
+    """Tokens that the next step takes, [batch, 1]."""
     tokens: Tensor
-    """[batch, positions of the cache]: each token at its own position."""
+    """Each token at its own position, [batch, positions of the cache]."""
     plain_step: Callable[[], None]
     """One decode step, kernel by kernel."""
     step: Callable[[], None]
-    """The same in the way that the runtime runs it."""
+    """One decode step as the engine runs it: kernel by kernel, or as the replay of a graph."""
     captured: Captured | None = None
     context: Tensor | None = None
     """The tokens of the depth that the cache holds; None for none."""

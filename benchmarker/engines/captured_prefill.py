@@ -42,13 +42,13 @@ class RecordedPrefill:
     """The graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
-    """[batch, padded tokens]."""
+    """Token ids of the padded prompt, [batch, padded tokens]."""
     start: Tensor
-    """A number: the position of the first token."""
+    """Position of the first token in the cache, a scalar."""
     count: Tensor
-    """A number: how many of the tokens are real."""
+    """How many of the tokens are real, a scalar."""
     logits: list[Tensor]
-    """After the last real token, [batch, 1, vocabulary]: the last entry is what a replay writes."""
+    """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured
 
 

@@ -72,7 +72,7 @@ class CompileDecoder(StaticCacheDecoder):
         self._layers = decoder_layers(model) if self._capture else []
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
-        """As without compiling, with tuning that is not disturbed by the host."""
+        """Set a shape up as `StaticCacheDecoder` does; while inductor tunes, its kernels are timed without the host."""
         with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
             return super()._prepare(batch, length)
 
@@ -211,7 +211,10 @@ def _layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
 
 
 def prompt_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
-    """As `_layer`, for a prompt: a function of its own, since the compiler keeps what it compiled by function."""
+    """A decoder layer as its class has it, compiled for prompts.
+
+    It is a function of its own beside `_layer`, because the compiler keeps what it compiled by function.
+    """
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 

@@ -60,7 +60,10 @@ class TokenQueue:
         return input_ids.new_full((len(input_ids),), self.abandoned).bool()
 
     def pieces(self, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Each token as it comes, without those at which to stop."""
+        """The new tokens in pieces as `generate` hands them over, without those of `stop`.
+
+        What `generate` raises is raised here.
+        """
         while (item := self.items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item

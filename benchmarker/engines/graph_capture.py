@@ -25,10 +25,10 @@ from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
 WARM_STEPS = 3
-"""Before a capture: kernels are loaded, tuned and given their workspaces where waiting is still allowed."""
+"""Steps before a capture: they load and tune kernels and give them workspaces, while waiting is still allowed."""
 LATE = "previous error during capture"
-"""In CUDA's and HIP's words. What spoiled the capture said nothing itself, as a launch that its library leaves
-unchecked."""
+"""CUDA's and HIP's message where the call that spoiled the capture told no error itself, such as a launch that its
+library does not check."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,10 @@ class GraphCapture:
             return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
-        """Which module's kernel ended the capture, found by another one that is looked at after every module."""
+        """Name of the module whose kernel spoiled the capture, in a sentence; None where none is found.
+
+        The step is captured once more, and the capture's status is read after every module.
+        """
         import torch
 
         driver = Driver()
@@ -113,7 +116,10 @@ class GraphCapture:
         return f"{names[0]} launches a kernel that no graph can hold, as one on the default stream" if names else None
 
     def _warm(self, step: Step) -> None:
-        """As torch asks for it: on the recorded stream, with nothing else under way. Leaves no cached memory."""
+        """Run the step on the stream that is captured, with nothing else under way, as torch asks before a capture.
+
+        No cached memory is left.
+        """
         import torch
 
         self._stream.wait_stream(torch.cuda.current_stream())

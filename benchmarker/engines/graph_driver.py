@@ -6,9 +6,9 @@ import ctypes
 from typing import Any
 
 NODES_THAT_RUN = (0, 1, 2)
-"""Of CUgraphNodeType and hipGraphNodeType: a kernel, a copy, a fill."""
+"""Values of CUgraphNodeType and hipGraphNodeType for a kernel, a copy and a fill."""
 SPOILED = 2
-"""Of CUstreamCaptureStatus and hipStreamCaptureStatus: still being recorded, and to no end."""
+"""Value of CUstreamCaptureStatus and hipStreamCaptureStatus for a capture that goes on but can no longer succeed."""
 
 
 class Driver:

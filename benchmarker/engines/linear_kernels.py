@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarker.kernels import Replacement
 
 PURPOSES: dict[str, Purpose] = {"fuse_qkv_gate_up": "joined_linears", "gemv_swiglu": "swiglu"}
-"""Of our kernels, those that do more than multiply by one linear's weights."""
+"""Purpose of each of our kernels that does more than multiply by one linear's weights."""
 
 
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:

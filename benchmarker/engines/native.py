@@ -32,7 +32,7 @@ class NativeDecoder(CompileDecoder):
     _replaced: tuple[KernelUse, ...] | None = None
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
-        """As without own kernels. Replacing linears counts as setting up."""
+        """Set a shape up as `CompileDecoder` does, the first time after replacing the linears: that is set-up too."""
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self._model, optimize(self._model))
@@ -43,12 +43,12 @@ class NativeDecoder(CompileDecoder):
 
 
 class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):
-    """The same with a captured prefill, by one compiled layer: the option `prefill=captured`."""
+    """The native decoder whose prefill is a captured graph of one compiled layer: the option `prefill=captured`."""
 
     def _prompt_step(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As without compiling."""
+        """Put a padded prompt into the cache by the compiled layer; see `CapturedPrefillDecoder._prompt_step`."""
         with prompt_attention_backend(self._model):
             hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
         return self._chosen(norm, hidden.index_select(1, last))

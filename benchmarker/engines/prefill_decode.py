@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CHUNK = 4096
 """Tokens that are put into the cache at once: activations of more would outgrow the cache itself."""
 PART = 128
-"""Of the vocabulary, whose likeliest token is looked for by itself."""
+"""Tokens of a part of the vocabulary: the likeliest token of each part is found first, then that of all."""
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
@@ -35,7 +35,12 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
 
 
 def prefill_logits(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
-    """As `prefill`, with the logits after the prompt's last token: [batch, 1, vocabulary]."""
+    """Put the prompt into the cache and return the logits after its last token, [batch, 1, vocabulary].
+
+    Args:
+        prompt: Token ids, [batch, prompt_tokens], on the model's device.
+        cache: At the position where the prompt belongs, with room for it.
+    """
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
@@ -63,7 +68,10 @@ def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> 
 
 
 def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """As `decode_step`, for a model that attends to a static cache already: what a compiler is given."""
+    """One decode step of a model whose attention reads the static cache already; see `decode_step`.
+
+    This is what a compiler is given.
+    """
     logits = model(
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
@@ -86,7 +94,11 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """After the last position of one sequence, float32, on the CPU: [1, positions, vocabulary] to [vocabulary]."""
+    """Log-probabilities after the last position of one sequence, [vocabulary], float32, on the CPU.
+
+    Args:
+        logits: [1, positions, vocabulary].
+    """
     return logits[0, -1].float().log_softmax(dim=-1).cpu()
 
 

@@ -59,7 +59,7 @@ ENGINES: dict[str, Engine] = {
     "sglang": SglangEngine(),
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
-"""Those that run a transformers model in this process, in every quantization's form."""
+"""Engines that run a transformers model in this process, in every quantization's form."""
 OLD_NAMES = {"graph": "cuda_graph"}
 """What engines were called before, which configs and commands may still say."""
 

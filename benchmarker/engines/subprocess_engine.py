@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 CLOSE_S = 5.0
-"""For a driver to end by itself once it was asked to."""
+"""Seconds that a driver has to end by itself once it was asked to."""
 READ_BYTES = 1 << 16
 
 

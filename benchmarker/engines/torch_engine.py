@@ -44,11 +44,11 @@ class Decoder(Protocol):
     """Makes tokens with a loaded model. See TokenSource for what has no words here."""
 
     def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Decoded:
-        """As TokenSource.generate.
+        """Generate exactly `new_tokens` greedily; see TokenSource.generate.
 
         Args:
             prompt: Ids, [batch, prompt_tokens], on the model's device.
-            context: Ids, [batch, depth], likewise.
+            context: Ids before the prompt, [batch, depth], on the model's device; None for none.
         """
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
@@ -60,7 +60,15 @@ class Decoder(Protocol):
         """
 
     def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """As TokenSource.score: [1, positions] to float32 log-probabilities [rows, vocabulary], on the CPU."""
+        """Score a text by the decode step that is timed; see TokenSource.score.
+
+        Args:
+            ids: [1, positions].
+            prompt_tokens: Ids that the prefill takes; each further one is a decode step.
+
+        Returns:
+            Log-probabilities, [rows, vocabulary], float32, on the CPU.
+        """
 
     def timed(self) -> AbstractContextManager[None]: ...
 
@@ -134,7 +142,10 @@ class TorchSource(TokenSource):
         return torch.tensor([list(row) for row in ids], device=self._device)
 
     def _context_tensor(self, context: Sequence[TokenIds] | None) -> Tensor | None:
-        """The same tensor for the same object, by which a decoder knows what its cache holds."""
+        """The context's ids as a tensor: the same one for the same object, so that a decoder knows its cache holds it.
+
+        None where there is no context.
+        """
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:

@@ -20,9 +20,11 @@ from benchmarker.hardware.gpu import Gpu
 from benchmarker.schema.energy import Energy, EnergyWindow
 
 WINDOW_S = 10.0
+"""Least length of a window."""
 WINDOWS = 3
 LEAST_GENERATIONS = 5
 SETTLE_S = 3.0
+"""Seconds of work before the first window, in which the board warms up."""
 AGREES_WITHIN = 1.3
 """The counter's mean power may differ from the mean of the board's power readings by this factor: some boards count
 wrongly."""
@@ -65,13 +67,14 @@ def measure_energy(
 
 
 def _idle_power_w(gpu: Gpu, watch: Stopwatch) -> float:
-    """With the model loaded and nothing to do."""
+    """Mean power of the board in watts, with the model loaded and nothing to do."""
     before, started = _count(gpu), watch.now()
     watch.sleep(WINDOW_S)
     return (_count(gpu) - before) / (watch.now() - started)
 
 
 def _windows(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> tuple[EnergyWindow, ...]:
+    """Some windows of work, after some seconds of it in which the board warms up."""
     until = watch.now() + SETTLE_S
     while watch.now() < until:
         work()
@@ -79,7 +82,11 @@ def _windows(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> tuple[En
 
 
 def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWindow:
-    """Whole generations for at least ten seconds."""
+    """Energy of whole generations, back to back for at least ten seconds.
+
+    Raises:
+        DeviceError: The counter stands still, or contradicts the board's power readings.
+    """
     warm, powers, generations = gpu.temperature_c(), list[float](), 0
     before, started = _count(gpu), watch.now()
     while generations < LEAST_GENERATIONS or watch.now() < started + WINDOW_S:
@@ -99,6 +106,11 @@ def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWin
 
 
 def _count(gpu: Gpu) -> float:
+    """The board's energy counter, in joules since some start.
+
+    Raises:
+        DeviceError: There is no counter.
+    """
     count = gpu.energy_j()
     if count is None:
         raise DeviceError("this board or its driver has no energy counter")

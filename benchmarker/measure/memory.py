@@ -22,10 +22,12 @@ class DeviceMemory:
     def __init__(self, device: Device) -> None:
         self._gpu = find_gpu(device)
         self.before_bytes = self._gpu.used_bytes() if self._gpu else None
-        """In use when this was made; None on CPU, and where the driver does not say."""
+        """Bytes in use on the board when this object was made; None on CPU, and where the driver does not say."""
 
     def growth_bytes(self) -> int | None:
-        """Growth since then; None where it is not known, also because another program gave memory back meanwhile.
+        """Bytes that the board's use has grown by since this object was made.
+
+        None where that is not known, also because another program gave memory back meanwhile.
 
         Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
         release.

@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 
 GPU_ARRAY_BYTES = 2**31
 CPU_ARRAY_BYTES = 2**28, 2**30
-"""At least and at most. A virtual machine may report the whole host's cache, of which it has a small share."""
+"""Least and largest array. A virtual machine may report the whole host's cache, of which it has a small share."""
 CACHES_IN_ARRAY = 4
 """An array is this many times the last cache, so that the part that stays in it does not matter."""
 SHARE_OF_FREE_MEMORY = 4
-"""The array takes at most one part in so many."""
+"""The array takes at most this part of the free memory: one in so many."""
 GPU_MATMUL_SIZE = 8192
 CPU_MATMUL_SIZES = 256, 512, 768
 LAUNCHES = 500
-"""In a row: fewer than the thousand or so that a driver queues, after which the host waits for the device."""
+"""Launches in a row: fewer than the thousand or so that a driver queues before the host waits for the device."""
 LAUNCH_REPEATS = 10
+"""How often the row of launches is timed."""
 
 
 def measure_limits(device: Device, dtype: str) -> Limits:
-    """Measure the device, in about a second.
+    """Measure the device's bandwidth, matmul rate and costs of a launch, in about a second.
 
     Args:
-        dtype: As torch names it; of the matmul.
+        dtype: Type of the matmul, as torch names it.
     """
     on_gpu = device.kind != "cpu"
     cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
@@ -60,14 +61,19 @@ def measure_limits(device: Device, dtype: str) -> Limits:
 
 
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
-    """Several times the cache, as far as there is room."""
+    """Bytes of the array on a CPU: several times the cache, as far as there is room.
+
+    Args:
+        cache_bytes: The last-level cache; None where it is not known.
+        free: Bytes of free memory.
+    """
     least, most = CPU_ARRAY_BYTES
     wanted = min(most, max(least, CACHES_IN_ARRAY * (cache_bytes or 0)))
     return min(wanted, free // SHARE_OF_FREE_MEMORY) // 8 * 8
 
 
 def host_cache_bytes() -> int | None:
-    """The processor's last-level cache, all sockets together, as Linux tells it."""
+    """Bytes of the processor's last-level cache, all sockets together, as Linux tells them; None where it does not."""
     sizes: dict[tuple[int, str], int] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
@@ -90,7 +96,7 @@ def _gpu_cache_bytes(device: Device) -> int | None:
 
 
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
-    """Best times to read an array, and to copy one half of it over the other: as many bytes, read and written."""
+    """Best seconds to read an array, and to copy one half of it over the other: both move `array_bytes`."""
     import torch
 
     array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
@@ -103,7 +109,7 @@ def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
 
 
 class Product(NamedTuple):
-    """A product of two square matrices."""
+    """The rate of a product of two square matrices."""
 
     flops_per_s: float
     dtype: str
@@ -111,8 +117,11 @@ class Product(NamedTuple):
 
 
 def _cpu_product(device: Device, dtype: str) -> Product:
-    """The fastest of some sizes, in the type and in float32: a processor without arithmetic in 16 bits multiplies
-    those at a hundredth of its rate, and kernels that know it convert them first."""
+    """The fastest product of some sizes, in the type and in float32.
+
+    A processor without arithmetic in 16 bits multiplies these at a hundredth of its rate; kernels that know it convert
+    them to float32 first.
+    """
     products = [_product(device, "float32", size) for size in CPU_MATMUL_SIZES]
     fastest = max(products)
     for size in CPU_MATMUL_SIZES if dtype != "float32" else ():
@@ -131,7 +140,7 @@ def _product(device: Device, dtype: str, size: int) -> Product:
 
 
 def _launches(device: Device) -> dict[str, float]:
-    """Costs of a launch on a GPU: bare, as an operator of torch's, and inside a replayed graph."""
+    """Seconds of a launch on a GPU, by the name of their field: bare, as torch's operator, in a replayed graph."""
     import torch
 
     where = torch_device(device)
@@ -155,8 +164,7 @@ def _repeat(launch: Callable[[], object]) -> None:
 
 
 def host_time(device: Device, launch: Callable[[], object]) -> float:
-    """Seconds until a launch returns to the host, in the best of some rows of them. What the device does then is not in
-    it."""
+    """Seconds until a launch returns to the host, the best of some rows of launches; the device's work is not in it."""
     times = []
     for _ in range(LAUNCH_REPEATS):
         device.synchronize()
@@ -168,7 +176,7 @@ def host_time(device: Device, launch: Callable[[], object]) -> float:
 
 
 def best_time(device: Device, work: Callable[[], object]) -> float:
-    """Seconds that one call takes at best; on a GPU over ten calls in a row, so that waiting for them hardly counts."""
+    """Best seconds of one call; on a GPU a mean of ten calls in a row, so that waiting for the device hardly counts."""
     calls = 1 if device.kind == "cpu" else 10
     work()
     device.synchronize()

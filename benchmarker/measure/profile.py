@@ -84,7 +84,7 @@ def profile_step(
 
 
 def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
-    """The cuts with the times of the trace; none of them where the trace has no marks to go by."""
+    """The cuts with their times on the trace's clock; none where the trace has no marks to convert them by."""
     placed = []
     for cut in cuts:
         from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
@@ -130,7 +130,7 @@ def _start_once(device: Device) -> None:
 
 
 def _marks() -> list[int]:
-    """Leave some CLOCK_MARK in the trace, and return what `time.perf_counter_ns` read inside each."""
+    """Put some `CLOCK_MARK` into the trace, and return what `time.perf_counter_ns` read inside each."""
     from torch.profiler import record_function
 
     readings_ns = []

@@ -41,7 +41,7 @@ class Measured(Generic[SampleKind]):
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
-    """Unix times before the first of them and after the last."""
+    """Unix times before the first timed repeat and after the last."""
     reserved_bytes: int | None
     resident_bytes: int | None
     growth_bytes: int | None

@@ -46,12 +46,12 @@ class TrainingStep:
 
         Args:
             loss: Runs the forward pass of the next micro-batch, and returns its loss as a scalar with a graph.
-            optimizer: Of the parameters that are trained.
+            optimizer: Optimizer of the parameters that are trained.
             accumulate: Micro-batches of one step.
             parts: Whether each timed step is followed by one whose parts are timed.
         """
         self.loss = loss
-        """Of the next micro-batch, with its graph."""
+        """Runs the forward pass of the next micro-batch and returns its loss, a scalar with a graph."""
         self._optimizer = optimizer
         self._device = device
         self._accumulate = accumulate
@@ -59,7 +59,7 @@ class TrainingStep:
         self._part: StepPart | None = None
         self._is_annotated = False
         self.losses: tuple[Tensor, ...] = ()
-        """Of the micro-batches of the last step, without their graphs, on the device."""
+        """Loss of each micro-batch of the last step, a scalar without a graph, on the device."""
 
     def __call__(self) -> TrainingSample:
         """One timed step; then, where they are asked for, the times of the parts of another."""
@@ -97,8 +97,10 @@ class TrainingStep:
             self._is_annotated = False
 
     def memory(self) -> StepMemory:
-        """Run one step, and read the allocator's marks around each part. With several micro-batches the first tells
-        what is kept, and the peaks are of all."""
+        """Run one step, and read the allocator's marks around each part.
+
+        With several micro-batches, what is kept is read after the first forward pass, and the peaks are of all.
+        """
         device = self._device
         allocated = _allocated(device)
         if allocated is None:

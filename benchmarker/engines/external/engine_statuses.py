@@ -24,13 +24,13 @@ class EngineStatus:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The status in a line: the version that runs here, or what to do."""
         state = f"{self.version} runs here" if self.remedy is None else self.remedy
         return f"{self.engine}: {state}{'' if self.was_run else f' ({NOT_RUN})'}"
 
 
 def engine_statuses(device: str) -> list[EngineStatus]:
-    """Each external engine on a device of that kind.
+    """The status of each external engine on a device of that kind.
 
     Args:
         device: `cuda`, `rocm` or `cpu`.

@@ -22,27 +22,27 @@ class EngineError(BenchmarkerError):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment."""
+    """How the environment of an external engine is made."""
 
     name: str
     engine: str
-    """Which engine runs in it."""
+    """Name of the engine that runs in it."""
     summary: str
     device: str
-    """`cuda` or `cpu`: what this build computes on."""
+    """What this build computes on: `cuda` or `cpu`."""
     module: str
-    """What must be importable in the end."""
+    """Module that must be importable once it is made."""
     pythons: tuple[str, ...]
-    """Versions that all of its packages have wheels for, the preferred one first."""
+    """Versions of Python that all of its packages have wheels for, the preferred one first."""
     disk_bytes: int
-    """With what is only needed while it is made."""
+    """Room on the disk, with what is only needed while it is made."""
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without their dependencies: they pin one that no index has under that name."""
     pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the installation."""
     was_run: str = "run by benchmarker's authors"
-    """Or why not."""
+    """Who ran the engine, or that nobody did and why."""
 
     @property
     def pins(self) -> Path:
@@ -51,7 +51,7 @@ class EnvironmentSpec:
 
     @property
     def pins_sha256(self) -> str:
-        """By which an environment made from other pins is told."""
+        """SHA-256 of the file of pins: an environment that was made from other pins has another."""
         return hashlib.sha256(self.pins.read_bytes()).hexdigest()
 
     @property

@@ -26,9 +26,9 @@ class Marker(Plain):
     python: str
     """Path of its interpreter."""
     version: str
-    """Of the engine, as it was imported in the end."""
+    """Version of the engine, as it was imported once the environment was made."""
     pins_sha256: str | None
-    """None for an interpreter of the user's own."""
+    """`EnvironmentSpec.pins_sha256` when it was made; None for an interpreter of the user's own."""
     library: str | None = None
     """Folder of a build of llama.cpp by the user, instead of the one that llama-cpp-python brought."""
     created: str
@@ -62,10 +62,10 @@ class EnvironmentState:
 
     @property
     def interpreter(self) -> Marker:
-        """Which interpreter, and with which library.
+        """The interpreter of the environment, and the library that it loads.
 
         Raises:
-            EngineError: It cannot be used.
+            EngineError: The environment cannot be used.
         """
         if self.marker is None or self.problem:
             raise EngineError(f"{self.spec.engine}: {self.problem}")
@@ -87,18 +87,18 @@ class EnvironmentState:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files in its folder."""
+        """Bytes of all files in the environment's folder."""
         paths = [path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink()]
         return sum(path.stat().st_size for path in paths)
 
 
 def environments_folder() -> Path:
-    """Where all of them are; it may not exist yet."""
+    """The folder of all environments; it may not exist yet."""
     return cache_folder() / "environments"
 
 
 def environment_state(spec: EnvironmentSpec) -> EnvironmentState:
-    """What is there of one environment."""
+    """The state of an environment on the disk."""
     folder = environments_folder() / spec.name
     try:
         marker = Marker.model_validate_json((folder / MARKER).read_bytes())
@@ -108,7 +108,7 @@ def environment_state(spec: EnvironmentSpec) -> EnvironmentState:
 
 
 def environment_states() -> list[EnvironmentState]:
-    """Of every environment that there could be."""
+    """The state of every environment that can be made."""
     return [environment_state(spec) for spec in ENVIRONMENTS.values()]
 
 

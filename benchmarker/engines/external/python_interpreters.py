@@ -13,7 +13,7 @@ from benchmarker.engines.external.environment_specs import EngineError
 
 ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")
-"""Where pyenv and uv keep theirs, on the PATH or not."""
+"""Folders where pyenv and uv keep interpreters, which need not be on the PATH."""
 PROBE_S = 20.0
 
 

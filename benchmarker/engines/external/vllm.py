@@ -27,9 +27,10 @@ AS_STORED = {
 }
 """benchmarker's quantizations whose checkpoints vLLM loads as they lie on the disk, each with its `quant_method`."""
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
-"""Of vLLM's online forms: a dense model would run in 16 bit under an int8 label (vllm/config/quantization.py, 0.33)."""
+"""Online forms of vLLM that quantize experts alone: a dense model would run in 16 bit under an int8 label
+(vllm/config/quantization.py, 0.33)."""
 UNQUANTIZED = "Unquantized"
-"""How vLLM's classes for layers of 16 bit begin."""
+"""Beginning of the names of vLLM's classes for layers of 16 bit."""
 ONE_BYTE = re.compile(r"int8|float8")
 """Types of weights that are one byte a parameter."""
 
@@ -124,7 +125,10 @@ class VllmEngine(ExternalEngine):
 
 
 def parameters_of(checkpoint: Checkpoint) -> int | None:
-    """Of an unquantized checkpoint, each shared tensor once, from the headers of its files; None for another."""
+    """Parameters of an unquantized checkpoint, from the headers of its files; None for a quantized one.
+
+    A tensor that two layers share is counted once.
+    """
     if checkpoint.quantization is not None:
         return None
     from safetensors import safe_open
@@ -159,5 +163,5 @@ def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> 
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Of the checkpoint's files of weights."""
+    """Bytes of the checkpoint's files of weights."""
     return sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))

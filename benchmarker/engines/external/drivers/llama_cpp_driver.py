@@ -145,7 +145,7 @@ class Driver:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Which build of llama.cpp ran, with which settings, and how large it says that the model is."""
+        """The build of llama.cpp that ran, its settings, and the size that it tells of the model."""
         api = self._api
         facts: dict[str, Any] = {
             "version": api.__version__,
