@@ -142,7 +142,7 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def _peak_memory(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell does."""
+    """From the repeats where they say; on CPU they do not, and the cell has the growth since before the load."""
     peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"]]
-    resident: float | None = cell["memory"]["peak_resident_bytes"]
-    return resident if None in peaks else max(peaks)
+    growth: float | None = cell["memory"].get("resident_growth_bytes")
+    return growth if None in peaks else max(peaks)

@@ -182,7 +182,7 @@ def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
 
 
 def _peak(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell does."""
+    """From the repeats where they say; on CPU they do not, and the cell has the growth since before the load."""
     peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
-    resident: float | None = cell["memory"]["peak_resident_bytes"]
-    return max(peaks) + (cell["memory"].get("graph_pool_bytes") or 0) if peaks else resident
+    growth: float | None = cell["memory"].get("resident_growth_bytes")
+    return max(peaks) + (cell["memory"].get("graph_pool_bytes") or 0) if peaks else growth
