@@ -68,6 +68,7 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert row["tflops_flop_per_s"] == pytest.approx(flops / (sum(times) / 2))
     assert row["forward_s"] == pytest.approx(sum(times) / 2)
     assert row["backward_s"] is None
+    assert row["peak_memory_bytes"] == cell.memory.resident_growth_bytes is not None
     assert not verify([tmp_path]).problems
 
 

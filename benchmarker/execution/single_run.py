@@ -40,7 +40,7 @@ class Run:
         self.device = find_device(job.device)
         # Before anything touches the device: what it holds now is not ours.
         self.device_memory = DeviceMemory(self.device)
-        self._are_limits_due = job.procedure.limits and job.is_timed
+        self._is_ready = False
         started = datetime.now(UTC)
         surroundings = environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
@@ -86,10 +86,15 @@ class Run:
             write_record(self.record, self.path)
 
     def ready(self) -> None:
-        """Measure the device's limits, where they are asked for: before anything large is loaded."""
-        if self._are_limits_due:
-            self._are_limits_due = False
+        """Measure the device's limits, where they are asked for, and what memory is taken: once, before anything large
+        is loaded."""
+        if self._is_ready:
+            return
+        self._is_ready = True
+        if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
+        # A workload that loads a model says so again, when its libraries are imported.
+        self.device.begin_growth()
 
     def _measure(self) -> None:
         check_unchanged(self.job, self.record.environment)

@@ -51,9 +51,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "weights_bytes": frozen_bytes(pairs[0][0]),
         "trained_bytes": trained_bytes(pairs[0][0]),
         "activations_bytes": _largest([cell["step_memory"]["kept_bytes"] for _, cell in pairs]),
-        "peak_memory_bytes": _largest(
-            [sample["peak_allocated_bytes"] for _, cell in pairs for sample in cell["samples"]]
-        ),
+        "peak_memory_bytes": _largest([peak for _, cell in pairs for peak in _peaks(cell)]),
         "floor_s": float(np.exp(np.mean(np.log([needed / rate for rate, _ in medians])))) if medians else None,
         "rounds": len(_times(records, shape, lambda sample: sample["latency_s"])),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
@@ -168,6 +166,12 @@ def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
     return next(
         (cell for cell in cells if [cell[name] for name in ("seq_len", "batch_size", "accumulate")] == wanted), None
     )
+
+
+def _peaks(cell: Raw) -> list[float | None]:
+    """Live tensors of each repeat on a GPU; growth of the process on a CPU."""
+    peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"]]
+    return [cell["memory"].get("resident_growth_bytes")] if None in peaks else peaks
 
 
 def _median(values: Sequence[float]) -> float | None:

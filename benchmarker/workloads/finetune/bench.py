@@ -8,7 +8,6 @@ recipe learns.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import cycle
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.find import shapes_sha256
-from benchmarker.checkpoints.read_model import import_architecture, import_libraries, load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.units import gib, seconds
+from benchmarker.engines.base import Form
+from benchmarker.engines.torch_engine import load
 from benchmarker.measure.training_step import TrainingStep
-from benchmarker.quantization.inspect import load_facts
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.model import QuantSpec
 from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.finetune.afterwards import learned, mean_loss, profiled
 from benchmarker.workloads.finetune.built import built_facts, frozen_sha256, seen_dtypes, state_bytes
@@ -220,10 +219,7 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     tokenizer = load_tokenizer(checkpoint)
     text = token_text(tokenizer, checkpoint.config["vocab_size"], seed=job.subject.seed)
     session.ready()
-    import_libraries(*LOADERS[recipe.quant.quant].packages, *(["peft"] if recipe.train == "lora" else []))
-    # Else the time of loading holds seconds of importing.
-    import_architecture(checkpoint.config)
-    model = _loaded(job, checkpoint, recipe.quant, device, session)
+    model = _loaded(job, checkpoint, device, session)
     attention = attention_shape(model)
     trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
     trained = sum(parameter.numel() for parameter in trainee.trained)
@@ -236,17 +232,11 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     yield FinetuneBench(job, trainee, text, attention, session, base_loss=base_loss)
 
 
-def _loaded(job: FinetuneJob, checkpoint: Checkpoint, quant: QuantSpec, device: Device, session: Session) -> Any:
+def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
     """The model in its form, with the record's facts of it."""
-    device.reset_peak()
-    started = time.perf_counter()
-    target = Target(device.torch_name, job.model.dtype)
-    loaded = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, session.terminal)
-    device.synchronize()
-    load_s, peak = time.perf_counter() - started, device.peak()
-    facts = load_facts(
-        loaded.model, load_s=load_s, peak_bytes=peak.allocated_bytes or peak.resident_bytes, notes=loaded.notes
-    )
+    quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
+    form = Form(quant.quant, loader_options(quant), job.model.dtype)
+    loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
     model = session.record.model.model_copy(
         update={
             "revision": checkpoint.revision,
@@ -255,8 +245,8 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, quant: QuantSpec, device: 
         }
     )
     session.keep(model=model, load=facts)
-    session.terminal.line(f"loaded in {seconds(load_s)}: weights {gib(facts.weight_bytes)}")
-    return loaded.model
+    session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
+    return loaded
 
 
 def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
