@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.driver_errors import DriverError, GpuMemoryError, HostMemoryError, TokenCountError
 from benchmarker.engines.external import environments
 from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environment_install import (
@@ -31,7 +32,7 @@ from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptio
 from benchmarker.engines.external.python_interpreters import find_python
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
-from benchmarker.engines.subprocess_engine import Driver, DriverError, GpuMemoryError, HostMemoryError
+from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.workloads.generation.reading.caveats import external_notes
@@ -133,18 +134,20 @@ def test_times_that_agree_are_not_flagged():
 
 
 def test_an_engine_that_answers_fewer_tokens_is_told(driver):
-    with pytest.raises(DriverError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
+    with pytest.raises(TokenCountError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
         source(driver).generate([[1]], 11)
 
 
 def test_an_engine_that_hangs_is_ended(driver):
-    with pytest.raises(DriverError, match=r"no answer to 'generate' within 0.5 s"):
+    with pytest.raises(DriverError, match=r"no answer to 'generate' within 0.5 s") as caught:
         source(driver, limit_s=0.5).generate([[1]], 13)
+    assert caught.value.kind == "timeout"
 
 
 def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
-    with pytest.raises(DriverError, match=r"ended at 'generate' \(exit 3\)"):
+    with pytest.raises(DriverError, match=r"ended at 'generate' \(exit 3\)") as caught:
         source(driver).generate([[1]], 17)
+    assert caught.value.kind == "crash"
 
 
 def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):

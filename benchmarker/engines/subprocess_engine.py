@@ -34,6 +34,13 @@ from pydantic import ValidationError
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource, UnsupportedError
+from benchmarker.engines.driver_errors import (
+    DriverCrashError,
+    DriverError,
+    DriverTimeoutError,
+    GpuMemoryError,
+    HostMemoryError,
+)
 from benchmarker.quantization.base import Options
 from benchmarker.schema.engine_facts import EngineFacts
 
@@ -43,22 +50,6 @@ if TYPE_CHECKING:
 CLOSE_S = 5.0
 """Seconds that a driver has to end by itself once it was asked to."""
 READ_BYTES = 1 << 16
-
-
-class DriverError(BenchmarkerError):
-    """The driver of an engine died, hung, or answered what makes no sense."""
-
-
-class HostMemoryError(DriverError):
-    """An engine ran out of the machine's memory."""
-
-    kind = "oom_host"
-
-
-class GpuMemoryError(DriverError):
-    """An engine ran out of the GPU's memory."""
-
-    kind = "oom_gpu"
 
 
 OUT_OF_MEMORY = "out of memory"
@@ -102,7 +93,9 @@ class Driver:
 
         Raises:
             UnsupportedError: The driver says that it cannot do this.
-            DriverError: It died, took longer than `limit_s`, or answered no JSON object.
+            DriverCrashError: It died.
+            DriverTimeoutError: It took longer than `limit_s`.
+            DriverError: It answered no JSON object.
         """
         assert self._process.stdin is not None
         try:
@@ -136,7 +129,9 @@ class Driver:
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline_s - time.monotonic())):
                     self.kill()
-                    raise DriverError(f"{self._name}: no answer to '{what}' within {limit_s:g} s; its driver was ended")
+                    raise DriverTimeoutError(
+                        f"{self._name}: no answer to '{what}' within {limit_s:g} s; its driver was ended"
+                    )
                 chunk = os.read(self._process.stdout.fileno(), READ_BYTES)
                 if not chunk:
                     raise self._died(what)
@@ -144,13 +139,14 @@ class Driver:
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _died(self, what: str) -> DriverError:
+    def _died(self, what: str) -> DriverCrashError:
         """What to raise where it is gone; it is ended for good first."""
         self.kill()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         reason = _shown(lines[-1].encode()) if lines else "it said nothing"
-        return DriverError(f"{self._name}: its driver ended at '{what}' (exit {self._process.returncode}): {reason}")
+        code = self._process.returncode
+        return DriverCrashError(f"{self._name}: its driver ended at '{what}' (exit {code}): {reason}")
 
     def close(self) -> None:
         """Ask it to end, and end its whole process group."""

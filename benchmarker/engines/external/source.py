@@ -9,8 +9,9 @@ from statistics import median
 from typing import Any
 
 from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
+from benchmarker.engines.driver_errors import DriverError, TokenCountError
 from benchmarker.engines.external.facts import disagreement
-from benchmarker.engines.subprocess_engine import Driver, DriverError, SubprocessSource
+from benchmarker.engines.subprocess_engine import Driver, SubprocessSource
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -54,12 +55,13 @@ class ExternalSource(SubprocessSource):
         """See TokenSource.generate.
 
         Raises:
-            DriverError: It failed, or answered other than so many tokens.
+            DriverError: It failed.
+            TokenCountError: It answered other than so many tokens.
         """
         generation, answer = self._generated(prompt_ids, new_tokens, context)
         counts = [len(row) for row in generation.tokens]
         if counts != [new_tokens] * len(prompt_ids):
-            raise DriverError(
+            raise TokenCountError(
                 f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )
