@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarker.cli import verb_group
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -157,19 +158,28 @@ HELPS = (["--help"], ["run", "--help"], ["run", "attention", "-h"], ["sweep", "-
 
 
 @pytest.mark.parametrize("arguments", HELPS)
-def test_help_imports_no_pydantic_and_makes_no_class_of_a_record_or_a_config(arguments):
+def test_help_imports_no_pydantic_and_no_markdown_and_makes_no_class_of_a_record_or_a_config(arguments):
     code = (
         "import sys\n"
         "from benchmarker.cli.app import main\n"
         f"sys.argv = ['benchmarker', *{arguments}]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([name for name in sys.modules if name.startswith(('benchmarker.schema', 'benchmarker.workloads'))"
-        " or name == 'pydantic'])"
+        " or name in ('pydantic', 'markdown_it', 'pygments')])"
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "Usage: benchmarker" in process.stdout
     imported = ast.literal_eval(process.stdout.splitlines()[-1])
     assert set(imported) <= {"benchmarker.schema", "benchmarker.schema.option", "benchmarker.schema.registry"}
+
+
+def test_help_is_printed_by_a_typer_that_needs_more_of_what_is_left_out(monkeypatch):
+    monkeypatch.setattr(verb_group, "UNUSED", {"rich.panel": "Other"})
+    for module in ("typer.rich_utils", "rich.panel"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    verb_group.import_help_printer()
+    assert "typer.rich_utils" not in sys.modules
+    assert "rich.panel" not in sys.modules
 
 
 @pytest.fixture
