@@ -139,6 +139,7 @@ def config(model_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.by_hand
+@pytest.mark.timeout(1200)
 def test_a_quantization_an_engine_and_a_metric_sweep_resume_compare_explain_report_and_verify(
     package: Path, config: Path, tmp_path: Path
 ) -> None:
