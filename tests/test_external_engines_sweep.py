@@ -1,0 +1,89 @@
+"""A whole sweep of an engine in a process of its own, whose program dies and answers too little."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarker.cli.app import app
+from benchmarker.engines.external.environment_specs import DRIVERS
+from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
+from benchmarker.schema.record_io import read_record
+
+FAULTY = textwrap.dedent("""
+    import os, time
+
+    class Driver:
+        def import_engine(self, **arguments):
+            pass
+
+        def open(self, **arguments):
+            return {"load_s": 1.0}
+
+        def generate(self, *, prompt_ids, new_tokens, context):
+            if new_tokens == 17:
+                os._exit(3)
+            times = [time.perf_counter_ns()]
+            for _ in range(2):
+                time.sleep(0.002)
+                times.append(time.perf_counter_ns())
+            tokens = [[row[-1]] * (new_tokens - (new_tokens == 11)) for row in prompt_ids]
+            return {"tokens": tokens, "start_ns": times[0], "first_ns": times[1], "last_ns": times[2],
+                    "end_ns": times[2]}
+
+        def facts(self):
+            return {"version": "9", "kv_cache": "paged", "settings": {}, "weight_bytes": 5_000_000}
+
+        def close(self):
+            pass
+""")
+CONFIG = """
+model: {id: qwen3-tiny, load_format: dummy, dtype: float32}
+grid: {prompt_tokens: [3], new_tokens: [4, 11, 17, 18]}
+procedure: {limits: false, profile: false, warmup: 1, warmup_limit: 1, runs: 2}
+variants:
+  - {name: faulty, quant: fp16, engine: llama-cpp}
+"""
+
+
+def register_faulty_engine(folder: Path) -> None:
+    """An environment of llama-cpp whose interpreter runs the program above, whatever it is told to run."""
+    program, interpreter = folder / "faulty.py", folder / "python"
+    program.write_text(FAULTY)
+    interpreter.write_text(f"#!/bin/sh\nexec {sys.executable} -S -I {DRIVERS / 'driver_loop.py'} {program}\n")
+    interpreter.chmod(0o755)
+    marker = Marker(
+        name="llama-cpp",
+        python=str(interpreter),
+        version="9",
+        pins_sha256=None,
+        created="2026-01-01T00:00:00Z",
+        benchmarker="0.1.0",
+    )
+    environment = environments_folder() / "llama-cpp"
+    environment.mkdir(parents=True)
+    (environment / MARKER).write_text(marker.model_dump_json())
+
+
+@pytest.mark.slow
+@pytest.mark.by_hand
+def test_cells_before_and_after_the_one_that_an_engine_dies_in_are_measured(tmp_path):
+    register_faulty_engine(tmp_path)
+    config, output = tmp_path / "config.yaml", tmp_path / "results"
+    config.write_text(CONFIG)
+    arguments = ["sweep", str(config), "--rounds", "1", "--output", str(output), "--device", "cpu"]
+    printed = CliRunner().invoke(app, arguments).output
+    records = [read_record(path) for path in output.glob("faulty-round1-*.json")]
+    statuses: dict[int, set[str]] = {}
+    for record in records:
+        for cell in record.cells:
+            statuses.setdefault(cell.new_tokens, set()).add(cell.status)
+    assert "ok" in statuses[4]
+    assert "ok" in statuses[18]
+    assert statuses[11] == {"invalid"}
+    assert "llama-cpp: answered [10] tokens where 1 x 11 were asked for" in printed
+    assert "3 x 17: crashed: llama-cpp: its driver ended at 'generate' (exit 3)" in printed
