@@ -43,10 +43,11 @@ def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     assert f"give one of them: {tmp_path / 'A100'}, {tmp_path / 'H100'}, {tmp_path / 'H200'}" in printed
 
 
-def test_a_python_without_the_libraries_says_which_environment_to_activate():
+@pytest.mark.parametrize("words", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])
+def test_a_python_without_the_libraries_says_which_environment_to_activate(words):
     # -S: without site-packages, as the system's own Python is.
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "benchmarker", "compare"],
+        [sys.executable, "-S", "-m", *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
