@@ -24,12 +24,15 @@ if [ -n "${PYTHON:-}" ]; then
     export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 else
     PYTHON=$PWD/.venv/bin/python
+    # Where nothing may be written down, every process compiles torch and transformers again: 2 to 8 seconds each.
+    unset PYTHONDONTWRITEBYTECODE
     wanted=$(cat pyproject.toml script/constraints.txt | cksum)
     if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
         echo "setting up .venv (once: about 2 GB, a minute or two)"
         base=$(find_python)
         "$base" -m venv .venv
         # Of 18,000 files most are never imported: Python compiles those that are when they are, which saves a minute.
+        # So it has to be allowed to write them down (above).
         install=("$PYTHON" -m pip install --quiet --disable-pip-version-check --no-compile -c script/constraints.txt)
         "${install[@]}" torch
         "${install[@]}" -e '.[all,dev,ray]'
