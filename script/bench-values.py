@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +21,15 @@ import torch
 
 from benchmarker import ModelBenchmarker, find_device, load_model
 from benchmarker.core.stats import paired_ratio
+from benchmarker.core.tables import Column
+from benchmarker.core.tables import table as to_table
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.hardware.gpu import Gpu
 from benchmarker.workloads.generation.spec import Point
 
 SPREAD = 0.02
 """Standard deviation of the fillings that are not zeros: what transformers initializes with."""
+HEADINGS = ("work", "weights", "ms", "time, ratio", "J a call", "energy, ratio", "MHz")
 SETTLE_S = 1.0
 """Of the same work before each window, so that the clocks have found their place."""
 
@@ -85,7 +89,7 @@ def main() -> None:
                 window = measured(benchmarker, point, gpu, seconds=arguments.seconds)
                 samples.append({"round": turn, "filling": filling, "work": work, **window})
     print(f"{arguments.model}'s shapes, {dtype}, {name}: {arguments.rounds} rounds in turns, one process\n")
-    print("\n".join(table(samples, points)))
+    print(table(samples, points))
     if arguments.output:
         facts = {"device": name, "model": arguments.model, "dtype": dtype, "torch": torch.__version__}
         arguments.output.write_text(json.dumps({**facts, "samples": samples}, indent=1) + "\n")
@@ -119,12 +123,9 @@ def measured(source: ModelBenchmarker, point: Point, gpu: Gpu | None, *, seconds
     }
 
 
-def table(samples: list[dict[str, Any]], points: Iterable[str]) -> list[str]:
+def table(samples: list[dict[str, Any]], points: Iterable[str]) -> str:
     """Medians over the rounds, and ratios to the first filling with 95 % intervals over the rounds."""
-    lines = [
-        "| work | weights | ms | time, ratio | J a call | energy, ratio | MHz |",
-        "|---|---|---:|---|---:|---|---:|",
-    ]
+    rows: list[tuple[str, ...]] = []
     for work in points:
         for filling in FILLINGS:
             windows = [sample for sample in samples if (sample["work"], sample["filling"]) == (work, filling)]
@@ -134,8 +135,9 @@ def table(samples: list[dict[str, Any]], points: Iterable[str]) -> list[str]:
                 cells.append(f"{scale * median(w[key] for w in windows):.{digits}g}" if windows[0][key] else "–")
                 cells.append(ratio(base, windows, key))
             cells.append(f"{median(w['clock_mhz'] for w in windows):.0f}" if windows[0]["clock_mhz"] else "–")
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+            rows.append(tuple(cells))
+    columns = [Column[tuple[str, ...]](heading, itemgetter(number)) for number, heading in enumerate(HEADINGS)]
+    return to_table(columns, rows)
 
 
 def ratio(base: list[dict[str, Any]], windows: list[dict[str, Any]], key: str) -> str:

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
+from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.driver_errors import DriverError, GpuMemoryError, HostMemoryError, TokenCountError
+from benchmarker.engines.driver_errors import DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.engines.external import environments
 from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environment_install import (
@@ -134,7 +135,7 @@ def test_times_that_agree_are_not_flagged():
 
 
 def test_an_engine_that_answers_fewer_tokens_is_told(driver):
-    with pytest.raises(TokenCountError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
+    with pytest.raises(WrongTokenCountError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
         source(driver).generate([[1]], 11)
 
 

@@ -93,6 +93,12 @@ class WrongResultError(BenchmarkerError):
     kind: ClassVar[ErrorKind] = "wrong_result"
 
 
+class WrongTokenCountError(WrongResultError):
+    """An engine answered other than the tokens that were asked for. It still runs: the next cell is measured."""
+
+    kind = "wrong_token_count"
+
+
 class FieldError(ValueError):
     """Something in a variant that only a registry can tell is wrong."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.errors import BenchmarkerError, WrongResultError
+from benchmarker.core.errors import BenchmarkerError
 
 
 class DriverError(BenchmarkerError):
@@ -19,12 +19,6 @@ class DriverTimeoutError(DriverError):
     """The driver gave no answer in its time, and was ended. A sweep tries once more in a fresh process."""
 
     kind = "timeout"
-
-
-class TokenCountError(WrongResultError):
-    """An engine answered other than the tokens that were asked for. It still runs: the next cell is measured."""
-
-    kind = "wrong_token_count"
 
 
 class HostMemoryError(DriverError):

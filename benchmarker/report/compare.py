@@ -14,6 +14,7 @@ from typing import Any
 from benchmarker.comparison.results import results_of, results_of_records, to_rows
 from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.words import abridged
 from benchmarker.explain.difference import Contrast, contrasts_of
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
@@ -65,10 +66,8 @@ def compare(
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
             raise
-        hidden = f" and {len(folders) - NAMED} more" if len(folders) > NAMED else ""
         raise ResultsError(
-            f"{len(folders)} folders of records, which do not all compare; give one of them: "
-            f"{', '.join(folders[:NAMED])}{hidden}"
+            f"{len(folders)} folders of records, which do not all compare; give one of them: {abridged(folders, NAMED)}"
         ) from error
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
-from benchmarker.engines.driver_errors import DriverError, TokenCountError
+from benchmarker.engines.driver_errors import DriverError
 from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.subprocess_engine import Driver, SubprocessSource
 from benchmarker.schema.engine_facts import EngineFacts
@@ -56,12 +57,12 @@ class ExternalSource(SubprocessSource):
 
         Raises:
             DriverError: It failed.
-            TokenCountError: It answered other than so many tokens.
+            WrongTokenCountError: It answered other than so many tokens.
         """
         generation, answer = self._generated(prompt_ids, new_tokens, context)
         counts = [len(row) for row in generation.tokens]
         if counts != [new_tokens] * len(prompt_ids):
-            raise TokenCountError(
+            raise WrongTokenCountError(
                 f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )

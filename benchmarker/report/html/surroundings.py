@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.core.tables import plain_line
 from benchmarker.core.units import gib
+from benchmarker.core.words import abridged
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.record import RunRecord
 
@@ -26,8 +27,7 @@ def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 def _values(records: Sequence[RunRecord], value_of: Callable[[Environment], str | None]) -> str:
     """The values that the records have, each once: `A or B and 2 more`."""
     values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
-    more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
-    return " or ".join(values[:MOST_VALUES]) + more
+    return abridged(values, MOST_VALUES, separator=" or ")
 
 
 def _package(name: str) -> Callable[[Environment], str | None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import WrongResultError
+from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Generation, TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
@@ -41,12 +41,6 @@ def sample_of(generation: Generation) -> GenerationSample:
         tpot_s=decode_s / (tokens - 1) if tokens > 1 else None,
         new_tokens=tokens,
     )
-
-
-class WrongTokenCountError(WrongResultError):
-    """A generation came out shorter or longer than asked."""
-
-    kind = "wrong_token_count"
 
 
 class GenerationStep:

@@ -15,6 +15,7 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.numbers import percent
+from benchmarker.core.words import abridged
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.reasons import Reasons
@@ -112,9 +113,8 @@ def _phase(record: AttentionRecord, cell: AttentionCell, total_s: float) -> Phas
 
 
 def _ran(cell: AttentionCell) -> str:
-    names = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels[:SHOWN_KERNELS]]
-    more = len(cell.kernels) - len(names)
-    return f"one profiled call ran {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
+    names = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in cell.kernels]
+    return f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"
 
 
 def _fewer_bytes(case: Case) -> str:
