@@ -45,7 +45,7 @@ def pages() -> dict[str, str]:
         "docs/config.md": config_page(),
         "docs/record.md": record_page(),
         "docs/record.schema.json": f"{schema}\n",
-        **{f"benchmarker/cli/run_help/{name}.json": as_json(workload_of(name)) for name in WORKLOADS},
+        **run_help_files(),
         **{
             str((folder / "README.md").relative_to(ROOT)): with_tables(folder) for folder in sorted(REFERENCE.iterdir())
         },
@@ -57,6 +57,11 @@ def pages() -> dict[str, str]:
         "docs/mixers.md": mixers_page(),
         "docs/finetune.md": finetune_page(),
     }
+
+
+def run_help_files() -> dict[str, str]:
+    """The saved help of each workload's run, by its path in the repository."""
+    return {f"benchmarker/cli/run_help/{name}.json": as_json(workload_of(name)) for name in WORKLOADS}
 
 
 def with_tables(folder: Path) -> str:
@@ -288,8 +293,10 @@ def _rows(headings: Line, lines: list[Line]) -> str:
 
 def main() -> None:
     """Write them all."""
-    for path, text in pages().items():
-        (ROOT / path).write_text(text, encoding="utf-8")
+    # The help of other verbs reads these files.
+    for make in (run_help_files, pages):
+        for path, text in make().items():
+            (ROOT / path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import benchmarker
 from benchmarker.cli.app import app
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.quantization.registry import LOADERS
 from tests.records import record, rounds, save
 
 DATA = Path(__file__).parent / "data"
@@ -154,6 +156,13 @@ def test_the_shell_completes_verbs_and_options():
 
     assert completed("benchmarker re", 1) == ["report"]
     assert completed("benchmarker report --pl", 2) == ["--plots"]
+
+
+def test_help_of_generate_names_every_quantization_and_every_engine_that_it_takes():
+    _, printed = typed("generate", "--help")
+    printed = " ".join(printed.replace("│", " ").split())
+    assert f"{', '.join(LOADERS)};" in printed
+    assert f"{', '.join(MODEL_ENGINES[:-1])} or {MODEL_ENGINES[-1]}." in printed
 
 
 def test_help_shows_the_defaults():

@@ -1,18 +1,26 @@
-"""A whole sweep of an engine in a process of its own, whose program dies and answers too little."""
+"""Engines in processes of their own within a sweep, whose programs die and answer too little."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.engines.external.environment_specs import DRIVERS
-from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
+from benchmarker.core.console import Terminal
+from benchmarker.engines.driver_errors import DriverCrashError
+from benchmarker.engines.external import external_engine
+from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS
+from benchmarker.engines.external.environments import MARKER, EnvironmentState, Marker, environments_folder
+from benchmarker.execution.single_run import Run
+from benchmarker.schema.job import Part
 from benchmarker.schema.record_io import read_record
+from benchmarker.sweep.child import Watch
+from tests.jobs import job_of
 
 FAULTY = textwrap.dedent("""
     import os, time
@@ -50,20 +58,42 @@ variants:
 """
 
 
-def register_faulty_engine(folder: Path) -> None:
-    """An environment of llama-cpp whose interpreter runs the program above, whatever it is told to run."""
-    program, interpreter = folder / "faulty.py", folder / "python"
-    program.write_text(FAULTY)
-    interpreter.write_text(f"#!/bin/sh\nexec {sys.executable} -S -I {DRIVERS / 'driver_loop.py'} {program}\n")
+DYING_SGLANG = textwrap.dedent("""
+    import os
+
+    __version__ = "0.5.23"
+
+    class Engine:
+        def __init__(self, **arguments):
+            pass
+
+        def generate(self, **arguments):
+            os._exit(3)
+
+        def get_server_info(self):
+            return {}
+""")
+
+
+def marker_of(environment: str, interpreter: Path, command: str) -> Marker:
+    """An environment whose interpreter runs that command, whatever it is told to run."""
+    interpreter.write_text(f"#!/bin/sh\nexec {command}\n")
     interpreter.chmod(0o755)
-    marker = Marker(
-        name="llama-cpp",
+    return Marker(
+        name=environment,
         python=str(interpreter),
         version="9",
         pins_sha256=None,
         created="2026-01-01T00:00:00Z",
         benchmarker="0.1.0",
     )
+
+
+def register_faulty_engine(folder: Path) -> None:
+    """An environment of llama-cpp that runs the program above."""
+    program = folder / "faulty.py"
+    program.write_text(FAULTY)
+    marker = marker_of("llama-cpp", folder / "python", f"{sys.executable} -S -I {DRIVERS / 'driver_loop.py'} {program}")
     environment = environments_folder() / "llama-cpp"
     environment.mkdir(parents=True)
     (environment / MARKER).write_text(marker.model_dump_json())
@@ -87,3 +117,30 @@ def test_cells_before_and_after_the_one_that_an_engine_dies_in_are_measured(tmp_
     assert statuses[11] == {"invalid"}
     assert "llama-cpp: answered [10] tokens where 1 x 11 were asked for" in printed
     assert "3 x 17: crashed: llama-cpp: its driver ended at 'generate' (exit 3)" in printed
+
+
+def test_an_engine_that_says_nothing_of_loading_and_dies_in_the_first_cell_is_past_loading(tmp_path, monkeypatch):
+    (tmp_path / "sglang.py").write_text(DYING_SGLANG)
+    command = (
+        f"env PYTHONPATH={tmp_path} {sys.executable} -S {DRIVERS / 'driver_loop.py'} {DRIVERS / 'sglang_driver.py'}"
+    )
+    marker = marker_of("sglang", tmp_path / "python", command)
+    # SGLang's own environment is for GPUs.
+    state = EnvironmentState(replace(ENVIRONMENTS["sglang"], device="cpu"), tmp_path, marker)
+    monkeypatch.setattr(external_engine, "ready_environment", lambda engine, device: state)
+    monkeypatch.setattr(external_engine, "environment_states", lambda: [state])
+    path = tmp_path / "record.json"
+    job = job_of(
+        model={"id": "qwen3-tiny", "load_format": "dummy", "dtype": "float32"},
+        form={"quant": "fp16", "engine": "sglang"},
+        grid={"prompt_tokens": [3], "new_tokens": [4, 8]},
+        procedure={"limits": False, "profile": False},
+        device="cpu",
+    )
+    part = Part(record=path, sweep="2026-01-01T00:00:00Z", cells=(0, 1), only="timing")
+    with pytest.raises(DriverCrashError, match="ended at 'generate'"):
+        Run(job.in_part(part), Terminal(quiet=True)).execute()
+    record, watch = read_record(path), Watch(path, 2)
+    watch.look()
+    assert (record.status, record.error_kind, record.cells, record.load) == ("failed", "crash", (), None)
+    assert watch.phase == "cell"

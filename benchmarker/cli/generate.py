@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarker.cli import completion
+from benchmarker.cli.run_help import quantization_names
 from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import SpecError
 
@@ -21,9 +22,7 @@ def generate(
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
     load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32, for what is not quantized.")] = "float16",
-    quant: Annotated[
-        str, typer.Option(help="fp16, int8, int4, gptq, bnb4 or bnb8.", autocompletion=completion.quantizations)
-    ] = "fp16",
+    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=completion.quantizations)] = "fp16",
     option: Annotated[list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.")] = None,
     engine: Annotated[
         str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=completion.model_engines)

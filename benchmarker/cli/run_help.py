@@ -52,10 +52,24 @@ def saved_help(arguments: Sequence[str]) -> RunHelp | None:
     workload, rest = DEFAULT_WORKLOAD, list(arguments)
     if rest and rest[0] in WORKLOADS:
         workload, rest = rest[0], rest[1:]
-    path = FOLDER / f"{workload}.json"
-    if rest not in HELP_WORDS or not path.exists():
+    if rest not in HELP_WORDS or not _path(workload).exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    return _saved(workload)
+
+
+def quantization_names() -> str:
+    """What the saved help of `run` says of `--quant`: the names, and where to read on."""
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
+
+    return next(option.help for option in _saved(DEFAULT_WORKLOAD).options if option.flag == "--quant")
+
+
+def _path(workload: str) -> Path:
+    return FOLDER / f"{workload}.json"
+
+
+def _saved(workload: str) -> RunHelp:
+    content = json.loads(_path(workload).read_text(encoding="utf-8"))
     options = tuple(Option(**option) for option in content["options"])
     return RunHelp(content["command"], content["example"], options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,6 +106,7 @@ class Run:
             self.ready()
             # Files may change while they are read, which takes minutes for a large model.
             check_unchanged(self.job, self.record.environment)
+            self.keep(opened_at=time.time())
             for point in self.job.points():
                 cell = self._measured(bench, point)
                 self.keep(cells=(*self.record.cells, cell), **bench.facts())

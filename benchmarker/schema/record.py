@@ -174,6 +174,8 @@ class RunRecord(Plain):
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
+    opened_at: Number | None = None
+    """Unix time at which everything was loaded and the first cell began. None before that, and in older records."""
     limits: Limits | None = None
     """What the device does at best. None in records from before this was measured."""
     cells: tuple[CellBase, ...] = ()

@@ -62,8 +62,7 @@ class Watch:
 
     @property
     def phase(self) -> Phase:
-        # A workload that does not say that it has loaded something is loading until its first cell.
-        if self.record is None or not (self.record.cells or getattr(self.record, "load", None)):
+        if self.record is None or self.record.opened_at is None:
             return "load"
         return "cell" if len(self.record.cells) < self._cells else "end"
 

@@ -42,6 +42,7 @@ def main() -> None:
     save(record, given.record)
     at.step("load", record)
     record["load"] = variant["load"]
+    record["opened_at"] = time.time()
     save(record, given.record)
     if given.only == "quality":
         at.step("quality", record)
