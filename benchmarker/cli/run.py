@@ -20,7 +20,7 @@ from benchmarker.cli.run_help import RunHelp, run_help, saved_help
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
 from benchmarker.core.errors import SpecError
 from benchmarker.core.gc_guard import no_garbage_collection
-from benchmarker.execution.parent_death import end_with_parent
+from benchmarker.core.parent_death import end_with_parent
 
 if TYPE_CHECKING:
     from benchmarker.schema.experiment import ExperimentBase

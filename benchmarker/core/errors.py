@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 ErrorKind = Literal[
     "oom_gpu",
@@ -37,7 +37,7 @@ ErrorKind = Literal[
 class BenchmarkerError(Exception):
     """Base of everything that prints as one line instead of a traceback."""
 
-    kind: ClassVar[ErrorKind] = "other"
+    kind: ErrorKind = "other"
     """What a record calls it."""
 
 
@@ -90,7 +90,7 @@ class UnsupportedError(BenchmarkerError):
 class WrongResultError(BenchmarkerError):
     """What came out is not what was asked for: its time means nothing."""
 
-    kind: ClassVar[ErrorKind] = "wrong_result"
+    kind: ErrorKind = "wrong_result"
 
 
 class WrongTokenCountError(WrongResultError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.parent_death import PARENT
+from benchmarker.core.parent_death import PARENT
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep.child_log import CappedLog

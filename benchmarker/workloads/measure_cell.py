@@ -8,6 +8,7 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.memory import DeviceMemory, memory_of
+from benchmarker.measure.rank_processes import RankError
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.status import status_of
@@ -56,7 +57,7 @@ def measure_cell(
         }
         timed = cell.model_copy(update=fields)
         return timed.model_copy(update=dict(bench.measured(timed, step, measured)))
-    except (UnsupportedError, WrongResultError) as error:
+    except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
         # An engine in a process of its own says by its kind of error whose memory it ran out of.

@@ -1,0 +1,38 @@
+"""What the ranks of test_ranks.py run."""
+
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+
+from benchmarker.core.errors import UnsupportedError
+
+
+def exchange(rank, arguments):
+    """Adds up a number of each rank, or does what a broken rank does."""
+
+    def answer(message):
+        match message["do"]:
+            case "add":
+                total = torch.tensor([arguments["first"] + rank.number])
+                dist.all_reduce(total)
+                return total.item()
+            case "refuse":
+                raise UnsupportedError("not here")
+            case "raise":
+                raise MemoryError("no room for 3 GiB")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "sleep":
+                time.sleep(600)
+        return None
+
+    rank.serve(answer)
+
+
+def breaks_at_once(rank, arguments):
+    raise ValueError("no such weights")
