@@ -12,6 +12,7 @@ from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.inspect import load_facts
+from benchmarker.quantization.load import load_form
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
@@ -57,12 +58,11 @@ def prepare(
 
 def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "float16", **options: Scalar) -> Loaded:
     checkpoint = prepare(model, quant, dummy=dummy, dtype=dtype, **options)
-    loader = LOADERS[quant]
-    return loader.load(checkpoint, loader.options(**options), Target("cpu", dtype), Silent())
+    return load_form(quant, checkpoint, LOADERS[quant].options(**options), Target("cpu", dtype), Silent())
 
 
 def facts_of(loaded: Loaded) -> LoadFacts:
-    return load_facts(loaded.model, load_s=1.0, peak_bytes=None, notes=loaded.notes)
+    return load_facts(loaded.model, load_s=1.0, peak_bytes=None, notes=loaded.notes, file_types=loaded.file_types)
 
 
 @torch.no_grad()

@@ -7,16 +7,26 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 
+from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts, write_gguf
-from benchmarker.core.errors import ModelError
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES
+from benchmarker.quality.plan import make_plan
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.model_facts import TensorTypes
+from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.workloads.generation.reading.caveats import types_note
 from benchmarker.workloads.generation.spec import VariantSpec
+from tests.gguf_files import quantized_file
+from tests.loading import PARAMETERS, ROPE_BYTES, distance, facts_of, load
 
 gguf = pytest.importorskip("gguf")
 
@@ -58,6 +68,7 @@ def test_rows_that_no_k_form_can_hold_are_told():
         packed_parameters=9,
         output="Q4_K",
         is_tied=True,
+        has_tokenizer=False,
     )
     assert facts.fallback("Q4_K_M") == "Q4_K_M: rows of 384 are Q5_0, since the K formats need a multiple of 256"
     assert facts.fallback("Q8_0") is None
@@ -104,8 +115,68 @@ def test_a_file_is_a_model_for_the_engine_that_reads_it_and_for_no_other(path, m
     assert {name: checkpoint.config[name] for name in shapes} == {name: config[name] for name in shapes}
     assert checkpoint.folder == path
     refusal = ENGINES["eager"].takes(Form("fp16", Options(), "float16"), checkpoint)
-    assert refusal == f"{path} is a GGUF file, which llama.cpp reads: --engine llama-cpp"
+    assert refusal == (
+        f"{path} is a GGUF file: --quant gguf reads it through transformers, --engine llama-cpp through llama.cpp"
+    )
+    assert ENGINES["eager"].takes(Form("gguf", Options(), "float16"), checkpoint) is None
     assert ENGINES["llama-cpp"].takes(Form("fp16", Options(), "float16"), checkpoint) is None
+    assert ENGINES["llama-cpp"].takes(Form("gguf", Options(), "float16"), checkpoint) is None
+    with pytest.raises(UnsupportedError, match="is a GGUF file: --quant gguf reads it"):
+        load(path, "int8")
+
+
+@pytest.mark.parametrize(("form", "least", "most"), [("F16", 0.0, 0.0), ("Q8_0", 0.01, 0.05), ("Q4_0", 0.2, 0.6)])
+def test_through_transformers_a_file_is_plain_weights_of_its_own_values(
+    path, session_model, tmp_path, form, least, most
+):
+    from gguf import quants
+
+    file = quantized_file(path, tmp_path / "form.gguf", form)
+    loaded = load(file, "gguf")
+    facts = facts_of(loaded)
+    assert least <= distance(loaded, load(session_model, "fp16")) <= most
+    stored = next(tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name == "blk.1.ffn_up.weight")
+    values = torch.from_numpy(quants.dequantize(stored.data, stored.tensor_type)).half()
+    assert torch.equal(loaded.model.model.layers[1].mlp.up_proj.weight, values)
+    assert facts.file_types.tensors_by_type == {form: 15, "F32": 9}
+    assert (facts.file_types.output_type, facts.file_types.is_tied) == (form, True)
+    assert facts.weight_bytes == 2 * PARAMETERS + ROPE_BYTES
+    unpacked = "transformers unpacked the file to float16: bytes and time are those of plain weights"
+    assert facts.notes == (() if form == "F16" else (unpacked,))
+
+
+def test_the_note_below_the_table_has_bytes_and_tensors_by_type():
+    types = TensorTypes(
+        tensors_by_type={"Q4_0": 28, "Q6_K": 1},
+        weight_bytes_by_type={"Q4_0": 2**30, "Q6_K": 2**29},
+        output_type="Q6_K",
+        is_tied=False,
+    )
+    assert types_note(types) == "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer is Q6_K"
+
+
+def test_what_the_gguf_form_cannot_take_is_one_line(path, session_model, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        find_checkpoint(ModelSpec(id=str(session_model)), VariantSpec(name="gguf", quant="gguf"))
+    assert str(caught.value) == (
+        f"{session_model}: not a GGUF file, which --quant gguf reads: give one with --model FILE.gguf; "
+        "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
+    )
+    other = quantized_file(path, tmp_path / "rwkv.gguf", "F16", architecture="rwkv7")
+    with pytest.raises(ModelError, match="cannot be loaded: GGUF model with architecture rwkv7 is not supported yet"):
+        load(other, "gguf")
+
+
+def test_a_file_without_a_vocabulary_is_judged_by_its_originals(path):
+    write_gguf(shipped_shape("qwen3-small"), path)
+    model, form = ModelSpec(id=str(path)), VariantSpec(name="gguf", quant="gguf")
+    checkpoint = find_checkpoint(model, form)
+    asked = {"name": "gguf", "checkpoint": checkpoint, "tokenizer": load_tokenizer(checkpoint), "progress": Silent()}
+    with pytest.raises(ModelError, match=r"no tokenizer in the file.* name the original with --quality-baseline"):
+        make_plan(QualitySpec(size="quick"), model, form, **asked)
+    plan = make_plan(QualitySpec(size="quick", baseline="qwen3-small"), model, form, **asked)
+    assert plan.baseline.model_id == "qwen3-small"
+    assert not plan.is_baseline
 
 
 def test_a_file_that_is_no_gguf_is_refused_before_anything_runs(tmp_path):

@@ -57,6 +57,7 @@ HOMES = ("quantization", "engines", "workloads")
 """Rooms that may name a quantization or an engine: their own, and those of the workloads that measure them."""
 NAMED_ELSEWHERE = {
     "checkpoints.cache": "the kinds of cached checkpoints",
+    "checkpoints.gguf_file": "a file format and its library, which have the form's name",
     "cli.checkpoint": "the default of an option",
     "cli.engine": "an option that one engine's environments have",
     "cli.generate": "the default of an option",

@@ -51,7 +51,7 @@ def test_a_file_in_place_of_a_folder(model_folder):
     file = model_folder / "config.json"
     assert complaint(file) == (
         f"{file}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
-        "--engine llama-cpp)"
+        "--quant gguf or --engine llama-cpp)"
     )
 
 

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     import torch
 
 
+GGUF_SUFFIX = ".gguf"
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on disk: a folder with config.json and safetensors."""
+    """A model on disk: a folder with config.json and safetensors, or a GGUF file."""
 
     folder: Path
+    """Of a GGUF file, the file itself."""
     model_id: str
     """As the user gave it: a hub id, a folder, or a shipped shape."""
     revision: str | None
@@ -28,8 +32,13 @@ class Checkpoint:
     dummy: bool
     """Whether the weights are random."""
     config: dict[str, Any]
-    """config.json, parsed."""
+    """config.json, parsed; of a GGUF file, the shapes that it states, by the same names."""
     trust_remote_code: bool = False
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file instead of a folder."""
+        return self.folder.suffix == GGUF_SUFFIX
 
     @property
     def quantization(self) -> dict[str, Any] | None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Silent
+from benchmarker.checkpoints.base import GGUF_SUFFIX, Checkpoint, Form, Progress, Silent
 from benchmarker.checkpoints.dummy import make_dummy
 from benchmarker.checkpoints.files import check_weights, read_config
-from benchmarker.checkpoints.gguf_file import SUFFIX, gguf_facts
+from benchmarker.checkpoints.gguf_file import FORMAT, gguf_facts
 from benchmarker.checkpoints.hub import fetch, look_up
 from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
@@ -59,7 +59,7 @@ def find_in_form(
     """
     progress = progress or Silent()
     dummy = model.load_format == "dummy"
-    if gguf := _gguf_file(model):
+    if gguf := gguf_file(model):
         checkpoint = _gguf_checkpoint(model, gguf)
         check_config(checkpoint.config)
         return checkpoint
@@ -96,7 +96,7 @@ def look_for(model: ModelSpec) -> str | None:
         ModelError: It cannot be found, reached or read.
     """
     weights = model.load_format != "dummy"
-    if gguf := _gguf_file(model):
+    if gguf := gguf_file(model):
         _gguf_checkpoint(model, gguf)
         return None
     folder = _local_folder(model, weights=weights)
@@ -108,10 +108,10 @@ def look_for(model: ModelSpec) -> str | None:
     return None
 
 
-def _gguf_file(model: ModelSpec) -> Path | None:
-    """The file, where the model is given as one of llama.cpp's."""
+def gguf_file(model: ModelSpec) -> Path | None:
+    """The file, where the model is given as a GGUF file; None where it is not."""
     path = Path(model.id).expanduser()
-    return path if path.suffix == SUFFIX and path.is_file() else None
+    return path if path.suffix == GGUF_SUFFIX and path.is_file() else None
 
 
 def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
@@ -124,7 +124,7 @@ def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
         raise ModelError(f"{model.id}: a GGUF file has its weights; leave --load-format dummy out")
     _refuse_revision(model, "a file")
     facts = gguf_facts(path)
-    config = {"model_type": facts.architecture, **facts.shapes}
+    config = {"model_type": facts.architecture, "quantization_config": {"quant_method": FORMAT}, **facts.shapes}
     return Checkpoint(folder=path, model_id=model.id, revision=None, dummy=False, config=config)
 
 
@@ -155,7 +155,7 @@ def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
     if local.is_file():
         raise ModelError(
             f"{model.id}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
-            "--engine llama-cpp)"
+            "--quant gguf or --engine llama-cpp)"
         )
     shape = shipped_shape(model.id)
     if shape is not None and only_shipped(model.id):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
     from numpy.typing import NDArray
 
-SUFFIX = ".gguf"
+FORMAT = "gguf"
+"""What the format and its library are called."""
 BLOCK_K = 256
 """Weights that the K formats (Q4_K, Q6_K, ...) pack together, all of one row."""
 WRITTEN = ("qwen3",)
@@ -39,6 +40,7 @@ SHAPE_FIELDS = {
     "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
 }
 """Names in a config.json, and the same in a GGUF file."""
 BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)
@@ -64,6 +66,8 @@ class GgufFacts:
     """Type of the output layer: of its own tensor, or of the embedding where it has none."""
     is_tied: bool
     """Whether the embedding is the output layer too."""
+    has_tokenizer: bool
+    """Whether it holds a vocabulary: one that is written here has none."""
 
     @property
     def weight_bytes(self) -> int:
@@ -86,7 +90,7 @@ def require_gguf() -> None:
     Raises:
         MissingLibraryError: It is not.
     """
-    if installed_version("gguf") is None:
+    if installed_version(FORMAT) is None:
         raise MissingLibraryError("GGUF files need the library 'gguf', which is not installed; pip install gguf")
 
 
@@ -129,6 +133,7 @@ def gguf_facts(path: Path) -> GgufFacts:
         packed_parameters=packed,
         output=types.get(OUTPUT) or types.get(EMBEDDING, "none"),
         is_tied=OUTPUT not in types,
+        has_tokenizer=reader.get_field("tokenizer.ggml.tokens") is not None,
         bytes_by_type=dict(sizes),
         tensors_by_type=dict(tensors),
         narrow_rows={name: tuple(sorted(rows)) for name, rows in narrow.items()},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
+from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import ModelError
@@ -65,8 +66,10 @@ def read_model(
     # Given as None, it would wipe out the checkpoint's own.
     extra = {} if quantization is None else {"quantization_config": quantization}
     try:
+        if checkpoint.is_gguf:
+            extra |= {"config": _gguf_config(checkpoint), **_gguf_name(checkpoint)}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder,
+            checkpoint.folder.parent if checkpoint.is_gguf else checkpoint.folder,
             dtype=getattr(torch, target.dtype),
             device_map=target.device,
             use_safetensors=True,
@@ -96,6 +99,22 @@ def read_model(
     return model
 
 
+def _gguf_name(checkpoint: Checkpoint) -> dict[str, str]:
+    """What tells transformers which file of the folder is meant."""
+    return {"gguf_file": checkpoint.folder.name}
+
+
+def _gguf_config(checkpoint: Checkpoint) -> Any:
+    """The config that transformers makes of a GGUF file's header."""
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(checkpoint.folder.parent, **_gguf_name(checkpoint))
+    # transformers 5.23 takes the architecture's default for it where the file says another size.
+    if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
+        config.head_dim = checkpoint.config["head_dim"]
+    return config
+
+
 def _is_about_the_checkpoint(error: Exception) -> bool:
     """Whether the message is one of transformers' about the files, not a failure while loading (memory among them)."""
     text = str(error)
@@ -107,6 +126,7 @@ def _is_about_the_checkpoint(error: Exception) -> bool:
             "Unrecognized model",
             "ignore_mismatched_sizes",
             "requires you to execute the",
+            "is not supported yet",
         )
     )
 
@@ -117,13 +137,19 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     Raises:
         ModelError: It has one that cannot be read.
     """
-    if not has_tokenizer(checkpoint.folder):
-        return None
+    if checkpoint.is_gguf:
+        if not gguf_facts(checkpoint.folder).has_tokenizer:
+            return None
+        folder, extra = checkpoint.folder.parent, _gguf_name(checkpoint)
+    else:
+        if not has_tokenizer(checkpoint.folder):
+            return None
+        folder, extra = checkpoint.folder, {}
     from transformers import AutoTokenizer
 
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            checkpoint.folder, trust_remote_code=checkpoint.trust_remote_code
+            folder, trust_remote_code=checkpoint.trust_remote_code, **extra
         )
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]

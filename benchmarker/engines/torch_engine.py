@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
-from benchmarker.checkpoints.gguf_file import SUFFIX
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.quantization.base import Options
+from benchmarker.quantization.prepare import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -196,10 +196,7 @@ class TorchEngine:
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """Every quantization's loader refuses for itself what it cannot read in a folder."""
-        del form
-        if checkpoint.folder.suffix == SUFFIX:
-            return f"{checkpoint.model_id} is a GGUF file, which llama.cpp reads: --engine llama-cpp"
-        return None
+        return file_refusal(form.quant, checkpoint)
 
     def source(
         self,
@@ -257,5 +254,6 @@ def load(
         quantize_s=quantize_s(prepared.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
         notes=loaded.notes,
+        file_types=loaded.file_types,
     )
     return loaded.model, facts

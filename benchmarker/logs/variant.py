@@ -23,6 +23,7 @@ _NAMES: dict[str, re.Pattern[str]] = {
         "int4": r"torchao[ -]?int4",
         "gptq": "gptq(?:model)?",
         "bnb4": "bnb4|nf4|bitsandbytes(?![ -]?(?:int)?8)",
+        "gguf": "gguf",
         "bnb8": r"bnb8|llm[.-]int8|bitsandbytes[ -]?(?:int)?8(?:[ -]?bits?)?",
     }.items()
 }

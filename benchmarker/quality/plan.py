@@ -85,13 +85,17 @@ def make_plan(
     import torch
 
     assert spec.size != "off"
-    if tokenizer is None:
-        raise ModelError(f"{model.id}: no tokenizer in its folder, and --quality is measured on a text; add its files")
+    if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
+        where, remedy = "in its folder", "add its files"
+        if checkpoint.is_gguf:
+            where, remedy = "in the file", "name the original with --quality-baseline MODEL"
+        raise ModelError(f"{model.id}: no tokenizer {where}, and --quality is measured on a text; {remedy}")
     text = read_text(spec.text)
-    windows = cut(text, tokenizer, size=spec.size)
     check_positions(checkpoint.config, model.id, size=spec.size)
+    baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
+    # A GGUF file may come without a vocabulary, and has then the original's.
+    windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
     check_tokens(windows, checkpoint.config, model.id)
-    baseline = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     plan = Plan(
         size=spec.size,
         top_k=spec.top_k,
@@ -110,9 +114,9 @@ def make_plan(
 
 
 def _find_baseline(
-    spec: QualitySpec, model: ModelSpec, checkpoint: Checkpoint, tokenizer: Any, progress: Progress
-) -> Checkpoint:
-    """The unquantized checkpoint.
+    spec: QualitySpec, model: ModelSpec, checkpoint: Checkpoint, tokenizer: Any | None, progress: Progress
+) -> tuple[Checkpoint, Any]:
+    """The unquantized checkpoint and its tokenizer.
 
     Raises:
         ModelError: The variant's own is quantized and no other was given, or the other has another vocabulary.
@@ -123,10 +127,10 @@ def _find_baseline(
                 f"{model.id}: quantized already, so that --quality has nothing to hold it against; "
                 "name the original with --quality-baseline MODEL"
             )
-        return checkpoint
+        return checkpoint, tokenizer
     baseline_checkpoint = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
     baseline_tokenizer = load_tokenizer(baseline_checkpoint)
-    if baseline_tokenizer is None or baseline_tokenizer.get_vocab() != tokenizer.get_vocab():
+    if baseline_tokenizer is None or (tokenizer and baseline_tokenizer.get_vocab() != tokenizer.get_vocab()):
         raise ModelError(
             f"--quality-baseline {spec.baseline}: its vocabulary differs from that of {model.id}, so that their "
             "predictions do not compare; give the model that it was quantized from"
@@ -136,4 +140,4 @@ def _find_baseline(
             f"--quality-baseline {spec.baseline}: predicts {baseline_checkpoint.config['vocab_size']} tokens, and "
             f"{model.id} {checkpoint.config['vocab_size']}; give the model that it was quantized from"
         )
-    return baseline_checkpoint
+    return baseline_checkpoint, baseline_tokenizer

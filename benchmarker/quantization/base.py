@@ -14,6 +14,7 @@ from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import installed_version
 from benchmarker.schema.base import DType, Plain
+from benchmarker.schema.model_facts import TensorTypes
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,8 @@ class Loaded:
     model: PreTrainedModel
     notes: tuple[str, ...] = ()
     """Goes into the record: see LoadFacts.notes."""
+    file_types: TensorTypes | None = None
+    """Likewise: see LoadFacts.file_types."""
 
 
 def nothing(options: Any, target: Target) -> None:
@@ -85,6 +88,8 @@ class Loader:
     """Whether it loads a checkpoint with this `quantization_config` in its config.json as it is."""
     packing: Packing | None = None
     """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
+    of_gguf: bool = False
+    """Whether it loads GGUF files, and nothing else does."""
     aliases: tuple[str, ...] = ()
     """Other names that people type and that can mean nothing else: `nf4`."""
     dtypes: tuple[DType, ...] = get_args(DType)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model_facts import LoadFacts, TensorTypes
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,7 @@ def load_facts(
     peak_bytes: int | None,
     quantize_s: float | None = None,
     notes: tuple[str, ...] = (),
+    file_types: TensorTypes | None = None,
 ) -> LoadFacts:
     """Look a loaded model over."""
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
@@ -51,6 +52,7 @@ def load_facts(
         lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
         lm_head_tied=head is not None and shares_storage(head.weight, embedding.weight),
         notes=notes,
+        file_types=file_types,
     )
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
-from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options
 from benchmarker.quantization.output_layer import with_head
-from benchmarker.quantization.prepare import prepare_checkpoint
+from benchmarker.quantization.prepare import file_refusal, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
@@ -84,4 +84,7 @@ def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Targ
     Raises:
         BenchmarkerError: As for `load_model`.
     """
+    refusal = file_refusal(quant, checkpoint)
+    if refusal:
+        raise UnsupportedError(refusal)
     return with_head(LOADERS[quant].load(checkpoint, options, target, progress), options)

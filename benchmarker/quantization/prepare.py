@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Form, Progress, Target
-from benchmarker.checkpoints.find import find_in_form
+from benchmarker.checkpoints.find import find_in_form, gguf_file
 from benchmarker.core.errors import ModelError
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.output_layer import check_head
@@ -44,10 +44,26 @@ def find_checkpoint(
         BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
     """
     loader = LOADERS[variant.quant]
+    if loader.of_gguf and gguf_file(model) is None:
+        raise ModelError(
+            f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
+            "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
+        )
     loader.check(loader_options(variant), Target(device, model.dtype))
     check_head(loader_options(variant))
     form = Form(loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant))
     return find_in_form(model, form, progress=progress, device=device, check_config=check_config)
+
+
+def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
+    """Why a quantization cannot load a GGUF file in a transformers model; None for a folder, and for those that can."""
+    if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
+        return None
+    able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
+    return (
+        f"{checkpoint.model_id} is a GGUF file: --quant {able} reads it through transformers, --engine llama-cpp "
+        "through llama.cpp"
+    )
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from benchmarker.quantization import (
     bnb_4bit,
     bnb_8bit,
     fp16,
+    gguf,
     torchao_fp8,
     torchao_int4,
     torchao_int8,
@@ -33,6 +34,7 @@ LOADERS: dict[str, Loader] = {
     "gptq": gptq.LOADER,
     "bnb4": bnb_4bit.LOADER,
     "bnb8": bnb_8bit.LOADER,
+    "gguf": gguf.LOADER,
 }
 
 

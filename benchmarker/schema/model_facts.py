@@ -25,6 +25,18 @@ class ModelFacts(Plain):
     chat_template: bool = False
 
 
+class TensorTypes(Plain):
+    """How the tensors of a GGUF file are stored."""
+
+    tensors_by_type: dict[str, Whole]
+    """How many there are of each type: `{"Q8_0": 29, "F32": 17}`."""
+    weight_bytes_by_type: dict[str, Whole]
+    output_type: str
+    """Of the output layer."""
+    is_tied: bool
+    """Whether the embedding is the output layer too."""
+
+
 class LoadFacts(Plain):
     """What loading cost, and what it made."""
 
@@ -51,5 +63,8 @@ class LoadFacts(Plain):
     lm_head_dtype: str
     lm_head_tied: bool
     """Whether the output layer shares its storage with the input embedding."""
+    file_types: TensorTypes | None = None
+    """Of the GGUF file that the model was read from; the fields above are of what loading made of it. None for a
+    folder."""
     notes: tuple[str, ...] = ()
     """What the loader wants read, such as a checkpoint's own config that won over an option."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
@@ -116,8 +115,3 @@ def growth_of(device: Device) -> Callable[[], int | None] | None:
         return None if used_bytes is None else used_bytes - before_bytes
 
     return growth_bytes
-
-
-def is_gguf(checkpoint: Checkpoint) -> bool:
-    """Whether the user gave a GGUF file instead of a folder."""
-    return Path(checkpoint.folder).suffix == ".gguf"

@@ -14,7 +14,7 @@ from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, requir
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
@@ -51,12 +51,12 @@ class LlamaCppEngine(ExternalEngine):
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """See Engine.takes."""
-        if form.quant != "fp16":
+        if form.quant != "fp16" and not (form.quant == "gguf" and checkpoint.is_gguf):
             return (
                 f"llama.cpp has forms of its own: say --engine-option gguf=Q4_0 beside --quant fp16, not {form.quant}"
             )
         try:
-            if is_gguf(checkpoint):
+            if checkpoint.is_gguf:
                 gguf_facts(checkpoint.folder)
             else:
                 check_writable(checkpoint.folder, checkpoint.config)
@@ -81,7 +81,7 @@ class LlamaCppEngine(ExternalEngine):
         return arguments, {
             "weight_bytes_by_type": facts.bytes_by_type,
             "tensors_by_type": facts.tensors_by_type,
-            "fallback": None if is_gguf(checkpoint) else facts.fallback(options.gguf),
+            "fallback": None if checkpoint.is_gguf else facts.fallback(options.gguf),
             "output_type": facts.output,
             "packed_parameters": facts.packed_parameters,
             "parameters": facts.parameters,
@@ -109,7 +109,7 @@ class LlamaCppEngine(ExternalEngine):
         self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress
     ) -> Path:
         """The file in that form, from the cache where it was made before."""
-        if is_gguf(checkpoint):
+        if checkpoint.is_gguf:
             return checkpoint.folder
         require_gguf()
         commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"

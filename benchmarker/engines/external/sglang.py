@@ -9,7 +9,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SglangEngine(ExternalEngine):
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """See Engine.takes."""
-        if is_gguf(checkpoint):
+        if checkpoint.is_gguf:
             return "GGUF files are for --engine llama-cpp"
         if form.quant not in AS_STORED:
             return f"SGLang cannot load the form {form.quant}; it takes {', '.join(AS_STORED)}"

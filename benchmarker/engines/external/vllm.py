@@ -11,7 +11,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal, is_gguf
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.engines.external.source import ExternalSource
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
@@ -62,7 +62,7 @@ class VllmEngine(ExternalEngine):
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         method = (checkpoint.quantization or {}).get("quant_method")
-        if is_gguf(checkpoint):
+        if checkpoint.is_gguf:
             return "vLLM reads GGUF files through a plugin that is not wired here; use --engine llama-cpp"
         if options.quantization in EXPERTS_ONLY:
             return (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.base import Target
+from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.engines.external.engine_statuses import engine_statuses
@@ -44,12 +45,18 @@ class GenerationClinic(Clinic):
 
     @contextmanager
     def trial(self, device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
-        """Each on random weights in two layers."""
+        """Each on random weights in two layers; a form of GGUF files on the small model that ships."""
         with two_layers() as (model, folder):
 
             def arguments(outcome: Outcome) -> list[str]:
+                of_gguf = LOADERS[outcome.variant].of_gguf
                 return [
-                    *("--model", str(model), "--load-format", "dummy", "--device", device.torch_name),
+                    *(
+                        ("--model", _gguf_file(folder))
+                        if of_gguf
+                        else ("--model", str(model), "--load-format", "dummy")
+                    ),
+                    *("--device", device.torch_name),
                     *("--dtype", dtype_for(outcome.variant, device)),
                     *("--quant", outcome.variant, "--engine", outcome.way),
                     *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
@@ -80,6 +87,15 @@ def _why_no_engine(engine: str, machine: Any) -> str | None:
     if engine in ("compile", "native") and machine.compiler is None:
         return "needs a C++ compiler: apt-get install g++"
     return None
+
+
+def _gguf_file(folder: Path) -> str:
+    """The small model that ships with benchmarker, as a GGUF file in the folder."""
+    path, shipped = folder / "qwen3-small.gguf", shipped_shape("qwen3-small")
+    assert shipped
+    if not path.exists():
+        write_gguf(shipped, path)
+    return str(path)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from benchmarker.core.units import gib
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
+from benchmarker.schema.model_facts import TensorTypes
 from benchmarker.workloads.generation.reading.limits import impossible
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
@@ -133,15 +134,18 @@ def kernel_notes(engine: EngineFacts) -> list[str]:
     return [*(["; ".join(ours)] if ours else []), *(external_notes(engine.external) if engine.external else [])]
 
 
+def types_note(facts: ExternalFacts | TensorTypes) -> str:
+    """How the tensors of a GGUF file are stored."""
+    types = ", ".join(
+        f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
+    )
+    tied = " (the embedding too)" if facts.is_tied else ""
+    return f"tensors by type: {types}; the output layer{tied} is {facts.output_type}"
+
+
 def external_notes(facts: ExternalFacts) -> list[str]:
     """What the name of an external engine's form does not say, and where its own times contradict our clock."""
-    notes = []
-    if facts.tensors_by_type:
-        types = ", ".join(
-            f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
-        )
-        tied = " (the embedding too)" if facts.is_tied else ""
-        notes.append(f"tensors by type: {types}; the output layer{tied} is {facts.output_type}")
+    notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
     if facts.choosing_share is not None:
@@ -157,7 +161,9 @@ def external_notes(facts: ExternalFacts) -> list[str]:
 
 
 def _notes(records: Sequence[GenerationRecord]) -> list[str]:
-    notes = [(record, note) for record in records if record.load for note in record.load.notes]
+    loaded = [(record, record.load) for record in records if record.load]
+    notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
+    notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
     return list(dict.fromkeys(lines))

@@ -1,0 +1,73 @@
+"""GGUF files through transformers.
+
+llama.cpp multiplies by a file's blocks of 4 or 8 bit as they lie. transformers does so for a few architectures, by
+kernels that it downloads; of every other file it makes plain weights while loading. Quality is then the file's, time
+and memory are those of the same model unquantized, and the row says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.schema.model_facts import TensorTypes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PACKED_LINEAR = "GgufLinear"
+"""transformers' class of a linear layer whose weight stays in the file's blocks."""
+
+
+class GgufOptions(FormOptions):
+    """GGUF has none of its own: the file says how its weights are stored."""
+
+
+def check(options: GgufOptions, target: Target) -> None:  # noqa: ARG001
+    """Any device and type will do.
+
+    Raises:
+        MissingLibraryError: gguf is not installed.
+    """
+    require("gguf", "gguf")
+
+
+def load(checkpoint: Checkpoint, options: GgufOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Read a GGUF file.
+
+    Raises:
+        ModelError: transformers does not know its architecture, or it is not whole.
+    """
+    facts = gguf_facts(checkpoint.folder)
+    model = read_model(checkpoint, target)
+    types = TensorTypes(
+        tensors_by_type=facts.tensors_by_type,
+        weight_bytes_by_type=facts.bytes_by_type,
+        output_type=facts.output,
+        is_tied=facts.is_tied,
+    )
+    return Loaded(model, notes=_unpacked(facts, model, target), file_types=types)
+
+
+def _unpacked(facts: GgufFacts, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
+    """What became of the quantized tensors; nothing of a file that has none."""
+    if not facts.packed_parameters:
+        return ()
+    packed = sum(type(module).__name__ == PACKED_LINEAR for module in model.modules())
+    if packed:
+        return (f"transformers keeps {packed} linear layers in the file's blocks ({PACKED_LINEAR})",)
+    return (f"transformers unpacked the file to {target.dtype}: bytes and time are those of plain weights",)
+
+
+LOADER: Loader = Loader(
+    name="gguf",
+    summary="a GGUF file through transformers, which unpacks most of them",
+    options=GgufOptions,
+    packages=("gguf",),
+    load=load,
+    check=check,
+    of_gguf=True,
+)

@@ -1,0 +1,34 @@
+"""GGUF files in the forms that llama.cpp would make of one in F16, quantized by gguf-py itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+from gguf import quants
+
+
+def quantized_file(source: Path, target: Path, form: str, *, architecture: str = "qwen3") -> Path:
+    """Write a GGUF file again with its matrices in another form.
+
+    Args:
+        source: With matrices in F16.
+        form: `Q8_0`, `Q4_0` or `F16`.
+        architecture: What the new file says it is.
+    """
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, architecture)
+    for name, field in reader.fields.items():
+        if name.startswith("qwen3."):
+            writer.add_key_value(name.replace("qwen3", architecture, 1), field.contents(), field.types[0])
+    kind = gguf.GGMLQuantizationType[form]
+    for tensor in reader.tensors:
+        if tensor.tensor_type.name == "F16" and form != "F16":
+            writer.add_tensor(tensor.name, quants.quantize(tensor.data.astype("float32"), kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
