@@ -119,8 +119,8 @@ def finetune_page() -> str:
 
 def mixers_page() -> str:
     """The page of token mixers with the first table of a real GPU."""
-    sheet = first_table(ranking_of(compare([REFERENCE / "h200-mixers"])))
-    return _with_table("docs/mixers.md", "results/reference/h200-mixers", table(sheet.columns, sheet.rows))
+    sheet = first_table(ranking_of(compare([REFERENCE / "h100-mixers"])))
+    return _with_table("docs/mixers.md", "results/reference/h100-mixers", table(sheet.columns, sheet.rows))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:
