@@ -42,6 +42,11 @@ def test_no_two_quantizations_go_by_one_name():
             "q6_k",
             f"no loader 'q6_k'; that is a format of GGUF files; there is {', '.join(sorted(LOADERS))}",
         ),
+        (
+            "hqq",
+            "no loader 'hqq'; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 "
+            "--option scales=hqq",
+        ),
         ("bnb-4", "no loader 'bnb-4'; did you mean 'bnb4'?"),
     ],
 )

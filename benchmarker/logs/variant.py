@@ -22,6 +22,7 @@ _NAMES: dict[str, re.Pattern[str]] = {
         # By this name alone any library's may be meant; a run of this program says it in a place of its own.
         "int4": r"torchao[ -]?int4",
         "gptq": "gptq(?:model)?",
+        "awq": "(?:auto)?awq",
         "bnb4": "bnb4|nf4|bitsandbytes(?![ -]?(?:int)?8)",
         "gguf": "gguf",
         "bnb8": r"bnb8|llm[.-]int8|bitsandbytes[ -]?(?:int)?8(?:[ -]?bits?)?",

@@ -86,6 +86,8 @@ class Loader:
     """Makes the checkpoint that `load` takes, where quantizing is too much to repeat: done once, cached on disk."""
     reads: Callable[[dict[str, Any]], bool] = reads_none
     """Whether it loads a checkpoint with this `quantization_config` in its config.json as it is."""
+    stored_only: str | None = None
+    """For a loader that takes no checkpoint but those that it `reads`: what to say of any other."""
     packing: Packing | None = None
     """How a dummy checkpoint looks; None where it holds 16-bit weights that are quantized while loading."""
     of_gguf: bool = False

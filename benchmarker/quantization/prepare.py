@@ -67,13 +67,18 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
-    """Refuse a checkpoint that is quantized already in a way that this quantization does not read.
+    """Refuse a checkpoint that is quantized already in a way that this quantization does not read, and a plain one
+    where it has to be quantized already.
 
     Raises:
-        ModelError: Naming the quantization that reads it, if there is one.
+        ModelError: Naming the quantization that takes it, if there is one.
     """
-    stored = config.get("quantization_config")
-    if not isinstance(stored, dict) or LOADERS[quant].reads(stored):
+    stored, loader = config.get("quantization_config"), LOADERS[quant]
+    if not isinstance(stored, dict):
+        if loader.stored_only:
+            raise ModelError(f"{model_id}: {loader.stored_only}")
+        return
+    if loader.reads(stored):
         return
     method = str(stored.get("quant_method", "an unnamed method"))
     able = next((name for name, loader in LOADERS.items() if loader.reads(stored)), None)

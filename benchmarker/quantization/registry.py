@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.quantization import (
+    awq,
     bnb_4bit,
     bnb_8bit,
     fp16,
@@ -32,6 +33,7 @@ LOADERS: dict[str, Loader] = {
     "fp8": torchao_fp8.LOADER,
     "int4": torchao_int4.LOADER,
     "gptq": gptq.LOADER,
+    "awq": awq.LOADER,
     "bnb4": bnb_4bit.LOADER,
     "bnb8": bnb_8bit.LOADER,
     "gguf": gguf.LOADER,
@@ -74,6 +76,9 @@ def loader_options(form: QuantSpec) -> Options:
 
 def _instead(plain: str) -> str:
     """What may be meant: quantizations of as many bits where the name says how many, else the one spelt alike."""
+    if plain in ("hqq", "half-quadratic"):
+        # transformers 5.23: "QuantizationMethod.HQQ is not available yet".
+        return "; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 --option scales=hqq"
     gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
     bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
     if bits is None:

@@ -1,17 +1,12 @@
-"""Which GPTQ kernel can run where, checked before a weight is read, and which one ran, checked after.
-
-gptqmodel takes another kernel where the one asked for does not fit. A table that names one kernel and measured
-another is worse than an error, so neither passes here.
-"""
+"""Which GPTQ kernel can run where, checked before a weight is read, and which one ran, checked after."""
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.core.errors import DeviceError, ModelError, SpecError
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.quantization.gptq.read_packed import linear_class_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,8 +28,6 @@ class Kernel:
     symmetric_only: bool = False
 
 
-NOT_STORED = ("input_perm",)
-"""Machete's own order of the inputs: a buffer that no checkpoint has, so that transformers reports it as missing."""
 GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
 KERNELS: dict[str, Kernel] = {
     "torch": Kernel("torch", "TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
@@ -142,30 +135,8 @@ def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, An
 
 
 def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
-    """The linear class that gptqmodel put in, checked against the kernel asked for.
-
-    Raises:
-        DeviceError: Another kernel took its place.
-        ModelError: No layer is packed.
-    """
-    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
-
-    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
-    if not classes:
-        raise ModelError("gptq: the loaded model has no GPTQ layer; is the checkpoint's quantization_config right?")
-    if name != "auto" and set(classes) != {KERNELS[name].linear_class}:
-        got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
-        raise DeviceError(
-            f"gptq: asked for the {KERNELS[name].title} kernel, gptqmodel gave {got}. "
-            "Set options.kernel to 'auto' to accept that, or see why with --verbose."
-        )
-    return ", ".join(sorted(classes))
-
-
-def unready_kernel(error: BaseException) -> str | None:
-    """The linear class that gptqmodel could not make ready, for want of a compiler or a download; None for others."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        linear = type(frame.f_locals.get("self"))
-        if linear.__module__.startswith("gptqmodel.nn_modules."):
-            return linear.__name__
-    return None
+    """The linear class that gptqmodel put in, checked against the kernel asked for; see `linear_class_of`."""
+    kernel = KERNELS.get(name)
+    return linear_class_of(
+        "gptq", model, title=kernel.title if kernel else name, wanted=kernel.linear_class if kernel else None
+    )

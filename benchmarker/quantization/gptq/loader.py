@@ -13,21 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.isolated_import import undisturbed
-from benchmarker.checkpoints.read_model import import_libraries, read_model
-from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.hardware.device import find_device, kind_of
+from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.gptq.backends import (
-    NOT_STORED,
-    KernelName,
-    check_kernel,
-    check_what_ran,
-    find_gpu,
-    unready_kernel,
-)
+from benchmarker.quantization.gptq.backends import KernelName, check_kernel, check_what_ran, find_gpu
 from benchmarker.quantization.gptq.packing import PACKING
 from benchmarker.quantization.gptq.quantize import calibration_text, quantized
+from benchmarker.quantization.gptq.read_packed import read_packed
 
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 
@@ -98,24 +89,12 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
         key: checkpoint_config.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()
     }
     check_kernel(options.kernel, stored, find_gpu(target.device))
-    import_libraries("gptqmodel")
     from transformers import GPTQConfig
 
     # transformers takes the backend from this one and everything else from the checkpoint.
     backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
     quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
-    try:
-        with undisturbed():
-            model = read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
-    except Exception as error:
-        linear = unready_kernel(error)
-        if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DeviceError(
-            f"gptq: gptqmodel could not make {linear} ready, which it builds or downloads when first used ({reason}). "
-            "Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
-        ) from error
+    model = read_packed("gptq", checkpoint, target, quantization)
     linear_class = check_what_ran(options.kernel, model)
     return Loaded(
         model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(checkpoint_config, options))

@@ -1,0 +1,128 @@
+"""AWQ checkpoints, with the real library on a two-layer random Qwen3 that is packed here by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from benchmarker.core.errors import BenchmarkerError, DeviceError, ModelError
+from benchmarker.quantization import awq
+from benchmarker.quantization.base import Loaded
+from benchmarker.quantization.gptq.read_packed import linear_class_of
+from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
+
+GROUP = 64
+PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight neighbouring outputs each nibble of a word holds, the lowest first: AutoAWQ's order."""
+CONFIG = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
+
+
+def words_of(codes: Tensor) -> Tensor:
+    """Codes, [rows, columns], as words of eight, [rows, columns / 8]."""
+    eights = codes.to(torch.int64).view(len(codes), -1, 8)
+    words = sum(eights[:, :, place] << (4 * nibble) for nibble, place in enumerate(PLACES))
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
+
+
+def packed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """AWQ's tensors of a weight, [out, in], and the weight that they stand for."""
+    groups = weight.float().view(len(weight), -1, GROUP)
+    low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+    scales = ((high - low) / 15).half().float()
+    zeros = (-low / scales).round().clamp(0, 15)
+    codes = ((groups / scales[..., None]).round() + zeros[..., None]).clamp(0, 15)
+    values = ((codes - zeros[..., None]) * scales[..., None]).view_as(weight)
+    tensors = {
+        "qweight": words_of(codes.view_as(weight).t()),
+        "qzeros": words_of(zeros.t()),
+        "scales": scales.t().half().contiguous(),
+    }
+    return tensors, values
+
+
+@pytest.fixture
+def folders(model_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A checkpoint in AWQ, and a plain one of the weights that it stands for."""
+    plain, config = tmp_path / "plain", json.loads((model_folder / "config.json").read_text())
+    plain.mkdir()
+    (plain / "config.json").write_text(json.dumps(config))
+    stored, values = {}, {}
+    for name, weight in load_file(model_folder / "model.safetensors").items():
+        stored[name] = values[name] = weight.half()
+        if name.endswith("_proj.weight"):
+            tensors, values[name] = packed(weight)
+            values[name] = values[name].half()
+            del stored[name]
+            stored |= {name.replace("weight", kind): tensor for kind, tensor in tensors.items()}
+    save_file(stored, model_folder / "model.safetensors", {"format": "pt"})
+    save_file(values, plain / "model.safetensors", {"format": "pt"})
+    (model_folder / "config.json").write_text(json.dumps(config | {"quantization_config": CONFIG}))
+    return model_folder, plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "linear"), [("auto", "TorchAtenAwqLinear"), ("torch", "AwqTorchLinear")])
+def test_an_awq_checkpoint_predicts_as_the_weights_that_it_stands_for(folders, kernel, linear):
+    loaded = load(folders[0], "awq", kernel=kernel)
+    facts = facts_of(loaded)
+    assert facts.linear_classes == {"Linear": 1, linear: 14}
+    assert facts.notes == (f"kernel {kernel}: {linear}",)
+    assert facts.parameters == PARAMETERS
+    assert facts.quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
+    if kernel == "torch":
+        groups = LINEARS // GROUP
+        packed_bytes = LINEARS // 2 + groups * 2 + groups // 2
+        assert facts.weight_bytes == packed_bytes + 2 * (EMBEDDING + NORMS) + ROPE_BYTES
+    assert distance(loaded, load(folders[1], "fp16")) < 0.02
+
+
+@pytest.mark.slow
+def test_another_kernel_than_the_one_asked_for_is_an_error(folders):
+    loaded = load(folders[0], "awq", kernel="torch")
+    with pytest.raises(DeviceError, match="awq: asked for the marlin kernel, gptqmodel gave 14 AwqTorchLinear"):
+        linear_class_of("awq", loaded.model, title="marlin", wanted="AwqMarlinLinear")
+
+
+@pytest.mark.slow
+def test_a_dummys_weights_are_of_the_models_deviation_and_lean_to_no_side(shape_folder):
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
+
+    loaded: Loaded = load(shape_folder, "awq", dummy=True, kernel="torch")
+    linear = loaded.model.model.layers[0].mlp.up_proj
+    weights = dequantize_gemm(linear.qweight, linear.qzeros, linear.scales, 4, 128).float()
+    assert float(weights.std()) == pytest.approx(0.2, rel=0.02)
+    assert abs(float(weights.mean())) < 0.02 * float(weights.std())
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "options", "line"),
+    [
+        ("awq", "float32", {}, "awq: its kernels know 16-bit types only; use --dtype float16 or bfloat16"),
+        ("awq", "float16", {"kernel": "marlin"}, "awq: the marlin kernel needs a GPU; this is the CPU."),
+        (
+            "plain",
+            "float16",
+            {},
+            "not an AWQ checkpoint, which --quant awq reads; llm-compressor or gptqmodel make one",
+        ),
+    ],
+)
+def test_what_awq_cannot_take_is_one_line(folders, model, dtype, options, line):
+    with pytest.raises(BenchmarkerError) as caught:
+        prepare(folders[model == "plain"], "awq", dtype=dtype, **options)
+    assert line in str(caught.value)
+
+
+def test_bfloat16_on_a_gpu_is_refused_because_transformers_would_run_float16():
+    with pytest.raises(BenchmarkerError, match="transformers runs it in float16 on a GPU; use --dtype float16"):
+        awq.check(awq.AWQOptions(), awq.Target("cuda:0", "bfloat16"))
+
+
+def test_other_forms_name_the_one_that_reads_an_awq_checkpoint(folders):
+    with pytest.raises(ModelError, match=r"quantized already .awq., which --quant int8 cannot take; use --quant awq"):
+        prepare(folders[0], "int8")
