@@ -15,6 +15,7 @@ class FakeDevice:
     """A GPU with a memory of `capacity` bytes that the test fills."""
 
     torch_name = "cpu"
+    indices = (0,)
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
 
     def __init__(self) -> None:

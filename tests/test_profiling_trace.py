@@ -162,14 +162,14 @@ def test_without_its_marks_a_trace_has_no_common_clock():
 
 def test_of_two_devices_only_ours_counts():
     events = [event("a", 0, 10, device=0), event("a", 100, 10, device=1), event("b", 110, 10, device=1)]
-    assert device_work(events, device_index=1).span_s == 20e-6
-    assert device_work(events, device_index=0).kernels == (Kernel(name="a", calls=1, total_s=10e-6),)
+    assert device_work(events, device_indices=(1,)).span_s == 20e-6
+    assert device_work(events, device_indices=(0,)).kernels == (Kernel(name="a", calls=1, total_s=10e-6),)
     with pytest.raises(BenchmarkerError, match=r"the trace has devices 0, 1, none of them is 3"):
-        device_work(events, device_index=3)
+        device_work(events, device_indices=(3,))
 
 
 def test_a_lone_device_is_ours_whatever_its_number():
-    assert device_work([event("a", 0, 10, device=2)], device_index=0).busy_s == 10e-6
+    assert device_work([event("a", 0, 10, device=2)], device_indices=(0,)).busy_s == 10e-6
 
 
 @pytest.mark.parametrize("events", [[], [event("model_inference", 0, 5000, category="gpu_user_annotation")]])

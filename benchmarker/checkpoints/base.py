@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarker.schema.base import DType
+from benchmarker.schema.base import DType, Split
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,10 @@ class Target:
     device: str
     """As torch names it: `cuda:0` or `cpu`."""
     dtype: DType
+    gpus: int = 1
+    """How many share the model, from this device on."""
+    split: Split = "tensors"
+    """How they share it."""
 
 
 class Progress(Protocol):

@@ -71,10 +71,10 @@ def read_model(
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder.parent if checkpoint.is_gguf else checkpoint.folder,
             dtype=getattr(torch, target.dtype),
-            device_map=target.device,
             use_safetensors=True,
             trust_remote_code=checkpoint.trust_remote_code,
             output_loading_info=True,
+            **_placement(target),
             **extra,
         )
     except SafetensorError as error:
@@ -113,6 +113,23 @@ def _gguf_config(checkpoint: Checkpoint) -> Any:
     if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
         config.head_dim = checkpoint.config["head_dim"]
     return config
+
+
+def _placement(target: Target) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that say which device gets which weights."""
+    if target.gpus == 1:
+        return {"device_map": target.device}
+    if target.split == "tensors":
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        # "auto" is the architecture's own plan. Called by every rank, each of which reads its part of each weight.
+        return {"distributed_config": DistributedConfig(tp_size=target.gpus, tp_plan="auto")}
+    import torch
+
+    first = torch.device(target.device).index or 0
+    # Nothing else: layers that fit none of these GPUs would run from the host's memory, and nobody would notice.
+    free_bytes = {index: torch.cuda.mem_get_info(index)[0] for index in range(first, first + target.gpus)}
+    return {"device_map": "balanced", "max_memory": free_bytes}
 
 
 def _is_about_the_checkpoint(error: Exception) -> bool:

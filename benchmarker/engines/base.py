@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
 from benchmarker.quantization.base import Options
-from benchmarker.schema.base import DType
+from benchmarker.schema.base import DType, Split
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts
 
@@ -48,6 +48,10 @@ class Form:
     """Type of the weights that are not quantized, and of the activations."""
     engine_options: Options = field(default_factory=Options)
     """The engine's own options, of the type that it declares."""
+    gpus: int = 1
+    """GPUs that share the model; on a CPU, processes."""
+    split: Split = "tensors"
+    """How they share it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class TokenSource(Protocol):
     """Whether the tokens are made in another process."""
     loaded: LoadFacts | None = None
     """What loading cost and made; None where the engine does not tell."""
+    shares: int = 1
+    """Among how many GPUs every weight is divided."""
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -149,6 +155,10 @@ class TokenSource(Protocol):
     def facts(self) -> EngineFacts:
         """Proof of what ran, for the record."""
 
+    def per_gpu_bytes(self) -> tuple[int, ...]:
+        """Peak of each of several GPUs in the newest generation; empty for one, and where it is not known."""
+        return ()
+
     def peak_bytes(self) -> int | None:
         """Most memory that the timed generations took. None where this process's own marks tell it."""
         return None
@@ -200,6 +210,9 @@ class Engine(Protocol):
 
     def installed(self) -> str | None:
         """None, or what to install."""
+
+    def splits(self, form: Form) -> str | None:
+        """None, or why this engine cannot have several GPUs share this form as is asked; called for several alone."""
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """None, or why this engine cannot open this checkpoint in this form."""

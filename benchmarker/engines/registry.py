@@ -42,17 +42,29 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain",
     return kind(model, device)
 
 
+WHOLE_CACHE = "its static KV cache holds every head on one GPU"
+
 ENGINES: dict[str, Engine] = {
     "eager": TorchEngine("eager", "model.generate", _eager),
-    "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
+    "cuda_graph": TorchEngine(
+        "cuda_graph",
+        "the libraries' decode step, replayed as a CUDA or HIP graph",
+        _cuda_graph,
+        whole_only=WHOLE_CACHE,
+    ),
     "compile": TorchEngine(
         "compile",
         "the libraries' decode step through torch.compile, captured on a GPU",
         _compile,
         packages=("torch._inductor.compile_fx",),
+        whole_only=WHOLE_CACHE,
     ),
     "native": TorchEngine(
-        "native", "the compiled step with benchmarker's own kernels, on a GPU", _native, NativeOptions
+        "native",
+        "the compiled step with benchmarker's own kernels, on a GPU",
+        _native,
+        NativeOptions,
+        whole_only=WHOLE_CACHE,
     ),
     "llama-cpp": LlamaCppEngine(),
     "vllm": VllmEngine(),

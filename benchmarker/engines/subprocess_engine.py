@@ -266,6 +266,10 @@ class SubprocessEngine:
         """See Engine.installed."""
         raise NotImplementedError
 
+    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+        """See Engine.splits."""
+        return "it is given one GPU here; use --engine eager or vllm"
+
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """See Engine.takes."""
         raise NotImplementedError

@@ -16,8 +16,9 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options
+from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.quantization.prepare import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
@@ -152,6 +153,10 @@ class TorchSource(TokenSource):
             self._context = context, self._tensor(context)
         return self._context[1]
 
+    def per_gpu_bytes(self) -> tuple[int, ...]:
+        """See TokenSource.per_gpu_bytes."""
+        return self._device_kind.peaks() if isinstance(self._device_kind, CudaDevices) else ()
+
     def facts(self) -> EngineFacts:
         """See TokenSource.facts."""
         return self.decoder.facts()
@@ -189,10 +194,24 @@ class TorchEngine:
     options: type[Options] = Options
     packages: tuple[str, ...] = ()
     """Modules that it imports when it first runs: imported early, they are no part of the memory that a model takes."""
+    whole_only: str | None = None
+    """Why several GPUs cannot share its model; None where they can."""
 
     def installed(self) -> str | None:
         """torch and transformers are there wherever this program is; a quantization asks for its own library."""
         return None
+
+    def splits(self, form: Form) -> str | None:
+        """See Engine.splits."""
+        if self.whole_only:
+            return f"{self.whole_only}; use --engine eager"
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
+            return None
+        if form.split == "tensors":
+            what = "lm_head=int8" if asks_for_head(form.options) else form.quant
+            return f"transformers divides plain 16-bit weights, and not those of {what}; use --quant fp16"
+        able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
+        return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """Every quantization's loader refuses for itself what it cannot read in a folder."""
@@ -215,10 +234,20 @@ class TorchEngine:
         return TorchSource(model, decoder, device, loaded=loaded)
 
     @contextmanager
-    def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TorchSource]:
+    def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
         """See Engine.open."""
+        if form.gpus > 1 and form.split == "tensors":
+            from benchmarker.engines.tensor_parallel import open_divided
+
+            with open_divided(self, checkpoint, form, device, progress) as source:
+                yield source
+        else:
+            yield self.opened(checkpoint, form, device, progress)
+
+    def opened(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchSource:
+        """A token source over a model that is loaded now."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
-        yield self.source(model, device, loaded=facts, options=form.engine_options)
+        return self.source(model, device, loaded=facts, options=form.engine_options)
 
 
 def load(
@@ -236,7 +265,7 @@ def load(
     from benchmarker.quantization.inspect import load_facts
     from benchmarker.quantization.load import load_form
 
-    loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype)
+    loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
     import_libraries(*loader.packages, *packages)
     import_architecture(checkpoint.config)

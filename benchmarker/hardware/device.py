@@ -41,6 +41,10 @@ class Device(Protocol):
     @property
     def kind(self) -> Literal["cuda", "rocm", "cpu"]: ...
 
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Numbers of its GPUs; none for a CPU."""
+
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
 
@@ -63,6 +67,10 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         self.index = index
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        return (self.index,)
 
     @property
     def torch_name(self) -> str:
@@ -109,6 +117,38 @@ class CudaDevice:
         )
 
 
+class CudaDevices(CudaDevice):
+    """Several GPUs that one process uses; the first is where its inputs and outputs are."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        super().__init__(indices[0])
+        self._all = tuple(CudaDevice(index) for index in indices)
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        return tuple(device.index for device in self._all)
+
+    def synchronize(self) -> None:
+        for device in self._all:
+            device.synchronize()
+
+    def reset_peak(self) -> None:
+        for device in self._all:
+            device.reset_peak()
+
+    def peak(self) -> Peak:
+        """Of the GPU with the most."""
+        peaks = [device.peak() for device in self._all]
+        return Peak(
+            allocated_bytes=max(peak.allocated_bytes or 0 for peak in peaks),
+            reserved_bytes=max(peak.reserved_bytes or 0 for peak in peaks),
+        )
+
+    def peaks(self) -> tuple[int, ...]:
+        """Most bytes of live tensors on each GPU since the last reset."""
+        return tuple(device.peak().allocated_bytes or 0 for device in self._all)
+
+
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
@@ -116,6 +156,7 @@ class CpuDevice:
     """The host's processors."""
 
     torch_name = "cpu"
+    indices: tuple[int, ...] = ()
     kind: Literal["cpu"] = "cpu"
 
     def __init__(self) -> None:
@@ -211,6 +252,28 @@ def find_devices(names: Sequence[str]) -> tuple[Device, ...]:
     if repeated:
         raise DeviceError(f"--device {','.join(names)}: {repeated} is named twice; name each device once")
     return devices
+
+
+def devices_from(first: Device, count: int) -> tuple[Device, ...]:
+    """So many devices of this host, from one on; of a CPU that one again and again.
+
+    Raises:
+        DeviceError: There are not so many.
+    """
+    if not isinstance(first, CudaDevice):
+        return (first,) * count
+    return find_devices([f"cuda:{first.index + place}" for place in range(count)])
+
+
+def one_of_several(first: Device, count: int) -> Device:
+    """Several GPUs as one device, for one process that uses them by turns.
+
+    Raises:
+        DeviceError: It is no GPU, or there are not so many.
+    """
+    if not isinstance(first, CudaDevice):
+        raise DeviceError("--split layers: a CPU has no second memory to put layers into; leave --gpus out")
+    return CudaDevices([index for device in devices_from(first, count) for index in device.indices])
 
 
 def torch_device(device: Device) -> torch.device:

@@ -66,7 +66,7 @@ def profile_step(
         work = (
             cpu_work(events, cuts=sections)
             if on_cpu
-            else device_work(events, device_index=torch_device(device).index, cuts=sections)
+            else device_work(events, device_indices=device.indices, cuts=sections)
         )
         if trace_path is not None:
             _keep(exported, trace_path)
@@ -107,7 +107,7 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        kernels = device_work(read_trace(exported), device_index=torch_device(device).index).kernels
+        kernels = device_work(read_trace(exported), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 
 

@@ -106,7 +106,7 @@ class RankProcesses:
         if told := store.read(failed(number)):
             return RankError(number, told["reason"], told["kind"])
         if process.poll() is not None:
-            return RankError(number, f"{_end_words(process.returncode)}{_last_line(output)}", "crash")
+            return RankError(number, _end_words(process.returncode, output), "crash")
         sign, now = store.read(beats(number)), time.monotonic()
         if sign != heard[number][0]:
             heard[number] = sign, now
@@ -151,12 +151,9 @@ def _started(number: int, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]
     return process, output
 
 
-def _end_words(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
-
-
-def _last_line(output: IO[bytes]) -> str:
-    """The last line that a rank printed, after a colon; nothing where it printed none."""
+def _end_words(code: int, output: IO[bytes]) -> str:
+    """How a rank ended, with the last line that it printed, but for one that was killed, which had no last word."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
     output.seek(0)
     lines = output.read().decode(errors="replace").strip().splitlines()
-    return f": {lines[-1].strip()[:300]}" if lines else ""
+    return how if code == -signal.SIGKILL or not lines else f"{how}: {lines[-1].strip()[:300]}"

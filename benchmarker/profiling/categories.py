@@ -45,7 +45,11 @@ _RULES: tuple[tuple[str, Category], ...] = (
         r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|^MatMul[48]bit|Pregraph bytecode|AOTDispatcher",
         "bookkeeping",
     ),
-    (r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce", "communication"),
+    (
+        r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce|^(gloo|c10d|_c10d_functional):"
+        r"|^Redistribute$",
+        "communication",
+    ),
     # bitsandbytes, torchao (tinygemm, int8pack), ExLlamaV2, Marlin, Machete, AWQ, vLLM, llama.cpp; then cuBLAS, CUTLASS
     # and Tensile by their type codes for 8- and 4-bit integers.
     (

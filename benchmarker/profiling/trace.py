@@ -8,7 +8,7 @@ Times are whole nanoseconds from here on, so that parts add up exactly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError
@@ -50,11 +50,14 @@ class Work(NamedTuple):
     """Empty where neither cuts nor annotations tell sections apart, or all work is in one."""
 
 
-def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None, cuts: Sequence[Cut] = ()) -> Work:
-    """Kernel totals, busy time and span of one device.
+def device_work(
+    events: Iterable[TraceEvent], *, device_indices: Collection[int] = (), cuts: Sequence[Cut] = ()
+) -> Work:
+    """Kernel totals, busy time and span of one device, or of several that take turns.
 
     Args:
-        device_index: Which device, where the trace has several.
+        device_indices: Which of the devices, where the trace has several. Those that are named are looked at as one, on
+            which something runs while it runs on any.
         cuts: Sections in the order of time: an interval is in the one in which it starts.
 
     Raises:
@@ -71,10 +74,10 @@ def device_work(events: Iterable[TraceEvent], *, device_index: int | None = None
         )
     # A lone device is ours whatever its number: ROCm has counted the hidden ones in.
     if len(devices) > 1:
-        if device_index not in devices:
-            numbers = ", ".join(str(device) for device in sorted(devices))
-            raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {device_index}")
-        intervals = [interval for interval in intervals if interval.lane[0] == device_index]
+        if not devices.intersection(device_indices):
+            numbers, asked = (", ".join(map(str, sorted(group))) for group in (devices, device_indices))
+            raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {asked}")
+        intervals = [interval for interval in intervals if interval.lane[0] in device_indices]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
     launched_ns = launches_ns(events)
     moments = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import installed_version
-from benchmarker.schema.base import DType, Plain
+from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model_facts import TensorTypes
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class Loader:
     """Other names that people type and that can mean nothing else: `nf4`."""
     dtypes: tuple[DType, ...] = get_args(DType)
     """Types of what is not quantized that it works with."""
+    splits: tuple[Split, ...] = ()
+    """How several GPUs can share a model in this form, as far as its library does it."""
     bits: tuple[int, ...] = ()
     """Bits of a quantized weight that it can store."""
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = no_tensors

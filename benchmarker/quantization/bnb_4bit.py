@@ -91,6 +91,7 @@ LOADER: Loader = Loader(
     check=check,
     reads=reads,
     aliases=("nf4", "bnb-4bit", "bnb-nf4", "bitsandbytes-4bit"),
+    splits=("layers",),
     bits=(4,),
     extra_tensors=extra_tensors,
     kernels={

@@ -23,5 +23,6 @@ LOADER: Loader = Loader(
     packages=(),
     load=load,
     aliases=("unquantized",),
+    splits=("tensors", "layers"),
     bits=(16,),
 )

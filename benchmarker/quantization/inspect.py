@@ -100,7 +100,14 @@ def _is_narrow(linear: Linear) -> bool:
     if _is_packed(linear):
         return True
     # torchao's int4 packs eight codes into a 32-bit word, so that no element's size tells.
-    return storage_bytes(iter([linear.weight])) < 2 * weights_of(linear)
+    return storage_bytes(iter([linear.weight])) < 2 * _own_part(linear.weight).numel()
+
+
+def _own_part(weight: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a weight that is divided among several (a DTensor); all of any other."""
+    to_local: Any = getattr(weight, "to_local", None)
+    part: torch.Tensor = to_local() if to_local else weight
+    return part
 
 
 def _weight_class(linear: Linear) -> str:
@@ -120,7 +127,8 @@ def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor is made of."""
+    """The plain tensors that a tensor is made of, as far as this process holds them."""
+    tensor = _own_part(tensor)
     flatten: Any = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield tensor

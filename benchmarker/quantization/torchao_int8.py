@@ -63,6 +63,7 @@ LOADER: Loader = Loader(
     load=load,
     check=check,
     aliases=("torchao-int8", "int8wo", "int8-weight-only"),
+    splits=("layers",),
     bits=(8,),
     kernels={"aten::_weight_int8pack_mm": "quantized matmul"},
 )

@@ -16,6 +16,8 @@ from benchmarker.core.errors import did_you_mean
 
 DType = Literal["float16", "bfloat16", "float32"]
 """Types that a model's weights can have where they are not quantized, as torch names them."""
+Split = Literal["tensors", "layers"]
+"""How several GPUs share a model."""
 Scalar = str | int | float | bool | None
 """A value that can be given as `--option key=value`."""
 SHOWN_LENGTH = 60

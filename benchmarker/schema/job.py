@@ -80,6 +80,11 @@ class Job(Plain):
         """Whether anything is timed in this process."""
         return self.part is None or self.part.only == "timing"
 
+    @property
+    def gpus(self) -> int:
+        """GPUs that one process of a sweep uses at once."""
+        return 1
+
     def in_part(self, part: Part) -> Self:
         """The job of one process of a sweep."""
         if part.profile or not self.procedure.profile:

@@ -66,5 +66,7 @@ class LoadFacts(Plain):
     file_types: TensorTypes | None = None
     """Of the GGUF file that the model was read from; the fields above are of what loading made of it. None for a
     folder."""
+    per_gpu_bytes: tuple[Whole, ...] = ()
+    """Of `weight_bytes`, what each of several GPUs that share the model holds. Empty for one."""
     notes: tuple[str, ...] = ()
     """What the loader wants read, such as a checkpoint's own config that won over an option."""

@@ -70,6 +70,9 @@ class Memory(Plain):
     graph_pool_bytes: Whole | None = None
     """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
     None where nothing is captured."""
+    per_gpu_bytes: tuple[Whole, ...] = ()
+    """Peak of each of several GPUs that share the work, in their order: live tensors, as torch's allocator counts them;
+    of processes on a CPU the growth of each. Empty for one. `peak_allocated_bytes` is then the largest."""
 
 
 class Checked(Plain):

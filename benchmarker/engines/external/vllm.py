@@ -57,6 +57,10 @@ class VllmEngine(ExternalEngine):
     summary = "vLLM, in an environment of its own"
     options = VllmOptions
 
+    def splits(self, form: Form) -> str | None:
+        """See Engine.splits."""
+        return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
+
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """See Engine.takes."""
         options = form.engine_options
@@ -91,6 +95,7 @@ class VllmEngine(ExternalEngine):
             "max_num_seqs": options.max_num_seqs,
             "gpu_memory_utilization": options.gpu_memory_utilization,
             "trust_remote_code": checkpoint.trust_remote_code,
+            "tensor_parallel_size": form.gpus,
             "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
         }
         return arguments, {}

@@ -46,12 +46,14 @@ def open_places(settings: Settings) -> Places:
 
 
 def check_devices(request: SweepRequest) -> None:
-    """Refuse a device by number: a place sees one card, and which it is says --places.
+    """Refuse a device by number, and several at once: a place sees one card, and which it is says --places.
 
     Raises:
-        SpecError: A job names one.
+        SpecError: A job names one, or asks for several.
     """
-    for job in request.jobs.values():
+    for name, job in request.jobs.items():
+        if job.gpus > 1:
+            raise SpecError(f"{name}: works on {job.gpus} GPUs at once, and a place has one; leave --places out")
         if ":" in job.device:
             raise SpecError(f"--device {job.device}: --places says which cards are used; leave --device out")
 

@@ -23,6 +23,7 @@ WORKLOAD = Workload(
     spelling=f"{_HOME}.options:OPTIONS",
     default_variant={"quant": "fp16"},
     resolve=lazily(f"{_HOME}.forms:resolve"),
+    check=lazily(f"{_HOME}.check:check_split"),
     check_typed=lazily(f"{_HOME}.check:check_typed"),
     over=lazily(f"{_HOME}.check:over"),
     parts=lazily(f"{_HOME}.job_facts:key_parts"),

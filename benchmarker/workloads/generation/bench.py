@@ -14,7 +14,7 @@ from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.units import gib, seconds
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import ENGINES
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.quality.judge import Subject
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model_facts import LoadFacts
@@ -50,6 +50,8 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         session.keep(text_tokens=texts)
     plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
     session.ready()
+    if job.variant.gpus > 1 and job.variant.split == "layers":
+        device = one_of_several(device, job.variant.gpus)
     with ExitStack() as stack:
         source = _open_source(job, device, session, checkpoint, stack)
         yield GenerationBench(job, source, checkpoint, device, session, tokenizer=tokenizer, plan=plan, stack=stack)

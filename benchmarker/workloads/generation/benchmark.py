@@ -46,9 +46,23 @@ def sample_of(generation: Generation) -> GenerationSample:
 class GenerationStep:
     """One cell's repeat. Remembers the first generation's tokens: every later one must make the same."""
 
-    def __init__(self, generate: Callable[[], Generation], *, new_tokens: int) -> None:
+    def __init__(
+        self,
+        generate: Callable[[], Generation],
+        *,
+        new_tokens: int,
+        per_gpu_bytes: Callable[[], tuple[int, ...]] = tuple,
+    ) -> None:
+        """Wrap a call.
+
+        Args:
+            per_gpu_bytes: See TokenSource.
+        """
         self._generate = generate
         self._new_tokens = new_tokens
+        self._per_gpu_bytes = per_gpu_bytes
+        self.peaks: list[tuple[int, ...]] = []
+        """Peak of each of several GPUs in every repeat."""
         self._tokens: tuple[tuple[int, ...], ...] | None = None
         self.flags: set[Flag] = set()
         self.first_token_ns: int | None = None
@@ -56,6 +70,7 @@ class GenerationStep:
 
     def __call__(self) -> GenerationSample:
         generation = self._generate()
+        self.peaks.append(self._per_gpu_bytes())
         self.first_token_ns = generation.first_ns
         for tokens in generation.tokens:
             if len(tokens) != self._new_tokens:
@@ -95,7 +110,7 @@ class SourceBenchmarker(Nothing):
         self.source = source
         self.device = device
         self._config = config
-        self._weights = Weights(source.model) if source.model is not None else None
+        self._weights = Weights(source.model, shares=source.shares) if source.model is not None else None
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._device_memory = device_memory
@@ -134,7 +149,9 @@ class SourceBenchmarker(Nothing):
         ids = [prompt.ids] * point.batch_size
         context = [prompt.context] * point.batch_size if prompt.context else None
         return GenerationStep(
-            lambda: self.source.generate(ids, point.new_tokens, context=context), new_tokens=point.new_tokens
+            lambda: self.source.generate(ids, point.new_tokens, context=context),
+            new_tokens=point.new_tokens,
+            per_gpu_bytes=self.source.per_gpu_bytes,
         )
 
     def measure(
@@ -189,26 +206,36 @@ class SourceBenchmarker(Nothing):
         """
         self.source.check()
         return {
-            "samples": self._samples(measured),
-            "memory": self._memory(cell.memory),
+            **self._peaks(cell.memory, step, measured),
             "step": self.source.step_facts(),
             "first_tokens": step.first_tokens,
             "flags": (*measured.flags, *sorted(step.flags)),
         }
 
-    def _samples(self, measured: Measured[GenerationSample]) -> tuple[GenerationSample, ...]:
-        """Without this process's memory where the engine takes its own elsewhere."""
-        if self.source.peak_bytes() is None:
-            return measured.samples
-        return tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in measured.samples)
-
-    def _memory(self, memory: Memory) -> Memory:
-        peak_bytes = self.source.peak_bytes()
-        if peak_bytes is None:
-            return memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
-        if self.device.kind == "cpu":
-            return Memory(resident_growth_bytes=peak_bytes)
-        return Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
+    def _peaks(
+        self, memory: Memory, step: GenerationStep, measured: Measured[GenerationSample]
+    ) -> dict[str, tuple[GenerationSample, ...] | Memory]:
+        """Repeats and memory of a cell, of whatever process makes the tokens and of each of several GPUs."""
+        peak_bytes, samples = self.source.peak_bytes(), measured.samples
+        if peak_bytes is not None:
+            samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
+            on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
+            is_cpu = self.device.kind == "cpu"
+            return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes) if is_cpu else on_gpu}
+        memory = memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
+        per_repeat = step.peaks[-len(samples) :]
+        if not any(per_repeat):
+            return {"samples": samples, "memory": memory}
+        per_gpu = tuple(max(peaks) for peaks in zip(*per_repeat, strict=True))
+        if memory.peak_allocated_bytes is None:
+            return {"samples": samples, "memory": memory.model_copy(update={"per_gpu_bytes": per_gpu})}
+        # Reserved memory is known of the first GPU alone.
+        changes = {"per_gpu_bytes": per_gpu, "peak_allocated_bytes": max(per_gpu), "peak_reserved_bytes": None}
+        pairs = zip(samples, per_repeat, strict=True)
+        return {
+            "samples": tuple(sample.model_copy(update={"peak_allocated_bytes": max(peaks)}) for sample, peaks in pairs),
+            "memory": memory.model_copy(update=changes),
+        }
 
 
 class ModelBenchmarker(SourceBenchmarker):

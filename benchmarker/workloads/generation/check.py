@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarker.core.errors import SpecError
+from benchmarker.core.errors import SpecError, UnsupportedError
+from benchmarker.engines.registry import ENGINES
+from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.spec import GenerationJob
 
 IDLE = {
@@ -27,6 +29,27 @@ def over(typed: Mapping[str, Any]) -> dict[str, Any]:
     if typed.get("grid.prompts"):
         raise SpecError("--prompt and --prompt-tokens: a text has its own length; give one of them")
     return {**typed, "grid.prompts": ()}
+
+
+def check_split(job: GenerationJob) -> None:
+    """Refuse several GPUs where the form, the engine or what else is asked for has one.
+
+    Raises:
+        UnsupportedError: The engine, or the quantization's library, cannot share the model so.
+        SpecError: With what to leave out.
+    """
+    if job.variant.gpus == 1:
+        return
+    engine = ENGINES[job.variant.engine]
+    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
+    if job.quality.is_asked and job.variant.split == "tensors":
+        raise SpecError(
+            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
+            "or leave them out"
+        )
+    if job.procedure.energy:
+        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")
 
 
 def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:

@@ -26,17 +26,23 @@ class Weights:
     """What a model's weights need of every step, whatever the prompt. Make it before an engine alters the model.
 
     Attributes:
-        body: Weights of all linears but lm_head.
-        head: Weights of lm_head.
+        body: Weights of all linears but lm_head, as far as one GPU has them.
+        head: Weights of lm_head, likewise.
         read_bytes: Bytes of weights that a step reads.
         row_bytes: Bytes of one row of the embedding, which a step reads for each sequence.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, shares: int = 1) -> None:
+        """Look a model over.
+
+        Args:
+            shares: Among how many GPUs every weight is divided; all that is counted is then the share of one.
+        """
+        self._shares = shares
         linears: list[Any] = [module for module in model.modules() if is_linear(module)]
         head: Any = model.get_output_embeddings()
-        self.body = sum(weights_of(linear) for linear in linears if linear is not head)
-        self.head = weights_of(head) if head is not None else 0
+        self.body = sum(weights_of(linear) for linear in linears if linear is not head) // shares
+        self.head = weights_of(head) // shares if head is not None else 0
         embedding: Any = model.get_input_embeddings()
         is_tied = head is not None and shares_storage(head.weight, embedding.weight)
         # A tied embedding is read as the output layer; of one by itself only a row a sequence is looked up.
@@ -57,8 +63,8 @@ class Weights:
         config = self._config
         context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
         contexts = [min(context, window) if window else context for window in _windows(config)]
-        per_token = 2 * key_heads(config) * head_dim(config) * self._kv_element_bytes
-        per_score = 4 * config.num_attention_heads * head_dim(config)
+        per_token = 2 * key_heads(config) // self._shares * head_dim(config) * self._kv_element_bytes
+        per_score = 4 * config.num_attention_heads // self._shares * head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
         weight_bytes = self.read_bytes + batch_size * self.row_bytes
         kv_bytes = round(batch_size * per_token * sum(contexts))

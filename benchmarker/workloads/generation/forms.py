@@ -67,4 +67,6 @@ def form_of(variant: VariantSpec, dtype: DType) -> Form:
     Args:
         dtype: Of what is not quantized.
     """
-    return Form(variant.quant, loader_options(variant), dtype, engine_options(variant))
+    return Form(
+        variant.quant, loader_options(variant), dtype, engine_options(variant), gpus=variant.gpus, split=variant.split
+    )

@@ -33,6 +33,8 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
         "options": loader_options(variant).model_dump(mode="json"),
         "engine": variant.engine,
         "engine_options": engine_options(variant).model_dump(mode="json"),
+        # Not for one GPU, so that sweeps from before there were several can go on.
+        **({"gpus": variant.gpus, "split": variant.split} if variant.gpus > 1 else {}),
     }
 
 
@@ -47,6 +49,8 @@ def record_fields(job: GenerationJob) -> dict[str, Any]:
             engine=variant.engine,
             options=loader_options(variant).model_dump(),
             engine_options=engine_options(variant).model_dump(),
+            gpus=variant.gpus,
+            split=variant.split if variant.gpus > 1 else None,
         ),
     }
 

@@ -22,6 +22,9 @@ OPTIONS = Options(
         "variant.options": "The quantization's own, as key=value; repeat it.",
         "variant.engine": f"{', '.join(ENGINES)}; docs/engines.md says what each is.",
         "variant.engine_options": "The engine's own, as key=value; repeat it.",
+        "variant.split": (
+            "How several GPUs share the model: tensors (all of them work on each token) or layers (they take turns)."
+        ),
         "grid.prompts": "A prompt text in place of lengths; repeat it.",
         "subject.quality.text": (
             "Text file, or data set as NAME:CONFIG:SPLIT.  \\[default: the text that ships with benchmarker]"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Whole
+from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Split, Whole
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
@@ -27,7 +27,10 @@ class GenerationSample(SampleBase):
 
 
 class GenerationDemand(Demand):
-    """What the work of one cell cannot do without, counted from the loaded tensors."""
+    """What the work of one cell cannot do without, counted from the loaded tensors.
+
+    Where several GPUs divide every weight, it is the share of one of them: they work at once. Where they take turns, it
+    is all of it."""
 
     weight_bytes: Positive
     """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
@@ -93,6 +96,10 @@ class GenerationVariant(VariantFacts):
     `compile` there, and is `native` here."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """All of the engine's options, defaults included. Empty for an engine that has none."""
+    gpus: Positive = 1
+    """GPUs that shared the model; on a CPU, processes."""
+    split: Split | None = None
+    """How they shared it. None for one."""
 
 
 class GenerationRecord(RunRecord):

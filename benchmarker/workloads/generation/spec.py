@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.schema.base import Plain, Scalar
+from benchmarker.schema.base import Plain, Scalar, Split
 from benchmarker.schema.experiment import ExperimentBase, GridBase, NotNegative, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.model import ModelSpec, QuantSpec
@@ -28,6 +28,18 @@ class VariantSpec(QuantSpec, VariantBase):
     on a GPU. `runtime` is an older word for this key, and `graph` for `cuda_graph`."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """The engine's own."""
+    gpus: Positive = 1
+    """GPUs of this host that share the model, from the one that `--device` names on; on a CPU, processes."""
+    split: Split = "tensors"
+    """How several GPUs share the model: `tensors` divides every weight, so that all of them work on each token and add
+    up their parts (tensor parallelism); `layers` gives each GPU its own layers, so that they take turns, for a model
+    that fits no single one."""
+
+    @model_validator(mode="after")
+    def _several_gpus(self) -> Self:
+        if self.gpus == 1 and self.split != "tensors":
+            raise ValueError(f"split: {self.split} says how several GPUs share the model; give gpus too")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +72,8 @@ def name_of(data: Mapping[str, Any]) -> str:
             parts += [f"{key}={value}" for key, value in data[field].items()]
     if data.get("engine", "eager") != "eager":
         parts.append(str(data["engine"]))
+    if data.get("gpus", 1) != 1:
+        parts += [f"{data['gpus']} GPUs", *(["by layers"] if data.get("split") == "layers" else [])]
     return " ".join(parts)
 
 
@@ -139,6 +153,10 @@ class GenerationJob(Job):
     @property
     def quality(self) -> QualitySpec:
         return self.subject.quality
+
+    @property
+    def gpus(self) -> int:
+        return self.variant.gpus
 
     @property
     def is_judged(self) -> bool:

@@ -16,10 +16,10 @@ DTYPE = "float16"
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """`benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Empty for an engine that is a program of its own, and for a record of an old log.
+    Empty for an engine that is a program of its own, for several GPUs and for a record of an old log.
     """
     first = records[0]
-    if not runs_here(first.variant.engine) or first.imported:
+    if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []

@@ -19,7 +19,7 @@ from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
 from benchmarker.workloads.generation.reading.to_row import to_row
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
@@ -60,7 +60,13 @@ def form(record: GenerationRecord) -> dict[str, str]:
         "engine": record.variant.engine,
         "options": options or "no options",
         "dtype": record.model.dtype,
+        **gpus(record.variant),
     }
+
+
+def gpus(variant: GenerationVariant) -> dict[str, str]:
+    """How several GPUs shared the model, by field; nothing for one."""
+    return {"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}
 
 
 def ran(record: GenerationRecord) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, seconds
 from benchmarker.report.header import each, in_brackets, machine_lines
+from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.workloads.generation.record import GenerationRecord
 
 
@@ -38,6 +39,11 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
     return (
         f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
         f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
-        f"lm_head {escaped(load.lm_head_dtype)} {tied}",
+        f"lm_head {escaped(load.lm_head_dtype)} {tied}{_of_each(load)}",
         f"load: {seconds(load.load_s)}",
     )
+
+
+def _of_each(load: LoadFacts) -> str:
+    """What of the weights each of several GPUs holds; nothing for one."""
+    return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""

@@ -36,6 +36,7 @@ from benchmarker.schema.kernels_used import multiplies_all_packed
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.reading.advice import ADVICE, can_be_captured
+from benchmarker.workloads.generation.reading.communication import communication
 from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
 from benchmarker.workloads.generation.reading.rows import generation_cell as cell_of
 from benchmarker.workloads.generation.reading.rows import generation_row as make_row
@@ -102,7 +103,7 @@ def _from_profile(
         conversion=conversion_of(phase),
         mbu=row.mbu,
         units=row.cell.batch_size,
-        notes=notes,
+        notes=(*notes, *communication(profile, phase, total_s=total_s)),
         before=_prefill(record, profile, row),
     )
 

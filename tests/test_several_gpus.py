@@ -1,0 +1,132 @@
+"""Models over several GPUs: on this machine two processes with gloo between them, and all that is refused."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, UnsupportedError
+from benchmarker.execution.keys import result_key
+from benchmarker.execution.make_job import make_job
+from benchmarker.execution.single_run import Run
+from benchmarker.hardware.device import CpuDevice, one_of_several
+from benchmarker.workloads.generation.bench import open_bench
+from benchmarker.workloads.generation.job_facts import key_parts
+from benchmarker.workloads.generation.spec import VariantSpec
+from tests.jobs import job_of
+
+TINY = "qwen3-tiny"
+"""Two key and value heads, which the model of the other tests has not."""
+
+
+def job_on(model, gpus, folder, **form):
+    return job_of(
+        model={"id": str(model), "load_format": "dummy" if model == TINY else "auto", "dtype": "float32"},
+        form={"quant": "fp16", "gpus": gpus, **form},
+        grid={"prompt_tokens": [7], "new_tokens": [6]},
+        procedure={"runs": 2, "warmup": 1, "warmup_limit": 1, "limits": False, "profile": False},
+        device="cpu",
+        output=folder,
+    )
+
+
+def measured(*asked):
+    """The record of a run with its one cell, and without what follows the timing."""
+    job = job_on(*asked)
+    run = Run(job, Terminal(quiet=True))
+    with open_bench(job, run.device, run) as bench:
+        run.keep(cells=(run._measured(bench, job.grid.points()[0]),), **bench.facts())
+    return run.record
+
+
+def test_two_processes_make_the_tokens_of_one_and_share_its_weights(tmp_path):
+    alone, divided = measured(TINY, 1, tmp_path), measured(TINY, 2, tmp_path)
+    (one_cell,), (cell,) = alone.cells, divided.cells
+    assert cell.status == "ok", cell.reason
+    assert cell.first_tokens == one_cell.first_tokens
+    assert cell.inputs_sha256 == one_cell.inputs_sha256
+    assert len(cell.memory.per_gpu_bytes) == 2
+    # Each holds half, and both the norms.
+    assert sum(divided.load.per_gpu_bytes) == divided.load.weight_bytes
+    assert alone.load.weight_bytes < divided.load.weight_bytes < 1.02 * alone.load.weight_bytes
+    assert divided.load.parameters == alone.load.parameters
+    assert divided.load.quantized_fraction == 0
+    assert 0.49 < cell.demand.weight_bytes / one_cell.demand.weight_bytes < 0.52
+    assert cell.demand.decode_flops / one_cell.demand.decode_flops == pytest.approx(0.5, abs=0.01)
+    assert (divided.variant.gpus, divided.variant.split, divided.variant.name) == (2, "tensors", "fp16 2 GPUs")
+    assert not psutil.Process().children()
+
+
+@pytest.mark.by_hand
+def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
+    record = Run(job_on(TINY, 2, tmp_path), Terminal(quiet=True)).execute()
+    assert record.step_divergence.verdict == "equal"
+
+
+def test_a_rank_that_is_killed_is_a_row_and_the_next_cell_says_the_same(tmp_path):
+    job = job_on(TINY, 2, tmp_path)
+    run = Run(job, Terminal(quiet=True))
+    point = job.grid.points()[0]
+    with open_bench(job, run.device, run) as bench:
+        psutil.Process().children()[0].kill()
+        cells = [run._measured(bench, point) for _ in range(2)]
+    assert [(cell.status, cell.reason) for cell in cells] == 2 * [("crash", "rank 1: killed by SIGKILL")]
+    assert not psutil.Process().children()
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({"quant": "int8"}, "transformers divides plain 16-bit weights, and not those of int8"),
+        ({"quant": "fp16", "options": ["lm_head=int8"]}, "and not those of lm_head=int8"),
+        (
+            {"quant": "gptq", "split": "layers"},
+            "gptq by layers over several GPUs was never tried; it is there for fp",
+        ),
+        ({"quant": "fp16", "engine": "compile"}, "compile: its static KV cache holds every head on one GPU"),
+        ({"quant": "fp16", "engine": "llama-cpp"}, "llama-cpp: it is given one GPU here; use --engine eager or vllm"),
+        ({"quant": "fp16", "engine": "vllm", "split": "layers"}, "vLLM divides tensors; leave --split layers out"),
+    ],
+)
+def test_what_no_library_divides_is_refused_before_anything_is_loaded(form, sentence):
+    options = form.pop("options", None)
+    with pytest.raises(UnsupportedError, match=sentence):
+        job_of(form={**form, "gpus": 2}, options=options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"variant.split": "layers"}, "split: layers says how several GPUs share the model; give gpus too"),
+        ({"variant.gpus": 2, "procedure.energy": True}, "--energy: counts one GPU"),
+        ({"variant.gpus": 2, "subject.quality.size": "quick"}, "judge the form on one GPU"),
+    ],
+)
+def test_what_makes_no_sense_over_several_gpus_is_refused(asked, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        make_job({"variant.quant": "fp16", **asked})
+
+
+def test_heads_that_cannot_be_shared_are_refused_before_a_process_starts(session_model, tmp_path):
+    with pytest.raises(BenchmarkerError, match=r"has 1 key and value heads, which 2 GPUs cannot share"):
+        measured(session_model, 2, tmp_path)
+
+
+def test_a_processor_has_no_second_memory_for_layers():
+    with pytest.raises(DeviceError, match="--split layers: a CPU has no second memory"):
+        one_of_several(CpuDevice(), 2)
+
+
+def test_one_gpu_has_the_key_that_it_always_had_and_two_have_another(tmp_path):
+    plain, divided = job_on(TINY, 1, tmp_path), job_on(TINY, 2, tmp_path)
+    assert "gpus" not in key_parts(plain)
+    assert key_parts(divided) == {**key_parts(plain), "gpus": 2, "split": "tensors"}
+    environment = Run(plain, Terminal(quiet=True)).record.environment
+    point = plain.grid.points()[0]
+    assert result_key(plain, point, environment) != result_key(divided, point, environment)
+
+
+def test_a_form_over_several_gpus_has_a_name_that_says_so():
+    assert VariantSpec.model_validate({"quant": "fp16", "gpus": 2}).name == "fp16 2 GPUs"
+    assert VariantSpec.model_validate({"quant": "bnb4", "gpus": 4, "split": "layers"}).name == "bnb4 4 GPUs by layers"
