@@ -48,7 +48,7 @@ def profile_step(
     Raises:
         BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
     """
-    _start_once(device)
+    start_profiler_once(device)
     device.synchronize()
     device.reset_peak()
     with _profiler(device) as profiler:
@@ -100,6 +100,12 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
     Raises:
         BenchmarkerError: The profiler saw nothing.
     """
+    kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
+    return sum(kernel.calls for kernel in kernels)
+
+
+def trace_of(work: Callable[[], object], device: Device) -> list[TraceEvent]:
+    """Run something with the profiler on, which was on before, and read its trace."""
     device.synchronize()
     with _profiler(device) as profiler:
         work()
@@ -107,8 +113,7 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        kernels = device_work(read_trace(exported), device_indices=device.indices).kernels
-    return sum(kernel.calls for kernel in kernels)
+        return read_trace(exported)
 
 
 def _profiler(device: Device) -> profile:
@@ -119,7 +124,7 @@ def _profiler(device: Device) -> profile:
     return profile(activities=[ProfilerActivity.CPU, *on_device])
 
 
-def _start_once(device: Device) -> None:
+def start_profiler_once(device: Device) -> None:
     """Let the tracer load and set itself up: done inside the profiled step, it would be a gap of up to seconds."""
     import torch
 

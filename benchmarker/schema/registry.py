@@ -15,6 +15,7 @@ WORKLOADS: dict[str, str] = {
     "attention": "benchmarker.workloads.attention",
     "mixers": "benchmarker.workloads.mixers",
     "finetune": "benchmarker.workloads.finetune",
+    "context_parallel": "benchmarker.workloads.context_parallel",
 }
 """Packages whose `WORKLOAD` describes a workload, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"

@@ -1,0 +1,113 @@
+"""The ring's schedule and arithmetic, for any number of ranks: threads of this process exchange by queues."""
+
+import threading
+from dataclasses import dataclass
+from queue import Queue
+
+import pytest
+import torch
+
+from benchmarker.workloads.context_parallel.split import most_of_ideal, spans_of, steps_of
+from benchmarker.workloads.context_parallel.variants.block_kernels import Merged, ProcessorFlash
+from benchmarker.workloads.context_parallel.variants.merge import MergedOutput, rows_of
+from benchmarker.workloads.context_parallel.variants.ring import Ring
+
+ORDERS = ("contiguous", "zigzag")
+
+
+def positions(order, rank, ranks, length):
+    return torch.cat([torch.arange(first, end) for first, end in spans_of(order, rank, ranks, length)])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_blocks_of_all_ranks_are_the_causal_mask_and_none_is_computed_twice(order, ranks):
+    length = 4 * ranks
+    seen = torch.zeros(length, length)
+    for rank in range(ranks):
+        own = positions(order, rank, ranks, length)
+        for step in steps_of(order, rank, ranks):
+            queries = rows_of(own.reshape(1, 1, -1), step.queries).flatten()
+            keys = rows_of(positions(order, step.source, ranks, length).reshape(1, 1, -1), step.keys).flatten()
+            block = torch.ones(len(queries), len(keys))
+            if step.is_hidden:
+                block.zero_()
+            seen[queries[:, None], keys] += block.tril() if step.is_causal else block
+    assert torch.equal(seen, torch.ones(length, length).tril())
+
+
+def scores_of(order, rank, ranks, length=64):
+    own = positions(order, rank, ranks, length)
+    return int((own + 1).sum())
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_zigzag_gives_every_rank_the_same_work_and_the_plain_ring_gives_the_last_one_most(ranks):
+    assert len({scores_of("zigzag", rank, ranks) for rank in range(ranks)}) == 1
+    most = max(sum(not step.is_hidden for step in steps_of("contiguous", rank, ranks)) for rank in range(ranks))
+    # The last rank's diagonal block is half a block.
+    assert (ranks / 2) / (most - 0.5) == pytest.approx(most_of_ideal(ranks))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Passes tensors on to the next thread."""
+
+    own: Queue
+    following: Queue
+
+    def send(self, *tensors):
+        self.following.put(tuple(tensor.clone() for tensor in tensors))
+        return self
+
+    def wait(self):
+        return self.own.get(timeout=20)
+
+
+def by_ranks(order, ranks, query, key, value, gradient):
+    """Output and gradients of a ring of threads, each put where it belongs."""
+    queues = [Queue() for _ in range(ranks)]
+    whole = [torch.empty_like(tensor) for tensor in (query, query, key, value)]
+
+    def run(rank):
+        own = positions(order, rank, ranks, query.shape[2])
+        ring = Ring(ProcessorFlash(), steps_of(order, rank, ranks), Round(queues[rank], queues[(rank + 1) % ranks]))
+        parts = [tensor[:, :, own] for tensor in (query, key, value)]
+        block = ring.forward(*parts)
+        gradients = ring.backward(*parts, Merged(block.output, block.lse, gradient[:, :, own], block.rest))
+        for target, part in zip(whole, (block.output, *gradients), strict=True):
+            target[:, :, own] = part
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return whole
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_output_and_gradients_are_those_of_one_process_in_float64(order, ranks, kv_heads):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, 16 * ranks, 8) for heads in (4, kv_heads, kv_heads, 4)]
+    query, key, value, gradient = (torch.randn(shape, generator=generator) for shape in shapes)
+    exact = [tensor.double().requires_grad_() for tensor in (query, key, value)]
+    output = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True, enable_gqa=True)
+    expected = [output.detach(), *torch.autograd.grad(output, exact, gradient.double())]
+    for tensor, right in zip(by_ranks(order, ranks, query, key, value, gradient), expected, strict=True):
+        assert (tensor - right).norm() / right.norm() < 1e-6
+
+
+def test_two_blocks_merged_are_the_softmax_over_both():
+    scores, value = torch.randn(1, 1, 4, 6), torch.randn(1, 1, 6, 3)
+    blocks = [
+        (scores[..., part].softmax(-1) @ value[:, :, part], scores[..., part].logsumexp(-1))
+        for part in (slice(0, 2), slice(2, 6))
+    ]
+    merged = MergedOutput(*blocks[0])
+    merged.add(*blocks[1], "all")
+    output, lse = merged.result()
+    assert torch.allclose(output, scores.softmax(-1) @ value, atol=1e-6)
+    assert torch.allclose(lse, scores.logsumexp(-1))

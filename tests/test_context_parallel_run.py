@@ -1,0 +1,114 @@
+"""Context parallel attention over two processes of this machine: right, timed, and refused in one line."""
+
+from contextlib import closing
+
+import pytest
+
+from benchmarker.cli.run import read_job
+from benchmarker.comparison.verify import verify
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.single_run import Run
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.report.compare import compare, to_rows
+from benchmarker.schema.collect import collect
+from benchmarker.workloads.context_parallel.bench import ContextParallelBench, read_variables
+from benchmarker.workloads.context_parallel.spec import ContextParallelPoint
+from benchmarker.workloads.context_parallel.variants.base import devices_of
+
+SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
+SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
+
+
+class Blank:
+    """A session whose limits were not measured."""
+
+    class record:  # noqa: N801
+        limits = None
+
+
+def read(*words):
+    return read_job(["context_parallel", *SHAPE, *SHORT, *words])
+
+
+@pytest.mark.parametrize("variant", ["zigzag", "ring", "ulysses", "single"])
+def test_the_result_of_all_ranks_is_that_of_one_process_in_float64(variant):
+    job = read("--variant", variant, "--heads", "4", "--kv-heads", "2", "--seq-len", "512")
+    with closing(ContextParallelBench(job, CpuDevice(), Blank())) as bench:
+        checked = bench.correct(ContextParallelPoint(2, 512, "forward_backward"))["checked"]
+    assert {tensor.tensor for tensor in checked.tensors} == {"o", "dq", "dk", "dv"}
+    assert checked.error <= 1e-5
+    assert checked.order_error <= 1e-5
+    assert len(checked.distances) == (0 if variant == "single" else 4)
+
+
+def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
+    words = ("--variant", "zigzag", "--mode", "forward_backward", "--output", str(tmp_path))
+    Run(read(*words), Terminal(quiet=True)).execute()
+    (record,) = collect([tmp_path]).records
+    (cell,) = record.cells
+    assert cell.status == "ok", cell.reason
+    # 16 positions of 2 heads of 16, keys and values, float32; the gradients of one block beside.
+    assert cell.demand.step_bytes == 3 * 2 * 32 * 2 * 16 * 4
+    assert cell.demand.total_flops == 2 * cell.demand.flops == 3.5 * 4 * 2 * 16 * 64 * 65 / 2
+    for sample in cell.samples:
+        assert sample.latency_s == max(sample.ranks_s)
+        assert len(sample.ranks_s) == 2
+    assert len(cell.alone_s) == 2
+    assert min(cell.single_s, cell.link_bytes_per_s) > 0
+    assert record.built.devices == ("cpu", "cpu")
+    (row,) = to_rows(compare([tmp_path]))
+    latency_s = sum(sample.latency_s for sample in cell.samples) / 2
+    assert row["tflops_gpu_flop_per_s"] == pytest.approx(cell.demand.flops / latency_s)
+    assert row["scaling"] > 0
+    assert row["imbalance"] >= 1
+    assert row["error"] <= 1e-5
+    assert verify([tmp_path]).is_right
+
+
+def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):
+    Run(read("--variant", "allgather", "--output", str(tmp_path)), Terminal(quiet=True)).execute()
+    (record,) = collect([tmp_path]).records
+    assert {cell.status for cell in record.cells} == {"unsupported"}
+    assert record.cells[0].reason.startswith("torch's context_parallel has no rule for the processor's attention")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ("--variant", "zigzag", "--seq-len", "4098", "--ranks", "4"),
+            "seq_len: 4098 is not a multiple of 8, for 4 ranks; 4096 is",
+        ),
+        (("--variant", "ring", "--seq-len", "5"), "seq_len: 5 is not a multiple of 2, for 2 ranks; 4 is"),
+        (
+            ("--variant", "ulysses", "--heads", "6", "--ranks", "4"),
+            "heads: ulysses splits them over the ranks; 6 heads and 6 kv_heads are not both multiples of 4",
+        ),
+        (
+            ("--variant", "ulysses", "--heads", "8", "--kv-heads", "1"),
+            "heads: ulysses splits them over the ranks; 8 heads and 1 kv_heads are not both multiples of 2",
+        ),
+        (
+            ("--variant", "zigzag", "--kernel", "cudnn"),
+            "dtype: kernel cudnn takes bfloat16 and float16, not float32; use kernel flash",
+        ),
+        (("--variant", "zigzag", "--heads", "8", "--kv-heads", "3"), "kv_heads: 8 heads cannot share 3 evenly"),
+        (("--variant", "zigzag", "--energy"), "--energy: is not counted over several GPUs; leave it out"),
+        (("--variant", "zig"), "no way to split 'zig'; did you mean 'zigzag'?"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_in_one_line_before_any_process(words, expected):
+    with pytest.raises(SpecError) as caught:
+        read(*words)
+    assert expected in str(caught.value)
+
+
+def test_variables_of_the_exchange_are_kept_but_for_where_something_is():
+    variables = {"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG_FILE": "/home/me", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/home/me"}
+    assert read_variables(variables) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
+
+
+def test_ranks_have_the_gpus_behind_the_first_or_share_the_processor():
+    assert devices_of("cuda:1", 2) == ("cuda:1", "cuda:2")
+    assert devices_of("cpu", 2) == ("cpu", "cpu")
