@@ -22,7 +22,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step
 from benchmarker.quality.step import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.quality import StepDivergence
+from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.after_timing import step_checked
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
 from benchmarker.workloads.generation.reading.step import step_caption, step_columns
@@ -91,6 +91,17 @@ def test_the_libraries_own_step_is_measured_beside_it() -> None:
     result = step_divergence(Source(0.1, plain_shift=0.05), [(0, 1, 0)])
     assert result is not None
     assert result.plain_kl_mean == pytest.approx(result.kl_mean / 4, rel=0.01)
+
+
+class Plain(Source):
+    scores_plainly = True
+
+
+def test_a_step_that_is_the_libraries_own_is_its_own_measure_of_rounding() -> None:
+    result = step_divergence(Plain(0.11), [(0, 1, 0)])
+    assert result is not None
+    assert result.kl_mean > STEP_ROUNDING
+    assert (result.plain_kl_mean, result.verdict) == (result.kl_mean, "equal")
 
 
 def test_an_engine_that_cannot_be_asked_is_not_judged() -> None:

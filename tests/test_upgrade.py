@@ -267,3 +267,15 @@ def test_a_last_record_of_schema_1_that_ended_before_it_compiled_is_not_native(t
     data["variant"] |= {"runtime": "compile", "engine_options": {}}
     data["runtime"] = None
     assert read(tmp_path, data).variant.engine == "compile"
+
+
+def test_a_step_of_generate_that_was_flagged_for_its_own_rounding_reads_as_rounding() -> None:
+    folder = REFERENCE / "cpu-smollm2"
+    for variant in ("fp16-2", "int8-2"):
+        (path,) = folder.glob(f"{variant}*.json")
+        assert "step_differs" in path.read_text()
+        record = read_record(path)
+        assert isinstance(record, GenerationRecord)
+        assert record.step_divergence
+        assert record.step_divergence.verdict == "equal"
+        assert record.cells[0].flags == ("unstable_warmup",)

@@ -140,14 +140,19 @@ class TokenSource(Protocol):
         del ids
         return None
 
+    @property
+    def scores_plainly(self) -> bool:
+        """Whether `score` is the libraries' own decode step already, with nothing captured or compiled."""
+        return False
+
     def score_plainly(self, ids: TokenIds) -> Scores | None:
         """Score a text by the libraries' own decode step, with nothing captured or compiled.
 
         Its rounding is the ordinary one of this form.
 
         Returns:
-            A row an id, as of `score`; None where `score` is that already, and where the libraries' kernels are not
-            there any more.
+            A row an id, as of `score`; None where `scores_plainly`, and where the libraries' kernels are not there
+            any more.
         """
         del ids
         return None

@@ -124,11 +124,18 @@ class TorchSource(TokenSource):
             logits = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
         return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
 
+    @property
+    def scores_plainly(self) -> bool:
+        """See TokenSource.scores_plainly: true of `generate`."""
+        from benchmarker.engines.eager import EagerDecoder
+
+        return isinstance(self.decoder, EagerDecoder) and not self._has_own_kernels
+
     def score_plainly(self, ids: TokenIds) -> Scores | None:
         """See TokenSource.score_plainly: `generate` takes the place of the decoder."""
         from benchmarker.engines.eager import EagerDecoder
 
-        if self.model is None or isinstance(self.decoder, EagerDecoder) or self._has_own_kernels:
+        if self.model is None or self.scores_plainly or self._has_own_kernels:
             return None
         return Scores(EagerDecoder(self.model, self._device_kind).score(self._tensor([ids])).numpy())
 

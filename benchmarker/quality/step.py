@@ -59,7 +59,9 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         if forward is None or step is None:
             return None
         steps.append(_compared(forward, step))
-        if plainly := source.score_plainly(text):
+        if source.scores_plainly:
+            plain.append(steps[-1][0])
+        elif plainly := source.score_plainly(text):
             plain.append(_compared(forward, plainly)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():

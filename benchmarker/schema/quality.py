@@ -66,8 +66,9 @@ class StepDivergence(Plain):
     same_top: Number
     """Share of the steps at which both think the same token likeliest."""
     plain_kl_mean: Number | None = None
-    """The same of the libraries' own step, with nothing captured or compiled: the ordinary rounding of this form. None
-    where that is what was timed, and where its kernels are not the libraries' any more."""
+    """The same of the libraries' own step, with nothing captured or compiled: the ordinary rounding of this form. It
+    is `kl_mean` where that step is what was timed (`eager`), and None where the libraries' kernels are not there any
+    more. Records from before had None for `eager` too, and are read as if they had `kl_mean`."""
 
     @property
     def expected(self) -> float:

@@ -17,7 +17,7 @@ from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.schema.upgrade import upgraded
+from benchmarker.schema.upgrade import upgraded, with_own_rounding
 
 UNFINISHED = ".benchmarker.tmp"
 """Ending of what is being written: a sweep that goes on removes such files, and no others."""
@@ -129,7 +129,7 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
         raise ResultsError(
             f"{path}: schema {version} is newer than this benchmarker's {SCHEMA_VERSION}; upgrade benchmarker"
         )
-    return upgraded(data) if version == 1 else data
+    return with_own_rounding(upgraded(data) if version == 1 else data)
 
 
 def _class_of(data: dict[str, Any], path: Path) -> type[RunRecord]:

@@ -75,6 +75,31 @@ def upgraded(data: Json) -> Json:
     return new
 
 
+def with_own_rounding(data: Json) -> Json:
+    """The same record, `generate`'s decode step held against itself.
+
+    Nothing is captured or compiled there: what it differs by is the form's ordinary rounding. Early records of schema
+    2 held it against the fixed limit alone, and flagged it.
+
+    Args:
+        data: The whole record, as JSON has it; it is not changed.
+    """
+    checked, cells = data.get("step_divergence"), data.get("cells")
+    is_plain = _part(data, "variant").get("engine") == "eager"
+    if not is_plain or not isinstance(checked, dict) or checked.get("plain_kl_mean") is not None:
+        return data
+    new = data | {"step_divergence": checked | {"plain_kl_mean": checked.get("kl_mean")}}
+    if isinstance(cells, list):
+        new["cells"] = [_without_flag(cell, "step_differs") for cell in cells]
+    return new
+
+
+def _without_flag(cell: Any, flag: str) -> Any:
+    if not isinstance(cell, dict) or not isinstance(cell.get("flags"), list):
+        return cell
+    return cell | {"flags": [other for other in cell["flags"] if other != flag]}
+
+
 def _variant(variant: Json, facts: Any, *, on_gpu: bool) -> Json:
     """The variant with an engine for its runtime.
 
