@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
+from benchmarker.workloads.generation.job_facts import model_fingerprint
 from tests.records import cell, environment, load, record, rounds, save
 
 
@@ -104,6 +106,46 @@ def test_the_version_of_a_library_that_a_variant_does_not_run_is_no_matter(tmp_p
     save(tmp_path / "used", record("int8", environment=newer), record("int8", name="again", environment=older))
     assert set(rows_of(tmp_path / "unused")) == {"fp16", "bnb4"}
     assert "torchao is 0.18.0 in 1 record and 0.17.0 in 1 record" in refusal(tmp_path / "used")
+
+
+def test_a_model_compares_with_its_quantized_checkpoint_on_the_hub_which_the_table_says(tmp_path):
+    base = record("fp16", model={"revision": "1cfa9a72"})
+    checkpoint = {"id": "someone/Qwen3-4B-GPTQ-Int4", "revision": "77aa"}
+    save(tmp_path, base, record("gptq", model=checkpoint, load=load(quantized_fraction=0.9)))
+    comparison = compare([tmp_path])
+    assert {row.variant: row.is_baseline for row in comparison.rows} == {"fp16": True, "gptq": False}
+    note = "someone/Qwen3-4B-GPTQ-Int4 is taken for a quantized checkpoint of Qwen/Qwen3-4B, by its name"
+    assert note in comparison._repr_markdown_()
+
+
+@pytest.mark.parametrize(
+    ("model", "fraction"),
+    [
+        ({"id": "someone/Qwen3-4B-Instruct-GPTQ"}, 0.9),
+        ({"id": "someone/Qwen3-4B-GPTQ"}, 0.0),
+        ({"id": "someone/Qwen3-4B-GPTQ", "config_sha256": "cd" * 32}, 0.9),
+    ],
+    ids=["another model", "not quantized", "other shapes"],
+)
+def test_what_only_resembles_a_quantized_checkpoint_is_refused(tmp_path, model, fraction):
+    save(tmp_path, record("fp16"), record("gptq", model=model, load=load(quantized_fraction=fraction)))
+    assert f"model is Qwen/Qwen3-4B in 1 record and {model['id']} in 1 record" in refusal(tmp_path)
+
+
+def test_one_folder_by_two_paths_compares_and_two_folders_do_not(tmp_path):
+    folder, alias = tmp_path / "models" / "tiny", tmp_path / "alias"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    alias.symlink_to(folder)
+    paths = [str(folder), str(alias), os.path.relpath(folder)]
+    same = [
+        record(quant, model={"id": path, "files_sha256": model_fingerprint(path)})
+        for quant, path in zip(("fp16", "int8", "bnb4"), paths, strict=True)
+    ]
+    save(tmp_path / "same", *same)
+    assert set(rows_of(tmp_path / "same")) == {"fp16", "int8", "bnb4"}
+    save(tmp_path / "other", same[0], record("int8", model={"id": "elsewhere/tiny", "files_sha256": "0" * 64}))
+    assert "in 1 record and elsewhere/tiny in 1 record" in refusal(tmp_path / "other")
 
 
 def test_another_prompt_is_another_measurement(tmp_path):

@@ -196,6 +196,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
     comparing = comparing_of(records[0].workload)
+    records = comparing.as_one(records)
     for field, value_of in circumstances(records[0].workload).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
         values = Counter(

@@ -148,6 +148,8 @@ class Comparing:
     """What a row has in common with the plain form that it is held against, such as the engine."""
     circumstances: Mapping[str, Circumstance] = field(default_factory=dict)
     """What must be equal in all records beside device, driver and versions, by its name in a message."""
+    as_one: Callable[[Sequence[Any]], Sequence[Any]] = lambda records: records
+    """The records as circumstances are held against each other: what is the same by two names has one."""
     must_be_equal: tuple[str, ...] = ()
     """Which of these must be equal for the gate too; a change of the others is what it may be asked about."""
     subject: tuple[str, ...] = ()

@@ -16,6 +16,9 @@ class ModelFacts(Plain):
     """The hub commit that the files came from; None for a folder or a dummy."""
     config_sha256: str | None = None
     """Of the model's shapes, so that equal names with different shapes do not pass as equal."""
+    files_sha256: str | None = None
+    """Fingerprint of the files, where the model is a folder or a file: the same by any path. None for a model from the
+    hub, and in older records."""
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
     """The 16- or 32-bit type of what is not quantized."""

@@ -22,6 +22,7 @@ from benchmarker.workloads.base import Session, refuse_other_commit
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of
+from benchmarker.workloads.generation.job_facts import model_fingerprint
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
 from benchmarker.workloads.generation.quality_step import judged, plan_quality
 from benchmarker.workloads.generation.record import GenerationCell
@@ -160,6 +161,7 @@ def _say_loaded(facts: LoadFacts | None, checkpoint: Checkpoint, session: Sessio
         update={
             "revision": checkpoint.revision,
             "config_sha256": shapes_sha256(checkpoint.config),
+            "files_sha256": None if checkpoint.revision else model_fingerprint(session.record.model.id),
             "parameters": facts.parameters if facts else None,
         }
     )

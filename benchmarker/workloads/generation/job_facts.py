@@ -61,7 +61,7 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
     Args:
         judged: Whether the text and the baseline for quality are read too.
     """
-    prints = {f"model {job.model.id}": _model_fingerprint(job.model.id)}
+    prints = {f"model {job.model.id}": model_fingerprint(job.model.id)}
     calibration = job.variant.options.get("calibration")
     if isinstance(calibration, str):
         prints[f"calibration text {calibration}"] = fingerprint(Path(calibration).expanduser())
@@ -71,7 +71,7 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
         text = Path(quality.text).expanduser()
         prints[f"evaluation text {quality.text}"] = fingerprint(text) if text.is_file() else None
     if judged and quality.is_asked and quality.baseline:
-        prints[f"quality baseline {quality.baseline}"] = _model_fingerprint(quality.baseline)
+        prints[f"quality baseline {quality.baseline}"] = model_fingerprint(quality.baseline)
     return {name: text for name, text in prints.items() if text}
 
 
@@ -118,7 +118,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return []
 
 
-def _model_fingerprint(model_id: str) -> str | None:
+def model_fingerprint(model_id: str) -> str | None:
     """Of a model's folder, or of a shape that ships with benchmarker; None for a model from the hub."""
     # A name as long as no folder's is an error to ask about; it is not a folder here.
     with contextlib.suppress(OSError, ValueError):

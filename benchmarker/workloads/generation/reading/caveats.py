@@ -17,6 +17,7 @@ from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
 from benchmarker.schema.model_facts import TensorTypes
 from benchmarker.workloads.generation.reading.limits import impossible
 from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.same_model import checkpoint_notes
 from benchmarker.workloads.generation.record import GenerationRecord
 
 
@@ -25,6 +26,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     return (
         *impossible(rows),
         *_dummy(rows),
+        *checkpoint_notes(records),
         *_types(records),
         *origins(records),
         *_tuned_once(records),

@@ -18,6 +18,7 @@ from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
+from benchmarker.workloads.generation.reading.same_model import as_one
 from benchmarker.workloads.generation.reading.to_row import to_row
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 
@@ -201,6 +202,7 @@ COMPARING = Comparing(
     is_plain=lambda row: _is_plain(row.quant, row.quantized_fraction),
     surroundings=lambda row: row.engine,
     circumstances=CIRCUMSTANCES,
+    as_one=as_one,
     must_be_equal=("model", "model shapes (config_sha256)", "load_format"),
     subject=("model",),
     knows=lambda record: record.load is not None,
