@@ -13,7 +13,7 @@ from benchmarker.core.tables import escaped
 from benchmarker.workloads.generation.record import GenerationRecord
 
 FORM_WORDS = re.compile(
-    r"(gptq(model)?|awq|bnb|nf4|int[48]|[48]bits?|bits|[48]|w\d+a\d+|g\d+|(gs)?(32|64|128)|fp8|hqq|autoround|quantized|sym)",
+    r"gptq|gptqmodel|awq|hqq|autoround|bnb|nf4|fp8|quantized|sym|int[48]|[48]|[48]?bits?|w\d+a\d+|g?(32|64|128)",
     re.IGNORECASE,
 )
 """Words that a quantized checkpoint's name has after the model's."""
