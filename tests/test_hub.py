@@ -175,9 +175,9 @@ def test_a_model_on_the_hub_without_weights(tmp_path):
 
 def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(session_model, tmp_path):
     hub = hub_of(session_model)
-    hub.files["config.json"] = json.dumps({"quantization_config": {"quant_method": "awq"}}).encode()
+    hub.files["config.json"] = json.dumps({"quantization_config": {"quant_method": "eetq"}}).encode()
     with serving(hub):
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
-            "some/model: quantized already (awq), which --quant fp16 cannot take; use an unquantized checkpoint"
+            "some/model: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"
         )
     assert not any("resolve" in path and "model.safetensors" in path for path in hub.asked)

@@ -54,7 +54,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"variant": "int8"}, "--variant names a variant of a config file; give --config too, or use --quant"),
     ({"config": CONFIG, "variant": "int4"}, r"no variant 'int4'; did you mean 'int8'\?"),
     ({"config": CONFIG}, "has several variants; choose one with --variant"),
-    ({"form": {"quant": "awq"}}, "command line: quant: no loader 'awq'"),
+    ({"form": {"quant": "eetq"}}, "command line: quant: no loader 'eetq'"),
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"no key 'group'; did you mean 'group_size'\?"),
     ({"grid": {"new_tokens": [0]}}, r"command line: new_tokens\[0\]: input should be greater than 0, not 0"),
     ({"grid": {"prompts": ["hi"], "prompt_tokens": [512]}}, "--prompt and --prompt-tokens: .*; give one of them"),

@@ -50,7 +50,7 @@ def test_the_records_are_those_of_a_sweep_without_places_but_for_the_place(tmp_p
     alone, beside = Stage(tmp_path / "alone"), Stage(tmp_path / "beside")
     alone.sweep()
     beside.sweep(places="local:0")
-    own = {"run_id", "started_at", "sweep", "place", "reproduce"}
+    own = {"run_id", "started_at", "opened_at", "sweep", "place", "reproduce"}
     for first, second in zip(alone.records(), beside.records(), strict=True):
         changed = {name for name in type(first).model_fields if getattr(first, name) != getattr(second, name)}
         assert changed <= own | {"cells"}

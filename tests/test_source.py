@@ -148,9 +148,9 @@ def test_a_gptq_checkpoint_is_not_loaded_as_fp16(model_folder):
 
 
 def test_a_quantization_that_no_loader_reads(model_folder):
-    quantize_config(model_folder, quant_method="awq", bits=4)
+    quantize_config(model_folder, quant_method="eetq")
     assert complaint(model_folder, "fp16") == (
-        f"{model_folder}: quantized already (awq), which --quant fp16 cannot take; use an unquantized checkpoint"
+        f"{model_folder}: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"
     )
 
 
