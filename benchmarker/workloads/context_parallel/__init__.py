@@ -28,4 +28,5 @@ WORKLOAD = Workload(
     cell=declared.cell_fields,
     dtype=declared.matmul_dtype,
     title=declared.title,
+    of_log=f"{_HOME}.log_verdict:ring_sentences",
 )
