@@ -100,7 +100,5 @@ def _together(path: Path, reading: LogReading) -> list[str]:
     tables, text = [report.table for report in reading.reports], read_log(path)
     named = [(name, where) for name in WORKLOADS if (where := workload_of(name).of_log)]
     told = [(name, sentences) for name, where in named if (sentences := imported(where)(tables, text))]
-    return [
-        f"\n**{name.capitalize().replace('_', ' ')}**\n\n" + "".join(f"- {line}\n" for line in lines)
-        for name, lines in told
-    ]
+    headed = [(name.replace("_", " ").capitalize(), lines) for name, lines in told]
+    return [f"\n**{heading}**\n\n" + "".join(f"- {line}\n" for line in lines) for heading, lines in headed]
