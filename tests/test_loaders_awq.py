@@ -108,7 +108,7 @@ def test_a_dummys_weights_are_of_the_models_deviation_and_lean_to_no_side(shape_
             "plain",
             "float16",
             {},
-            "not an AWQ checkpoint, which --quant awq reads; llm-compressor or gptqmodel make one",
+            "not an AWQ checkpoint, which --quant awq reads; AutoAWQ or gptqmodel make one",
         ),
     ],
 )

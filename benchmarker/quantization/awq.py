@@ -123,8 +123,8 @@ LOADER: Loader = Loader(
     check=check,
     reads=reads,
     stored_only=(
-        "not an AWQ checkpoint, which --quant awq reads; llm-compressor or gptqmodel make one, and --quant gptq "
-        "quantizes a plain one here"
+        "not an AWQ checkpoint, which --quant awq reads; AutoAWQ or gptqmodel make one, and --quant gptq quantizes a "
+        "plain one here"
     ),
     packing=Packing(config=quantization_config, tensors=packed_tensors),
     aliases=("autoawq", "auto-awq"),
