@@ -56,8 +56,8 @@ class Source(TokenSource):
     def score(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
         return self.at(self.shift, len(ids) - prompt_tokens + 1)
 
-    def score_plainly(self, ids: Any) -> Scores | None:
-        return None if self.plain_shift is None else self.at(self.plain_shift, len(ids))
+    def score_plainly(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
+        return None if self.plain_shift is None else self.at(self.plain_shift, len(ids) - prompt_tokens + 1)
 
 
 class Mute(TokenSource):

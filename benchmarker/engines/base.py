@@ -100,6 +100,8 @@ class TokenSource(Protocol):
     """What loading cost and made; None where the engine does not tell."""
     shares: int = 1
     """Among how many GPUs every weight is divided."""
+    kv_value_bytes: float | None = None
+    """Bytes of a value in a quantized KV cache, scales included; None where it has the activations' type."""
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -145,16 +147,16 @@ class TokenSource(Protocol):
         """Whether `score` is the libraries' own decode step already, with nothing captured or compiled."""
         return False
 
-    def score_plainly(self, ids: TokenIds) -> Scores | None:
-        """Score a text by the libraries' own decode step, with nothing captured or compiled.
+    def score_plainly(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        """Score a text by the libraries' own decode step, with nothing captured or compiled, and no cache quantized.
 
         Its rounding is the ordinary one of this form.
 
         Returns:
-            A row an id, as of `score`; None where `scores_plainly`, and where the libraries' kernels are not there
+            Rows as of `score`; None where `scores_plainly`, and where the libraries' kernels are not there
             any more.
         """
-        del ids
+        del ids, prompt_tokens
         return None
 
     def facts(self) -> EngineFacts:

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.kv_cache import KVForm, quantized_cache, stored_words
 from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import CHUNK
 from benchmarker.engines.torch_engine import Decoded
@@ -23,7 +24,7 @@ from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import Cache, DynamicCache, PreTrainedModel
 
 
 class TokenClock:
@@ -92,10 +93,19 @@ class ForcedTokens:
 
 
 class EagerDecoder:
-    """`model.generate` with a dynamic KV cache."""
+    """`model.generate` with a KV cache that grows."""
 
-    def __init__(self, model: PreTrainedModel, device: Device) -> None:
+    def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
+        """Wrap a model.
+
+        Args:
+            kv_cache: How keys and values are stored; None in the type of the activations.
+        """
         self._model = model
+        self.kv_cache = kv_cache
+        if kv_cache is not None:
+            # Whether this model can have it is known before anything is timed.
+            quantized_cache(model, kv_cache)
         self._device = device
         self._cache: DynamicCache | None = None
         self._context: Tensor | None = None
@@ -105,9 +115,8 @@ class EagerDecoder:
         """See TokenSource.generate."""
         import torch
 
-        arguments, whole = greedy(new_tokens), prompt
+        arguments, whole = greedy(new_tokens) | self._cache_argument(context), prompt
         if context is not None:
-            arguments["past_key_values"] = self._filled(context)
             whole = torch.cat([context, prompt], dim=1)
         mask = torch.ones_like(whole)
         clock = TokenClock()
@@ -131,7 +140,7 @@ class EagerDecoder:
         import torch
 
         streamer = TokenQueue()
-        arguments = greedy(new_tokens) | {"eos_token_id": sorted(stop) or None}
+        arguments = greedy(new_tokens) | self._cache_argument() | {"eos_token_id": sorted(stop) or None}
 
         def run() -> None:
             try:
@@ -166,21 +175,36 @@ class EagerDecoder:
             attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
             logits_processor=[forced],
             **greedy(ids.shape[1] - prompt_tokens + 1),
+            **self._cache_argument(),
         )
         return torch.stack(forced.log_probabilities)
 
+    def _cache_argument(self, context: Tensor | None = None) -> dict[str, Any]:
+        """The cache as an argument of `generate`, with the context in it; nothing where `generate` makes its own."""
+        if self.kv_cache is not None:
+            cache = quantized_cache(self._model, self.kv_cache)
+            if context is not None:
+                # What is packed cannot be cut off again: each generation begins with a cache of its own.
+                self._fill(cache, context)
+            return {"past_key_values": cache}
+        return {} if context is None else {"past_key_values": self._filled(context)}
+
+    def _fill(self, cache: Cache, context: Tensor) -> None:
+        import torch
+
+        with torch.no_grad():
+            for chunk in context.split(CHUNK, dim=1):
+                self._model(input_ids=chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
     def _filled(self, context: Tensor) -> DynamicCache:
         """A cache that holds the context and nothing else: the last one, with what came after it cut off."""
-        import torch
         from transformers import DynamicCache
 
         if self._cache is None or self._context is not context:
             self._cache = None  # gives the memory back before more is taken
             self._cache = DynamicCache(config=self._model.config)
             self._context = context
-            with torch.no_grad():
-                for chunk in context.split(CHUNK, dim=1):
-                    self._model(input_ids=chunk, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+            self._fill(self._cache, context)
         parts: list[Any] = self._cache.layers
         for layer in parts:
             if type(layer).__name__ != "DynamicLayer":
@@ -218,7 +242,8 @@ class EagerDecoder:
         return EngineFacts(
             name="eager",
             tokens_read="each",
-            kv_cache="dynamic",
+            kv_cache="quantized" if self.kv_cache else "dynamic",
+            kv_cache_stored=stored_words(self.kv_cache) if self.kv_cache else None,
             kernels_used=linear_kernels(self._model, compiled=False),
         )
 

@@ -9,6 +9,7 @@ from benchmarker.engines.base import Engine
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
 from benchmarker.engines.external.vllm import VllmEngine
+from benchmarker.engines.kv_cache import EagerOptions, KVForm
 from benchmarker.engines.native_options import NativeOptions
 from benchmarker.engines.torch_engine import Decoder, TorchEngine
 from benchmarker.hardware.device import Device
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def _eager(model: PreTrainedModel, device: Device) -> Decoder:
+def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> Decoder:
     from benchmarker.engines.eager import EagerDecoder
 
-    return EagerDecoder(model, device)
+    return EagerDecoder(model, device, kv_cache=kv_cache)
 
 
 def _cuda_graph(model: PreTrainedModel, device: Device) -> Decoder:
@@ -45,7 +46,7 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain",
 WHOLE_CACHE = "its static KV cache holds every head on one GPU"
 
 ENGINES: dict[str, Engine] = {
-    "eager": TorchEngine("eager", "model.generate", _eager),
+    "eager": TorchEngine("eager", "model.generate", _eager, EagerOptions),
     "cuda_graph": TorchEngine(
         "cuda_graph",
         "the libraries' decode step, replayed as a CUDA or HIP graph",

@@ -16,6 +16,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
+from benchmarker.engines.kv_cache import asked, missing, value_bytes
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.output_layer import asks_for_head
@@ -97,6 +98,8 @@ class TorchSource(TokenSource):
         self._device = torch_device(device)
         self._device_kind = device
         self._context: tuple[Sequence[TokenIds], Tensor] | None = None
+        kv_form = getattr(decoder, "kv_cache", None)
+        self.kv_value_bytes = value_bytes(kv_form, model.dtype.itemsize) if kv_form else None
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -129,15 +132,17 @@ class TorchSource(TokenSource):
         """See TokenSource.scores_plainly: true of `generate`."""
         from benchmarker.engines.eager import EagerDecoder
 
-        return isinstance(self.decoder, EagerDecoder) and not self._has_own_kernels
+        is_plain = isinstance(self.decoder, EagerDecoder) and self.kv_value_bytes is None
+        return is_plain and not self._has_own_kernels
 
-    def score_plainly(self, ids: TokenIds) -> Scores | None:
+    def score_plainly(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score_plainly: `generate` takes the place of the decoder."""
         from benchmarker.engines.eager import EagerDecoder
 
         if self.model is None or self.scores_plainly or self._has_own_kernels:
             return None
-        return Scores(EagerDecoder(self.model, self._device_kind).score(self._tensor([ids])).numpy())
+        decoder = EagerDecoder(self.model, self._device_kind)
+        return Scores(decoder.score(self._tensor([ids]), prompt_tokens=prompt_tokens).numpy())
 
     @property
     def _has_own_kernels(self) -> bool:
@@ -212,6 +217,8 @@ class TorchEngine:
         """See Engine.splits."""
         if self.whole_only:
             return f"{self.whole_only}; use --engine eager"
+        if asked(form.engine_options):
+            return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
         if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
             return None
         if form.split == "tensors":
@@ -222,7 +229,7 @@ class TorchEngine:
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """Every quantization's loader refuses for itself what it cannot read in a folder."""
-        return file_refusal(form.quant, checkpoint)
+        return file_refusal(form.quant, checkpoint) or missing(form.engine_options)
 
     def source(
         self,

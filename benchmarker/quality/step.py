@@ -25,7 +25,7 @@ LIMIT_S = 30.0
 
 
 def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
-    """Texts of equal length with about 256 steps in all.
+    """Texts of equal length with about 256 steps in all, where the prompt of each is one token.
 
     Args:
         ids: So many tokens of a text.
@@ -54,14 +54,16 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
     import numpy
 
     steps, plain = [], []
+    # A quantized cache packs a prompt at once, and new tokens late: half of the text has to be packed.
+    prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
-        forward, step = source.forward(text), source.score(text)
+        forward, step = source.forward(text), source.score(text, prompt_tokens=prompt_tokens)
         if forward is None or step is None:
             return None
         steps.append(_compared(forward, step))
         if source.scores_plainly:
             plain.append(steps[-1][0])
-        elif plainly := source.score_plainly(text):
+        elif plainly := source.score_plainly(text, prompt_tokens=prompt_tokens):
             plain.append(_compared(forward, plainly)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():
@@ -73,15 +75,16 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         kl_max=float(kl.max()),
         same_top=float(same_top.mean()),
         plain_kl_mean=float(numpy.concatenate(plain).mean()) if plain else None,
+        of_cache=source.kv_value_bytes is not None,
     )
 
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
-    """KL of the step from the forward, and whether both agree on the likeliest token; [steps] each. The first row is of
-    the prompt, and no step's."""
+    """KL of the step from the forward, and whether both agree on the likeliest token; [steps] each. The step's
+    first row is of the prompt, and no step's."""
     import numpy
 
-    expected = forward.log_probabilities[1:].astype(numpy.float64)
+    expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)
     actual = step.log_probabilities[1:].astype(numpy.float64)
     kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
     # Rounding takes the sum below 0 where both are the same.

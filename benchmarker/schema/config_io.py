@@ -146,7 +146,8 @@ def resolved(workload: Workload, variant: VariantBase, *, where: str, joint: str
     try:
         resolved: VariantBase = workload.resolve(variant)
     except FieldError as error:
-        raise SpecError(f"{where}{joint + error.field if error.field else ''}: {error}") from error
+        place = f"{where}{joint}{error.field}" if error.field else where.removesuffix(": ")
+        raise SpecError(f"{place}: {error}") from error
     return resolved
 
 

@@ -24,7 +24,9 @@ class EngineFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
     """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
-    kv_cache: Literal["dynamic", "static", "paged"]
+    kv_cache: Literal["dynamic", "static", "paged", "quantized"]
+    kv_cache_stored: str | None = None
+    """How a quantized one stores keys and values; None for the others, which have the activations' type."""
     setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
     a depth; the longest where there were several. None where nothing is set up."""

@@ -69,6 +69,9 @@ class StepDivergence(Plain):
     """The same of the libraries' own step, with nothing captured or compiled: the ordinary rounding of this form. It
     is `kl_mean` where that step is what was timed (`eager`), and None where the libraries' kernels are not there any
     more. Records from before had None for `eager` too, and are read as if they had `kl_mean`."""
+    of_cache: bool = False
+    """Whether the KV cache is quantized: `kl_mean` is then what that costs, and `plain_kl_mean` of a cache that is not.
+    Half of each text is in the cache before the first step."""
 
     @property
     def expected(self) -> float:
@@ -76,8 +79,10 @@ class StepDivergence(Plain):
         return max(STEP_ROUNDING, STEP_FACTOR * (self.plain_kl_mean or 0.0))
 
     @property
-    def verdict(self) -> Literal["equal", "differs", "wrong"]:
-        """`wrong`: what was timed is another computation."""
+    def verdict(self) -> Literal["equal", "differs", "wrong", "cache"]:
+        """`wrong`: what was timed is another computation. `cache`: what a quantized cache costs, large or small."""
+        if self.of_cache:
+            return "cache"
         if self.kl_mean > STEP_WRONG:
             return "wrong"
         return "differs" if self.kl_mean > self.expected else "equal"

@@ -31,6 +31,7 @@ def step_line(checked: StepDivergence) -> str:
         "equal": "rounding",
         "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
         "wrong": "another computation",
+        "cache": f"the quantized KV cache; {significant(checked.plain_kl_mean or 0.0, 2)} without",
     }
     return (
         f"KL step/eager: {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps "

@@ -174,7 +174,7 @@ def _step_divergence(point: Point, cell: GenerationCell, benchmarker: SourceBenc
 
 
 def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCell:
-    if cell.status != "ok" or checked.verdict == "equal":
+    if cell.status != "ok" or checked.verdict in ("equal", "cache"):
         return cell
     if checked.verdict == "differs":
         return cell.model_copy(update={"flags": (*cell.flags, "step_differs")})

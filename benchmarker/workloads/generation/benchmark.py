@@ -110,7 +110,9 @@ class SourceBenchmarker(Nothing):
         self.source = source
         self.device = device
         self._config = config
-        self._weights = Weights(source.model, shares=source.shares) if source.model is not None else None
+        self._weights = (
+            Weights(source.model, shares=source.shares, kv_value_bytes=source.kv_value_bytes) if source.model else None
+        )
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._device_memory = device_memory

@@ -32,11 +32,12 @@ class Weights:
         row_bytes: Bytes of one row of the embedding, which a step reads for each sequence.
     """
 
-    def __init__(self, model: PreTrainedModel, *, shares: int = 1) -> None:
+    def __init__(self, model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float | None = None) -> None:
         """Look a model over.
 
         Args:
             shares: Among how many GPUs every weight is divided; all that is counted is then the share of one.
+            kv_value_bytes: See TokenSource.
         """
         self._shares = shares
         linears: list[Any] = [module for module in model.modules() if is_linear(module)]
@@ -52,7 +53,7 @@ class Weights:
         )
         self.row_bytes = sum(part[0].numel() * part.element_size() for part in flat(embedding.weight) if part.ndim)
         self._config = model.config.get_text_config()
-        self._kv_element_bytes = _activation_bytes(model)
+        self._kv_value_bytes = kv_value_bytes or _activation_bytes(model)
 
     def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> GenerationDemand:
         """The bytes and FLOPs of one cell.
@@ -63,7 +64,7 @@ class Weights:
         config = self._config
         context = depth + prompt_tokens + max(0, new_tokens - 2) / 2
         contexts = [min(context, window) if window else context for window in _windows(config)]
-        per_token = 2 * key_heads(config) // self._shares * head_dim(config) * self._kv_element_bytes
+        per_token = round(2 * key_heads(config) // self._shares * head_dim(config) * self._kv_value_bytes)
         per_score = 4 * config.num_attention_heads // self._shares * head_dim(config)
         attended = prompt_tokens * depth + prompt_tokens * (prompt_tokens + 1) / 2
         weight_bytes = self.read_bytes + batch_size * self.row_bytes

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
+from benchmarker.engines.kv_cache import elsewhere
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES, engine_name
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
@@ -28,6 +29,9 @@ def resolve(variant: VariantSpec) -> VariantSpec:
     try:
         engine_options(variant)
     except ValidationError as error:
+        reason = elsewhere(variant.engine, variant.engine_options) if variant.engine in MODEL_ENGINES else None
+        if reason:
+            raise FieldError(reason) from None
         raise FieldError(f"engine_options: {first_problem(error, ENGINES[variant.engine].options)}") from None
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
@@ -58,6 +62,12 @@ def chosen_options(quant: str, options: Mapping[str, Scalar]) -> dict[str, Scala
     if quant not in LOADERS:
         return dict(options)
     defaults = LOADERS[quant].options().model_dump()
+    return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
+
+
+def chosen_engine_options(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The same of a recorded engine's."""
+    defaults = ENGINES[engine].options().model_dump() if engine in ENGINES else {}
     return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
 

@@ -133,7 +133,8 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 def kernel_notes(engine: EngineFacts) -> list[str]:
     """The kernels of a decode step that no other program has, and what an external engine's name does not say."""
     ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
-    return [*(["; ".join(ours)] if ours else []), *(external_notes(engine.external) if engine.external else [])]
+    cache = [f"its KV cache is {engine.kv_cache_stored}"] if engine.kv_cache_stored else []
+    return [*(["; ".join(ours)] if ours else []), *cache, *(external_notes(engine.external) if engine.external else [])]
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:

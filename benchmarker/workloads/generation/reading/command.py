@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarker.core.tables import plain_line
-from benchmarker.workloads.generation.forms import chosen_options, runs_here
+from benchmarker.schema.base import Scalar
+from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
 from benchmarker.workloads.generation.record import GenerationRecord
 
 DTYPE = "float16"
@@ -25,7 +26,13 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     words += ["--revision", first.model.revision] if first.model.revision else []
     words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
     words += ["--quant", first.variant.quant]
-    for name, value in chosen_options(first.variant.quant, first.variant.options).items():
-        words += ["--option", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
     words += ["--engine", first.variant.engine]
+    words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
     return plain_line(f'benchmarker generate {shlex.join(words)} "Why is the sky blue?"'.replace("`", ""), longest=500)
+
+
+def _pairs(flag: str, options: Mapping[str, Scalar]) -> list[str]:
+    """Each option as the words `flag key=value`."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return [word for name, text in texts.items() for word in (flag, f"{name}={text}")]

@@ -17,7 +17,7 @@ from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
-from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, void
+from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, stored_as, void
 from benchmarker.workloads.generation.reading.same_model import as_one
 from benchmarker.workloads.generation.reading.to_row import to_row
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
@@ -48,7 +48,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     return cell_keys
 
 
-LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"))
+LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
 """Options that older records lack, each with the value that they ran with."""
 
 
@@ -88,13 +88,18 @@ def place(record: GenerationRecord) -> int:
 
 def plainness(record: GenerationRecord) -> tuple[bool, ...]:
     """fp16 is the baseline, on the eager engine if it is there."""
-    is_plain = _is_plain(record.variant.quant, record.load.quantized_fraction if record.load else None)
+    is_plain = _is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
     return is_plain, is_plain and record.variant.engine == PLAIN_ENGINE
 
 
-def _is_plain(quant: str, quantized_fraction: float | None) -> bool:
-    """Whether nothing is quantized. llama.cpp's forms and an output layer in int8 are options beside `fp16`."""
-    return quant == BASELINE and not quantized_fraction
+def _is_plain(weights: str, quantized_fraction: float | None) -> bool:
+    """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
+    beside `fp16`.
+
+    Args:
+        weights: See `stored_as`.
+    """
+    return weights == BASELINE and not quantized_fraction
 
 
 CIRCUMSTANCES: Mapping[str, Circumstance] = {
@@ -199,7 +204,7 @@ COMPARING = Comparing(
     family=lambda record: record.variant.quant,
     place=place,
     plainness=plainness,
-    is_plain=lambda row: _is_plain(row.quant, row.quantized_fraction),
+    is_plain=lambda row: _is_plain(row.weights, row.quantized_fraction),
     surroundings=lambda row: row.engine,
     circumstances=CIRCUMSTANCES,
     as_one=as_one,

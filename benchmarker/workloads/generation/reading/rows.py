@@ -162,7 +162,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "weight_bytes": max((load.weight_bytes for load in loads), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
         "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
-        "weights": _weights(records[0]),
+        "weights": stored_as(records[0]),
         "load_s": _median_load(loads),
         "setup_s": statistics.median(setups) if setups else None,
         "setup_cold_s": _setup(records, "cold"),
@@ -178,9 +178,11 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
     }
 
 
-def _weights(record: GenerationRecord) -> str:
-    lm_head = record.variant.options.get("lm_head")
-    return f"{record.variant.quant} lm_head={lm_head}" if lm_head else record.variant.quant
+def stored_as(record: GenerationRecord) -> str:
+    """The form of the weights and of the KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
+    variant = record.variant
+    chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
+    return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:

@@ -11,7 +11,12 @@ from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
-VERDICTS = {"equal": "rounding", "differs": "more than rounding", "wrong": "another computation"}
+VERDICTS = {
+    "equal": "rounding",
+    "differs": "more than rounding",
+    "wrong": "another computation",
+    "cache": "the quantized KV cache",
+}
 
 
 def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:

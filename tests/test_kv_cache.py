@@ -1,0 +1,126 @@
+"""A quantized KV cache, an option of `eager`: what it stores, what it costs, and which engines refuse it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.core.errors import FieldError, UnsupportedError
+from benchmarker.engines.kv_cache import EagerOptions, missing, quantized_cache, value_bytes
+from benchmarker.engines.registry import torch_engine
+from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quality.step import step_divergence
+from benchmarker.schema.quality_words import step_line
+from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.forms import resolve
+from benchmarker.workloads.generation.spec import VariantSpec
+
+NEEDS_HQQ = pytest.mark.skipif(not find_spec("hqq"), reason="needs hqq")
+FORMS = ["fp8", pytest.param("int8", marks=NEEDS_HQQ), pytest.param("int4", marks=NEEDS_HQQ)]
+TEXT = tuple(range(5, 133))
+POSITIONS = 300
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, tie_word_embeddings=True, initializer_range=0.2,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config)
+
+
+def source_of(model: PreTrainedModel, kv_form: str | None) -> TorchSource:
+    return torch_engine("eager").source(model, CpuDevice(), options=EagerOptions(kv_cache=kv_form))
+
+
+def stored_bytes(cache: DynamicCache) -> int:
+    """Bytes of all tensors that the cache's layers hold."""
+    found: dict[int, int] = {}
+
+    def look(value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            found[value.data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, list | tuple | dict):
+            for part in value.values() if isinstance(value, dict) else value:
+                look(part)
+
+    for layer in cache.layers:
+        look([getattr(layer, name, None) for name in ("keys", "values", "_quantized_keys", "_quantized_values")])
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("kv_form", FORMS)
+def test_the_cache_takes_the_bytes_that_are_counted(model: PreTrainedModel, kv_form: str) -> None:
+    caches = [DynamicCache(config=model.config), quantized_cache(model, kv_form)]
+    with torch.no_grad():
+        for cache in caches:
+            model(torch.randint(0, 256, (1, POSITIONS)), past_key_values=cache, use_cache=True)
+    plain, packed = map(stored_bytes, caches)
+    element_bytes = model.dtype.itemsize
+    assert packed / plain == pytest.approx(value_bytes(kv_form, element_bytes) / element_bytes, rel=0.05)
+    shape = {"prompt_tokens": POSITIONS, "new_tokens": 2, "batch_size": 1, "depth": 0}
+    counted = Weights(model, kv_value_bytes=value_bytes(kv_form, element_bytes)).demand(**shape)
+    assert counted.kv_bytes == pytest.approx(packed, rel=0.05)
+
+
+@pytest.mark.parametrize("kv_form", FORMS)
+def test_its_divergence_is_told_apart_from_rounding_and_is_no_fault(model: PreTrainedModel, kv_form: str) -> None:
+    checked = step_divergence(source_of(model, kv_form), [TEXT])
+    assert checked is not None
+    assert checked.verdict == "cache"
+    assert checked.steps == 64
+    assert checked.plain_kl_mean is not None
+    assert checked.plain_kl_mean < 1e-6
+    assert 1e-9 < checked.kl_mean < 0.5
+    assert "(the quantized KV cache; " in step_line(checked)
+    plain = step_divergence(source_of(model, None), [TEXT])
+    assert plain is not None
+    assert (plain.verdict, plain.steps) == ("equal", 127)
+
+
+def test_a_depth_is_in_the_cache_before_every_generation(model: PreTrainedModel) -> None:
+    source = source_of(model, "fp8")
+    context, prompt = [list(TEXT[:64])], [list(TEXT[64:80])]
+    made = [source.generate(prompt, 12, context=context).tokens for _ in range(2)]
+    assert made[0] == made[1]
+    facts = source.facts()
+    assert (facts.kv_cache, (facts.kv_cache_stored or "")[:20]) == ("quantized", "fp8 by transformers,")
+    pieces = [token for piece in source.decoder.stream(torch.tensor(prompt), 4, frozenset()) for token in piece]
+    assert pieces == list(source.generate(prompt, 4).tokens[0])
+
+
+@pytest.mark.parametrize("engine", ["cuda_graph", "compile", "native"])
+def test_engines_with_a_fixed_cache_refuse_it_in_one_line(engine: str) -> None:
+    variant = VariantSpec(name="x", quant="fp16", engine=engine, engine_options={"kv_cache": "fp8"})
+    with pytest.raises(FieldError, match=f"kv_cache: .* grow, and the {engine} engine's lies .*; use --engine eager"):
+        resolve(variant)
+
+
+def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarker.engines.kv_cache.installed_version", lambda name: None)
+    assert missing(EagerOptions(kv_cache="int8")) == (
+        "kv_cache=int8: the library 'hqq' is not installed; pip install -e '.[kv-cache]' in benchmarker's folder"
+    )
+    assert missing(EagerOptions()) is None
+
+
+@pytest.mark.parametrize(
+    ("kv_form", "changed", "line"),
+    [
+        ("fp8", {"layer_types": ["sliding_attention"]}, "packs full attention alone, not sliding_attention"),
+        ("int8", {"head_dim": 80}, "groups of 64 do not divide 2 key heads of 80; use kv_cache=fp8"),
+    ],
+)
+def test_a_model_that_cannot_have_it_is_refused_before_anything_is_timed(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, kv_form: str, changed: dict[str, object], line: str
+) -> None:
+    for key, value in changed.items():
+        monkeypatch.setattr(model.config, key, value)
+    with pytest.raises(UnsupportedError, match=line):
+        source_of(model, kv_form)
