@@ -17,9 +17,9 @@ from benchmarker.engines import decode_loop as loop
 from benchmarker.engines import eager
 from benchmarker.engines.base import Generation
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoder import Decoded
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import Captured
-from benchmarker.engines.torch_engine import Decoded
 from benchmarker.workloads.generation import benchmark as workload
 from benchmarker.workloads.generation.record import GenerationSample
 from tests.fakes import FakeDevice

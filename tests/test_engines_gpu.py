@@ -10,11 +10,11 @@ from benchmarker.engines import attention
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.compile import CompileDecoder
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoder import Decoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import GraphCapture
 from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.static_cache import StaticKVCache
-from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.pdl import can_start_early

@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 from benchmarker.engines import decode_loop, prefill_decode
 from benchmarker.engines.compile import CompileDecoder
 from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoder import Decoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
-from benchmarker.engines.torch_engine import Decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.forward_override import base_class
 from tests.loading import load

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from benchmarker.engines.attention import attention_backend
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.cache_shape import Latest, Shape
+from benchmarker.engines.decoder import Decoded
 from benchmarker.engines.graph_capture import Capture
 from benchmarker.engines.linear_kernels import linear_kernels
 from benchmarker.engines.prefill_decode import (
@@ -27,7 +28,6 @@ from benchmarker.engines.prefill_decode import (
 )
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.engines.token_stream import TokenStream
-from benchmarker.engines.torch_engine import Decoded
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.kernels_used import KernelUse, read_attention

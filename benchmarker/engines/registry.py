@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
+from benchmarker.engines.decoder import Decoder
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
 from benchmarker.engines.external.vllm import VllmEngine
 from benchmarker.engines.kv_cache import EagerOptions, KVForm
 from benchmarker.engines.native_options import NativeOptions
-from benchmarker.engines.torch_engine import Decoder, TorchEngine
+from benchmarker.engines.torch_engine import TorchEngine
 from benchmarker.hardware.device import Device
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Engines that run a transformers model in this process: they load alike, and differ in who runs the decode step.
 
-A decoder is that difference: it takes tensors on the model's device. The token source around it turns ids of the host
-into tensors before the clock starts, and back after it has stopped. Importing this file needs no torch.
+A decoder is that difference. The token source around it turns ids of the host into tensors before the clock starts, and
+back after it has stopped. Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
+from benchmarker.engines.decoder import Decoder
 from benchmarker.engines.kv_cache import asked, missing, value_bytes
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options
@@ -28,62 +29,6 @@ from benchmarker.schema.model_facts import LoadFacts
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A generation whose tokens are a tensor; the rest as in `Generation`."""
-
-    tokens: Tensor
-    """[batch, new_tokens], on the CPU."""
-    start_ns: int
-    first_ns: int
-    last_ns: int
-    end_ns: int
-
-
-class Decoder(Protocol):
-    """Makes tokens with a loaded model. See TokenSource for what has no words here."""
-
-    def generate(self, prompt: Tensor, new_tokens: int, *, context: Tensor | None = None) -> Decoded:
-        """Generate exactly `new_tokens` greedily; see TokenSource.generate.
-
-        Args:
-            prompt: Ids, [batch, prompt_tokens], on the model's device.
-            context: Ids before the prompt, [batch, depth], on the model's device; None for none.
-        """
-
-    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Greedy tokens of one sequence as they come, in pieces, up to `new_tokens` or the first of `stop`, which is
-        not among them.
-
-        Args:
-            prompt: [1, prompt_tokens].
-        """
-
-    def score(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text by the decode step that is timed; see TokenSource.score.
-
-        Args:
-            ids: [1, positions].
-            prompt_tokens: Ids that the prefill takes; each further one is a decode step.
-
-        Returns:
-            Log-probabilities, [rows, vocabulary], float32, on the CPU.
-        """
-
-    def timed(self) -> AbstractContextManager[None]: ...
-
-    def check(self) -> None: ...
-
-    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None: ...
-
-    @property
-    def graph_pool_bytes(self) -> int | None: ...
-
-    def step_facts(self) -> StepFacts | None: ...
-
-    def facts(self) -> EngineFacts: ...
 
 
 class TorchSource(TokenSource):
