@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.files import read_config
+from benchmarker.core.errors import ModelError
+from benchmarker.measure.repeat import warm_up
+from benchmarker.schema.record import SampleBase
 from tests.records import cell, environment, record, save
 from tests.test_cli import typed
 
@@ -21,7 +25,11 @@ ROOT = Path(__file__).parents[1]
         ("model: qwen3-small\nvariants: [{quant: fp16}]", "write model: {id: qwen3-small}"),
         (
             "model: {id: qwen3-small}\nvariants: {a: {quant: int8}}",
-            "write variants as a list: - {name: a, quant: int8}",
+            "must be a list; write variants as a list: - {name: a, quant: int8}",
+        ),
+        (
+            "model: {id: qwen3-small}\nvariants: [fp16]",
+            "must be a mapping, not 'fp16'; write - {name: fp16, quant: fp16}",
         ),
     ],
 )
@@ -33,6 +41,44 @@ def test_a_config_as_it_comes_to_mind_first_is_answered_with_how_to_write_it(tmp
     assert words in printed
 
 
+@pytest.mark.parametrize(("limit", "written"), [("memory<6", "memory<6GiB"), ("ttft<50", "ttft<50ms")])
+def test_a_limit_without_its_unit_is_answered_with_how_to_write_it(tmp_path, limit, written):
+    code, printed = typed("compare", save(tmp_path, record("fp16")), "--budget", limit)
+    assert code == 2
+    assert printed.endswith(f"needs its unit; write {written}\n")
+
+
+def test_a_config_with_nearly_the_right_name_is_named():
+    code, printed = typed("sweep", "configs/qwen4b.yaml", "--dry-run")
+    assert code == 2
+    assert printed == "error: configs/qwen4b.yaml: there is no such file; did you mean 'qwen3-4b'?\n"
+
+
+def test_a_folder_of_gguf_files_is_answered_with_one_of_them(tmp_path):
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(ModelError, match=r"holds GGUF files; give one of them: --model .*a\.gguf --quant gguf$"):
+        read_config(tmp_path)
+
+
+def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded(tmp_path):
+    code, printed = typed("run", "--engine", "cuda_graph", "--device", "cpu", "-o", tmp_path)
+    assert code == 2
+    assert "error: a CPU has no graphs to capture; use --engine eager or compile there" in printed
+    assert "loading" not in printed
+
+
+def test_a_slow_warm_up_is_told_while_it_lasts(tmp_path):
+    times = [11.0, 11.0, 0.5]
+    told: list[tuple[int, float]] = []
+    warm_up(
+        lambda: SampleBase(latency_s=times.pop(0)),
+        at_least=3,
+        limit=3,
+        after_each=lambda number, sample: told.append((number, sample.latency_s)),
+    )
+    assert told == [(1, 11.0), (2, 11.0), (3, 0.5)]
+
+
 def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     for name in ("A100", "H100", "H200"):
         (tmp_path / name).mkdir()
@@ -40,7 +86,7 @@ def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     code, printed = typed("compare", tmp_path)
     assert code == 2
     assert printed.count("\n") == 1
-    assert f"give one of them: {tmp_path / 'A100'}, {tmp_path / 'H100'}, {tmp_path / 'H200'}" in printed
+    assert f"give one of those in {tmp_path}: A100, H100, H200" in printed
 
 
 @pytest.mark.parametrize("words", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])
@@ -77,6 +123,10 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
         ["2026-03-01", "10:00", "25.00"],
         ["2026-03-02", "10:00", "50.00"],
     ]
+    (tmp_path / "results").symlink_to(folder)
+    code, printed = typed("history")
+    assert code == 0
+    assert printed.splitlines()[-1].split() == ["int8", "3", "2026-03-03", "10:00"]
     code, printed = typed("history", "int4", folder)
     assert code == 2
     assert "no record of that variant" in printed

@@ -106,7 +106,7 @@ def test_broken_yaml_and_a_missing_file_are_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(
         SpecError,
-        match=r"nowhere\.yaml: there is no such file; configs that ship with benchmarker: aa, .*, quickstart, qwen3-4b",
+        match=r"nowhere\.yaml: there is no such file; configs that ship: aa, .*, quickstart, qwen3-4b",
     ):
         read_experiment(tmp_path / "nowhere.yaml")
 

@@ -45,6 +45,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     config = _read_json(folder, "config.json")
     if config is None:
+        if gguf := sorted(folder.glob("*.gguf")):
+            raise ModelError(f"{folder}: holds GGUF files; give one of them: --model {gguf[0]} --quant gguf")
         raise ModelError(f"{folder}: no config.json in it; give the folder that holds the model's config and weights")
     return config
 

@@ -13,7 +13,9 @@ RESULTS = Path("results")
 
 
 def history(
-    variant: Annotated[str, typer.Argument(help="Name of the variant, as the tables show it.")],
+    variant: Annotated[
+        str | None, typer.Argument(help="Name of the variant, as the tables show it.  \\[default: list them]")
+    ] = None,
     paths: Annotated[list[Path] | None, typer.Argument(help="Folders of records.  \\[default: results]")] = None,
 ) -> None:
     """Show how fast a variant was in every sweep and single run that is saved, the oldest first.
@@ -21,7 +23,8 @@ def history(
     Example: benchmarker history fp16-compile results/reference
     """
     with one_line_errors():
-        from benchmarker.report.history import history_sheets
+        from benchmarker.report.history import history_sheets, variants_sheet
         from benchmarker.schema.collect import collect
 
-        Terminal().show(history_sheets(collect(paths or [RESULTS]), variant))
+        collected = collect(paths or [RESULTS])
+        Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))

@@ -29,7 +29,10 @@ COMMON_FIRST = {
 COMMON_LAST: dict[str, tuple[Any, Any]] = {
     "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")], "auto"),
     "output": (
-        Annotated[Path | None, typer.Option(help="Folder for the record.  \\[default: results/<device>/<subject>]")],
+        Annotated[
+            Path | None,
+            typer.Option("--output", "-o", help="Folder for the record.  \\[default: results/<device>/<subject>]"),
+        ],
         None,
     ),
     "part": (

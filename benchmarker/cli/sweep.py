@@ -26,7 +26,8 @@ def sweep(
         bool, typer.Option("--resume", help="Go on with a sweep that was stopped: the folder named, or the last one.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the records.  \\[default: results/<device>/<subject>/<time>]")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the records.  \\[default: results/<device>/<subject>/<time>]"),
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the whole sweep.")] = None,
     load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,

@@ -15,6 +15,8 @@ from benchmarker.schema.workload import Metric
 
 SIZES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_USUAL = {id(SIZES): ("size", "GiB"), id(_SECONDS): ("time", "ms")}
+"""Units that have to be said, by what they are of and the one that tables show: 6 bytes or 6 GiB is no small thing."""
 _PLAIN = {"": 1.0, "%": 0.01}
 _LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
@@ -125,7 +127,8 @@ def _limit(part: str, words: dict[str, Limitable]) -> Limit:
     if unit not in units:
         spellings = ", ".join(filter(None, units)) or "no unit"
         raise SpecError(f"--budget '{part.strip()}': {name} is in {spellings}, not '{match[4]}'")
-    if units == SIZES and not unit:
-        raise SpecError(f"--budget '{part.strip()}': a size needs its unit; write {name}{sign}{match[3]}GiB")
+    if not unit and id(units) in _USUAL:
+        what, usual = _USUAL[id(units)]
+        raise SpecError(f"--budget '{part.strip()}': a {what} needs its unit; write {name}{sign}{match[3]}{usual}")
     # 95 * 0.01 is not 0.95.
     return Limit(part.strip(), name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, words[name])

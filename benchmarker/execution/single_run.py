@@ -30,6 +30,9 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.base import Bench
 from benchmarker.workloads.measure_cell import measure_cell
 
+SLOW_S = 10
+"""A warm-up of more is told, so that nobody takes a slow cell for one that hangs."""
+
 
 class Run:
     """One job, its record so far, and where that is kept. It is the Session that a bench is opened in."""
@@ -126,6 +129,7 @@ class Run:
             self.device,
             device_memory=self.device_memory,
             after_each=self._run_line(before),
+            after_warmup=self._slow_warmup,
         )
         if cell.status != "ok":
             self.terminal.line(f"  {cell.status}: {cell.reason}")
@@ -144,6 +148,15 @@ class Run:
             f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "
             f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
         )
+
+    def _slow_warmup(self, number: int, sample: SampleBase) -> None:
+        if sample.latency_s > SLOW_S:
+            procedure = self.job.procedure
+            most = max(procedure.warmup, procedure.warmup_limit)
+            self.terminal.line(
+                f"  warm-up {number} of {procedure.warmup} to {most} took {sample.latency_s:.0f} s; "
+                f"{procedure.runs} timed runs follow"
+            )
 
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs

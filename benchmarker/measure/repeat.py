@@ -92,7 +92,13 @@ def calls_needed(total_s: Callable[[int], float]) -> int:
     return calls
 
 
-def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[SampleKind, ...]:
+def warm_up(
+    step: Step[SampleKind],
+    *,
+    at_least: int,
+    limit: int,
+    after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
+) -> tuple[SampleKind, ...]:
     """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
 
     Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
@@ -100,6 +106,7 @@ def warm_up(step: Step[SampleKind], *, at_least: int, limit: int) -> tuple[Sampl
     samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
+        after_each(len(samples), samples[-1])
     return tuple(samples)
 
 
@@ -118,6 +125,7 @@ def measure(
     runs: int,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
+    after_warmup: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> Measured[SampleKind]:
     """Time `runs` repeats of the step.
 
@@ -125,9 +133,10 @@ def measure(
         step: Runs once and reads the clock itself, with the device drained at both ends.
         timed: Surrounds the timed repeats; the runtime's guard against what must not happen there.
         after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
+        after_warmup: The same of the warm-up.
     """
     device.release()
-    warmed = warm_up(step, at_least=warmup, limit=warmup_limit)
+    warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
     samples: list[SampleKind] = []
     reserved = resident = 0
     growth: int | None = None

@@ -6,6 +6,7 @@ compare(["results/nvidia-h100"])          # a notebook shows the tables
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -66,8 +67,10 @@ def compare(
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
             raise
+        above = os.path.commonpath(folders)
+        names = abridged([os.path.relpath(folder, above) for folder in folders], NAMED)
         raise ResultsError(
-            f"{len(folders)} folders of records, which do not all compare; give one of them: {abridged(folders, NAMED)}"
+            f"{len(folders)} folders of records, which do not all compare; give one of those in {above}: {names}"
         ) from error
 
 

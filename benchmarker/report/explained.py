@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def explained_to_markdown(comparison: Comparison) -> str:
-    """What was measured, the waterfalls, each variant's reason, the differences and what a workload adds."""
+    """A line a cause, then what was measured, the waterfalls, each variant's reason, the differences and what a
+    workload adds."""
     presentation = presentation_of(comparison.workload)
     body = explanations_to_markdown(
         comparison.explained,
@@ -22,4 +23,6 @@ def explained_to_markdown(comparison: Comparison) -> str:
         break_evens=presentation.break_evens(comparison),
         baseline=comparison.baseline or "",
     )
-    return f"{bullets(presentation.header(comparison.records))}\n\n{body}"
+    # Of one variant the body begins with the reason.
+    answer = f"{bullets(comparison.reasons)}\n\n" if len(comparison.explained) > 1 and comparison.reasons else ""
+    return f"{answer}{bullets(presentation.header(comparison.records))}\n\n{body}"

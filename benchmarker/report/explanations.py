@@ -140,7 +140,8 @@ def _waterfalls(explained: Sequence[Explanation]) -> str:
     ]
     columns = [Column[Line](f"ms a {unit}", lambda line: line[0], "left"), *map(_column, explained)]
     cells = {explanation.cell for explanation in explained}
-    where = f"**At {cell_words(explained[0].cell)}**\n\n" if len(cells) == 1 and explained[0].cell else ""
+    names = listed(explanation.variant for explanation in explained)
+    where = f"**{names} at {cell_words(explained[0].cell)}**\n\n" if len(cells) == 1 and explained[0].cell else ""
     return f"{where}{table(columns, lines)}"
 
 

@@ -58,6 +58,25 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
     return [_sheet(subject, key, groups[subject, key]) for subject, key in sorted(groups)]
 
 
+def variants_sheet(collected: Collected) -> Sheet:
+    """Every variant that was measured, with how many runs there are of it and when the newest was."""
+    runs: dict[str, dict[str, str]] = defaultdict(dict)
+    for record in collected.records:
+        dates = runs[record.variant.name]
+        sweep = record.sweep or record.run_id
+        dates[sweep] = max(dates.get(sweep, ""), record.started_at)
+    columns = [
+        Column[str]("variant", lambda name: name, "left", is_foreign=True),
+        Column[str]("runs", lambda name: str(len(runs[name])), sort=lambda name: len(runs[name])),
+        Column[str]("newest", lambda name: _minute(max(runs[name].values())), "left"),
+    ]
+    return Sheet("Variants with saved runs; `benchmarker history VARIANT` shows them", columns, sorted(runs))
+
+
+def _minute(time: str) -> str:
+    return time[:DATE_LENGTH].replace("T", " ")
+
+
 def _subject(record: RunRecord) -> str:
     """Model, where there is one, and device: rates of others do not stand in one table."""
     model = getattr(getattr(record, "model", None), "id", "")
@@ -71,7 +90,7 @@ def _torch(past: Past) -> str:
 def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
     metric = runs[0].row.ranking
     columns = [
-        Column[Past]("when", lambda past: past.started_at[:DATE_LENGTH].replace("T", " "), "left"),
+        Column[Past]("when", lambda past: _minute(past.started_at), "left"),
         Column[Past](
             metric.heading,
             lambda past: with_spread(past.row.pace, scale=metric.scale),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.comparison.comparing import comparing_of
@@ -69,8 +70,7 @@ def _answer(recommendation: Recommendation) -> str:
     nearest = recommendation.nearest
     unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
     if unsure or nearest is None:
-        names = listed(candidate.row.variant for candidate in unsure) or "no variant"
-        return f"none is known to fit; {names} may, and more rounds or measurements would tell."
+        return _unsure(unsure)
     return f"none fits; the nearest is {_form(nearest)}: {_margins(nearest)}."
 
 
@@ -98,6 +98,25 @@ def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
         f"{_form(fastest)} leads, not decided: {_rate(fastest)}{_margins(fastest, opening=', ')}; "
         f"{escaped(second.candidate.row.variant)}, {_rate(second.candidate)}{more}: {second.verdict}."
     )
+
+
+def _unsure(candidates: Sequence[Candidate]) -> str:
+    """Of those that may fit: the fastest that does by its measured values, and how many others do."""
+    inside = [candidate for candidate in candidates if _is_inside(candidate)]
+    if not inside:
+        names = listed(candidate.row.variant for candidate in candidates) or "no variant"
+        return f"none is known to fit; {names} may, and more rounds or measurements would tell."
+    first, *others = sorted(inside, key=lambda candidate: -candidate.row.speed)
+    more = f"; {listed(candidate.row.variant for candidate in others)} too" if others else ""
+    return (
+        f"none is known to fit before there are more rounds. As measured {_form(first)} does, {_rate(first)}"
+        f"{_margins(first, opening=', ')}{more}."
+    )
+
+
+def _is_inside(candidate: Candidate) -> bool:
+    """Whether its measured values keep to every limit, whatever their intervals."""
+    return all(check.value is not None and check.limit.allows(check.value) for check in candidate.checks)
 
 
 def _rate(candidate: Candidate) -> str:

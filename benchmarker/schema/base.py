@@ -49,6 +49,10 @@ class Plain(BaseModel):
     )
 
 
+_IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "list_type": "must be a list"}
+"""What pydantic says of JSON, in the words of YAML."""
+
+
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
     """The first thing wrong, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
 
@@ -68,7 +72,8 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
             if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
             else ""
         )
-        text = f"{text[0].lower()}{text[1:]}{ending}{_instead(problem['type'], place, typed_value)}"
+        text = _IN_YAML.get(problem["type"], f"{text[0].lower()}{text[1:]}")
+        text = f"{text}{ending}{_instead(problem['type'], place, typed_value)}"
     path = ""
     for part in place:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -78,6 +83,8 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
 def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
     """How the value is written, where somebody wrote it in the way that comes to mind first."""
     if error_type == "model_type" and isinstance(value, str) and place:
+        if isinstance(place[-1], int):
+            return f"; write - {{name: {value}, quant: {value}}}" if place[0] == "variants" else ""
         return f"; write {place[-1]}: {{id: {value}}}"
     if error_type in ("tuple_type", "list_type") and isinstance(value, dict) and value and place:
         name, form = next(iter(value.items()))

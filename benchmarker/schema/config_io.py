@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,8 +71,9 @@ def read_config_bytes(path: Path) -> bytes:
     try:
         return find_config(path).read_bytes()
     except FileNotFoundError as error:
-        shipped = ", ".join(shipped_configs())
-        raise SpecError(f"{path}: there is no such file; configs that ship with benchmarker: {shipped}") from error
+        near = get_close_matches(path.stem, shipped_configs(), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; configs that ship: {', '.join(shipped_configs())}"
+        raise SpecError(f"{path}: there is no such file{hint}") from error
     except OSError as error:
         raise SpecError(why_not_read(path, error)) from error
 

@@ -27,12 +27,14 @@ def measure_cell(
     *,
     device_memory: DeviceMemory | None = None,
     after_each: Callable[[int, Any], None] = ignored,
+    after_warmup: Callable[[int, Any], None] = ignored,
 ) -> Any:
     """Measure one cell. Running out of memory, or a variant that cannot do it, is a cell with that status.
 
     Args:
         device_memory: Of the whole device, from before anything was loaded, to report the growth.
         after_each: Called after each repeat with its number from 1.
+        after_warmup: The same of the warm-up.
     """
     cell = bench.cell(point)
     kind: ErrorKind
@@ -47,6 +49,7 @@ def measure_cell(
             runs=procedure.runs,
             timed=bench.timed,
             after_each=after_each,
+            after_warmup=after_warmup,
         )
         fields = {
             "warmup": measured.warmup,

@@ -12,7 +12,7 @@ from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.units import gib, seconds
-from benchmarker.engines.base import TokenSource
+from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.quality.judge import Subject
@@ -39,6 +39,8 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     Raises:
         BenchmarkerError: The model cannot be had or used for this.
     """
+    if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
+        raise UnsupportedError(NEEDS_GPU[job.variant.engine])
     lengths = _Lengths(job)
     checkpoint = find_checkpoint(
         job.model, job.variant, progress=session.terminal, device=device.torch_name, check_config=lengths.check_config

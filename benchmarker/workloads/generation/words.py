@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.core.units import GIB, gib
 from benchmarker.schema.job import Job
 from benchmarker.schema.workload import Axis
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
@@ -44,7 +45,14 @@ def cell_words(cell: GenerationCell) -> str:
     """`prompt of 26, 100 new tokens, batch of 4`: what is said before a cell is measured."""
     batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
     depth = f", after {cell.depth} in the cache" if cell.depth else ""
-    return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}"
+    return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}{_large_cache(cell)}"
+
+
+def _large_cache(cell: GenerationCell) -> str:
+    """`; its KV cache needs 23.65 GiB`, where that is worth a word before the first repeat."""
+    positions = cell.depth + cell.prompt_tokens + cell.new_tokens
+    cache_bytes = cell.demand.kv_bytes_per_token * cell.batch_size * positions if cell.demand else 0
+    return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
 
 
 def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
