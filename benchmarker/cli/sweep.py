@@ -38,6 +38,10 @@ def sweep(
     allow_shared: Annotated[
         bool, typer.Option("--allow-shared", help="Keep, and flag, what was measured beside others on the device.")
     ] = False,
+    shared_imports: Annotated[
+        bool,
+        typer.Option("--shared-imports", help="Import the libraries once a round, and fork its processes of that one."),
+    ] = False,
     max_rounds: Annotated[
         int | None,
         typer.Option(
@@ -82,6 +86,7 @@ def sweep(
             seed=seed,
             dry_run=dry_run,
             allow_shared=allow_shared,
+            shared_imports=shared_imports,
             max_rounds=max_rounds,
             max_time_s=max_time,
             places=places,

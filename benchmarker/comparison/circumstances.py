@@ -31,6 +31,7 @@ def circumstances(workload: str) -> dict[str, Circumstance]:
         "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
         "compiler switches": _switches(COMPILER),
         "Python": _python,
+        "libraries imported": lambda record: "once a round" if record.forked else "in each process",
         **comparing_of(workload).circumstances,
         "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},

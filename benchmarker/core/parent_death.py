@@ -9,6 +9,8 @@ import sys
 
 PARENT = "BENCHMARKER_PARENT"
 """Variable in which a sweep tells its children its process number."""
+FORKED = "BENCHMARKER_FORKED"
+"""Variable that is set in a child which is a fork of the process that imported its libraries."""
 _SET_PARENT_DEATH_SIGNAL = 1
 
 

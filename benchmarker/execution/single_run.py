@@ -15,6 +15,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.named_import import imported
 from benchmarker.core.names import slug
+from benchmarker.core.parent_death import FORKED
 from benchmarker.core.units import gib, significant
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
@@ -51,7 +52,8 @@ class Run:
         title = self.workload.title(job)
         folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
-        self.record: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
+        blank: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
+        self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
         """Do all of it.

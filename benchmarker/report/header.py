@@ -72,4 +72,5 @@ def _procedure(records: Sequence[RunRecord]) -> str:
     repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
     days = sorted({record.started_at[:10] for record in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{many} a variant{repeats}, {escaped(when)}"
+    forks = " (forks of one a round that imported the libraries)" if any(record.forked for record in records) else ""
+    return f"{many} a variant{forks}{repeats}, {escaped(when)}"

@@ -174,6 +174,8 @@ class RunRecord(Plain):
     """When that sweep began: rounds of another one are other rounds. None for a single run."""
     place: str | None = None
     """Where its round was measured, as `local:1` or `node3/0`. None outside a sweep over several places."""
+    forked: bool = False
+    """Whether its process was forked of one that had imported libraries and touched no device, and not started anew."""
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)

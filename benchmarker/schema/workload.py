@@ -152,6 +152,8 @@ class Workload:
     """Name of the metric that a sweep shows as it goes, and by which rows are ranked if `ranked_by` is empty."""
     opener: str
     """`module:function` that opens the Bench: (job, device, progress) -> a context manager."""
+    imports: tuple[str, ...] = ()
+    """Modules beside the opener's that all of its processes import: a sweep does it for them, once a round."""
     check: Callable[[Any], None] = nothing_wrong
     """Refuses a job that can be seen to fail, without importing the library that would."""
     spelling: str | None = None

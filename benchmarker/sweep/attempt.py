@@ -64,6 +64,8 @@ class Attempt:
         try:
             ended = run_child(
                 command,
+                starter=self.context.starter,
+                round_number=self.round,
                 watch=self.watch,
                 log=self.log,
                 limit_s=self._limit_s,

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.parent_death import PARENT
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep.child_log import CappedLog
+from benchmarker.sweep.child_process import ChildProcess, Starter
 from benchmarker.sweep.host_memory import out_of_memory_kills
 
 TICK_S = 0.5
@@ -127,6 +127,8 @@ class Output:
 def run_child(
     command: Sequence[str],
     *,
+    starter: Starter,
+    round_number: int | None,
     watch: Watch,
     log: CappedLog,
     limit_s: Callable[[Phase], float],
@@ -137,6 +139,7 @@ def run_child(
     """Run a child to its end.
 
     Args:
+        round_number: The round that it measures; None for what is measured after all rounds.
         limit_s: Longest time for each phase, and for each cell of that phase.
         deadline_s: When the whole sweep must end, on the monotonic clock.
         step: Called a few times a second at most, with new lines of output, after `watch` has looked.
@@ -148,19 +151,18 @@ def run_child(
     kills = out_of_memory_kills()
     started = time.monotonic()
     output: Output | None = None
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        # A pipe would keep the child's lines until there are a few thousand bytes of them.
-        env={**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
-    )
+    reading, writing = os.pipe()
+    stream = os.fdopen(reading, "rb", buffering=0)
+    try:
+        process = starter.start(command, writing, round_number=round_number)
+    except BaseException:
+        stream.close()
+        raise
+    finally:
+        os.close(writing)
     try:
         begun(process.pid)
-        assert process.stdout is not None
-        output = Output(process.stdout, log)
+        output = Output(stream, log)
         late = _wait(process, watch, output, limit_s, deadline_s, step)
         if late:
             _end(process, signal.SIGTERM, signal.SIGKILL)
@@ -185,7 +187,7 @@ def run_child(
 
 
 def _wait(
-    process: subprocess.Popen[bytes],
+    process: ChildProcess,
     watch: Watch,
     output: Output,
     limit_s: Callable[[Phase], float],
@@ -211,7 +213,7 @@ def _wait(
             return f"{what} took more than {limit_s(phase):g} s"
 
 
-def _end(process: subprocess.Popen[bytes], *signals: signal.Signals) -> None:
+def _end(process: ChildProcess, *signals: signal.Signals) -> None:
     """Send the signals to the child's whole group, one after another, until it has ended."""
     for number in signals:
         _signal_group(process, number)
@@ -223,6 +225,6 @@ def _end(process: subprocess.Popen[bytes], *signals: signal.Signals) -> None:
     process.wait()
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: ChildProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -102,6 +102,8 @@ def _run(
     try:
         ended = run_child(
             context.quality_command(variant, path),
+            starter=context.starter,
+            round_number=None,
             watch=watch,
             log=log,
             # Loading the variant may take that long, and so may the baseline and all the scoring.

@@ -46,6 +46,8 @@ class Settings:
     dry_run: bool = False
     allow_shared: bool = False
     """Whether cells count that were measured while other processes computed on the device."""
+    shared_imports: bool = False
+    """Whether a round's processes are forks of one that has imported the libraries."""
     max_rounds: int | None = None
     """Rounds are added up to these until the intervals are narrow; None for the config's."""
     max_time_s: float | None = None

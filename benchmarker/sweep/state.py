@@ -22,6 +22,7 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
+from benchmarker.sweep.child_process import StartedAnew, Starter
 from benchmarker.sweep.folder import SweepFile
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.request import Settings, SweepRequest
@@ -58,6 +59,8 @@ class SweepContext:
     """Command that starts a child, before its arguments."""
     report: tuple[str, ...] = REPORT
     """Command that draws the report, before its arguments."""
+    starter: Starter = field(default_factory=StartedAnew)
+    """Starts the children."""
     place: str | None = None
     """Name of the place, in a sweep over several; None otherwise."""
     watch_host: Callable[[int], HostGauge] | None = None

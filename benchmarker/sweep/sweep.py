@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +24,7 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import SweepTimeoutError
+from benchmarker.sweep.child_process import starter_of
 from benchmarker.sweep.folder import ReusableCells
 from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import LiveTable
@@ -137,6 +138,7 @@ def run_sweep(
         run=dependencies.run,
         report=dependencies.report,
         watch_host=dependencies.watch_host,
+        starter=starter_of(workload_of(first.workload), terminal, shared_imports=settings.shared_imports),
     )
     with locked(context.folder):
         state, reusable = SweepState(LiveTable(context.workload)), open_folder(context, forecast, terminal)
@@ -241,7 +243,8 @@ def _finish(
     terminal.line(f"records: {context.folder}")
     stopped: BaseException | None = None
     try:
-        work()
+        with closing(context.starter):
+            work()
     except (KeyboardInterrupt, ResultsError, DeviceError) as error:
         stopped = error
     except SweepTimeoutError:

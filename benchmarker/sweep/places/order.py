@@ -84,6 +84,7 @@ class Order(Plain):
     load_timeout_s: float
     cell_timeout_s: float | None
     allow_shared: bool
+    shared_imports: bool = False
     run: tuple[str, ...] | None = None
     """What a child is started with; None for this program in the place's own interpreter."""
     probe: tuple[str, ...] | None = None

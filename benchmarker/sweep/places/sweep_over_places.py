@@ -129,6 +129,7 @@ def template_of(
             "load_timeout_s": float(settings.load_timeout_s),
             "cell_timeout_s": settings.cell_timeout_s,
             "allow_shared": settings.allow_shared,
+            "shared_imports": settings.shared_imports,
             **dependencies,
         }
     )

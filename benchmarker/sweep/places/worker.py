@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from benchmarker.core.console import Terminal
@@ -24,6 +24,8 @@ from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.record_io import write_atomically
+from benchmarker.schema.registry import workload_of
+from benchmarker.sweep.child_process import starter_of
 from benchmarker.sweep.judging import check_inputs, judge_variants
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.places.cores import pin
@@ -122,9 +124,9 @@ def _visit(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Jo
 
 def _round(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job], terminal: Terminal) -> Delivery:
     """Measure every variant once, in the round's order."""
-    context, state = _context(order, delivery, parcel, jobs)
+    context, state = _context(order, delivery, parcel, jobs, terminal)
     names = variants_in_order(order.variants, order.round, order.sweep.seed)
-    with context.monitor.running() if context.monitor else nullcontext():
+    with closing(context.starter), context.monitor.running() if context.monitor else nullcontext():
         for number, name in enumerate(names, 1):
             positions = range(len(context.points(name)))
             cells = [position for position in positions if (name, position) not in state.given_up]
@@ -136,8 +138,9 @@ def _round(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Jo
 
 def _judge(order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job], terminal: Terminal) -> Delivery:
     """Measure what is measured apart from time, into the records that came along."""
-    context, state = _context(order, delivery, parcel, jobs)
-    judge_variants(context, state, terminal)
+    context, state = _context(order, delivery, parcel, jobs, terminal)
+    with closing(context.starter):
+        judge_variants(context, state, terminal)
     return _told(delivery, order, state)
 
 
@@ -150,7 +153,7 @@ TASKS = {"visit": _visit, "round": _round, "judge": _judge}
 
 
 def _context(
-    order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job]
+    order: Order, delivery: Delivery, parcel: Path, jobs: Mapping[str, Job], terminal: Terminal
 ) -> tuple[SweepContext, SweepState]:
     """The sweep in this folder, and what it has learned so far."""
     assert delivery.environment is not None
@@ -182,6 +185,9 @@ def _context(
         sweep=order.sweep,
         jobs=jobs,
         run=order.run or RUN,
+        starter=starter_of(
+            workload_of(next(iter(jobs.values())).workload), terminal, shared_imports=order.shared_imports
+        ),
         place=order.place,
         # Places that share cores disturb each other, and say so otherwise.
         watch_host=HostGauge if order.run is None and has_own_cores(order) else None,

@@ -19,6 +19,7 @@ WORKLOAD = Workload(
     metrics=declared.METRICS,
     headline=declared.HEADLINE,
     opener=f"{_HOME}.bench:open_bench",
+    imports=("transformers.models.auto.modeling_auto",),
     spelling=f"{_HOME}.options:OPTIONS",
     check=lazily(f"{_HOME}.check:check"),
     check_typed=lazily(f"{_HOME}.check:check_typed"),

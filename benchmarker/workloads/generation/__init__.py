@@ -20,6 +20,7 @@ WORKLOAD = Workload(
     headline=metrics.HEADLINE,
     ranked_by=metrics.RANKED_BY,
     opener=f"{_HOME}.bench:open_bench",
+    imports=("torch", "transformers.models.auto.modeling_auto", "transformers.generation.utils"),
     spelling=f"{_HOME}.options:OPTIONS",
     default_variant={"quant": "fp16"},
     resolve=lazily(f"{_HOME}.forms:resolve"),

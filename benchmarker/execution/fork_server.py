@@ -1,0 +1,128 @@
+"""A process that has imported what a round's processes need, and is forked for each of them.
+
+    python -m benchmarker.execution.fork_server SOCKET MODULE...
+
+Importing torch and transformers takes seconds, and on a small model more than all measuring. It is done once a round
+here: the fork has what the imports made, and all else is its own, such as memory, threads, compilers and the device,
+which nobody touched before. Python's multiprocessing has a server too, but one for the whole life of its parent; here
+each round has a new one, so that rounds stay independent of each other.
+
+Over the socket come JSON objects. First the server says `{"imported": how many modules, "problem": ...}`; a problem is
+why it cannot be forked any more after the next one, and is null where all are imported. Then for each request,
+`{"module": ..., "arguments": [...]}` with the file that the process is to print into, it answers `{"process": number}`,
+and at that process's end `{"code": its exit code}`, negative for a signal.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.core.parent_death import FORKED, PARENT, end_with_parent
+
+MESSAGE_BYTES = 1 << 16
+DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+"""Beginnings of the files through which a driver is used. A fork cannot go on with what its parent opened there."""
+
+
+def why_unfit(module: str) -> str | None:
+    """Import a module; why this process cannot be forked afterwards, if it cannot."""
+    try:
+        import_module(module)
+    except Exception as error:  # noqa: BLE001  # the process that needs it will say it in its own words
+        return f"{module} cannot be imported ({type(error).__name__})"
+    if opened := device_files():
+        return f"{module} opens {opened[0]} when it is imported"
+    return f"{module} starts a thread when it is imported" if thread_count() > 1 else None
+
+
+def device_files() -> list[str]:
+    """Files of a GPU's driver that this process has open."""
+    links = [_target(link) for link in Path("/proc/self/fd").iterdir()]
+    return sorted(name for name in links if name.startswith(DEVICE_FILES))
+
+
+def thread_count() -> int:
+    """Threads of this process, those of C libraries too."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request until the other side closes; returns the request in the fork, and None in the server."""
+    while True:
+        message, files, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+        if not message:
+            return None
+        request: dict[str, Any] = json.loads(message)
+        process = os.fork()
+        if process == 0:
+            channel.close()
+            _become(files[0])
+            return request
+        os.close(files[0])
+        _send(channel, process=process)
+        _, status = os.waitpid(process, 0)
+        _send(channel, code=os.waitstatus_to_exitcode(status))
+
+
+def _become(output: int) -> None:
+    """Make the fork like a process that was started: a session, standard streams and signals of its own."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout = _text_stream(1, errors="strict")
+    sys.stderr = _text_stream(2, errors="backslashreplace")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ[PARENT] = str(os.getppid())
+    os.environ[FORKED] = "1"
+
+
+def _text_stream(descriptor: int, *, errors: str) -> TextIO:
+    """A standard stream that writes at once. The one from before remembers that it could seek."""
+    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process
+    return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True)
+
+
+def _send(channel: socket.socket, **message: Any) -> None:
+    channel.send(json.dumps(message).encode())
+
+
+def main() -> None:
+    """Import, serve, and in each fork do as `python -m MODULE ARGUMENTS` does."""
+    end_with_parent()
+    # Ctrl-C is the sweep's to answer; it ends this process by closing the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    with no_garbage_collection():
+        for number, module in enumerate(sys.argv[2:]):
+            if problem := why_unfit(module):
+                _send(channel, imported=number, problem=problem)
+                return
+    _send(channel, imported=len(sys.argv[2:]), problem=None)
+    gc.freeze()
+    request = serve(channel)
+    if request is not None:
+        sys.argv[1:] = request["arguments"]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Children that are forks of one process a round: processes of their own in all but their imports."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarker.core.console import Terminal
+from benchmarker.core.silence import Streams
+from benchmarker.execution import fork_server
+from benchmarker.sweep.child_process import ChildProcess, Forked, StartedAnew, Starter
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every child is started anew")
+
+CHILD = """
+import json, os, signal, sys, time
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "parent": os.getppid(),
+    "is_session_leader": os.getsid(0) == os.getpid(),
+    "is_interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    "imported": "colorsys" in sys.modules,
+    "named_parent": int(os.environ["BENCHMARKER_PARENT"]),
+}))
+print("to standard error", file=sys.stderr)
+if "sleep" in sys.argv:
+    time.sleep(60)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_child.py").write_text(CHILD)
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+
+def started(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[ChildProcess, io.FileIO]:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "a_child", *arguments]
+    process = starter.start(command, writing, round_number=round_number)
+    os.close(writing)
+    return process, io.FileIO(reading)
+
+
+def said(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[int, dict[str, object]]:
+    """A child's exit code, and what it printed."""
+    process, output = started(starter, *arguments, round_number=round_number)
+    with output:
+        line, error = output.readall().decode().splitlines()
+    assert error == "to standard error"
+    facts: dict[str, object] = json.loads(line)
+    return process.wait(10), facts
+
+
+def test_a_fork_is_like_a_process_that_was_started_but_for_what_is_imported() -> None:
+    forks, anew = Forked(["colorsys"], Terminal()), StartedAnew()
+    try:
+        code, fork = said(forks, "3", "x")
+        assert code == 3
+        assert fork == {**said(anew, "3", "x")[1], "imported": True, "parent": fork["parent"]} | {
+            "named_parent": fork["parent"]
+        }
+    finally:
+        forks.close()
+
+
+def test_the_children_of_a_round_have_one_parent_and_those_of_the_next_round_another() -> None:
+    forks = Forked(["colorsys"], Terminal())
+    try:
+        parents = [said(forks, "0", round_number=number)[1]["parent"] for number in (0, 0, 1, None)]
+    finally:
+        forks.close()
+    assert parents[0] == parents[1]
+    assert len(set(parents)) == 3
+    assert os.getpid() not in parents
+
+
+def test_a_fork_that_is_killed_and_one_that_takes_too_long() -> None:
+    forks = Forked(["colorsys"], Terminal())
+    try:
+        process, output = started(forks, "0", "sleep")
+        with output:
+            output.read(1)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05)
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.wait(10) == process.returncode == -signal.SIGTERM
+        assert said(forks, "0")[0] == 0
+    finally:
+        forks.close()
+
+
+def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
+    forks = Forked(["colorsys"], Terminal())
+    try:
+        process, output = started(forks, "0", "sleep")
+        with output:
+            output.read(1)
+            parent = int(Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            os.kill(parent, signal.SIGKILL)
+            assert process.wait(10) == -signal.SIGKILL
+    finally:
+        forks.close()
+
+
+def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_once() -> None:
+    printed = io.StringIO()
+    forks = Forked(["colorsys", "starts_a_thread", "no_such_module"], Terminal(streams=Streams(printed, printed)))
+    try:
+        assert said(forks, "0")[1]["imported"] is True
+        assert said(forks, "0", round_number=1)[1]["imported"] is True
+    finally:
+        forks.close()
+    assert printed.getvalue().splitlines() == [
+        "starts_a_thread starts a thread when it is imported: each process imports that itself"
+    ]
+
+
+def test_where_nothing_can_be_imported_before_every_child_is_started_anew() -> None:
+    printed = io.StringIO()
+    forks = Forked(["no_such_module"], Terminal(streams=Streams(printed, printed)))
+    assert said(forks, "0")[1]["parent"] == os.getpid()
+    forks.close()
+    assert "no_such_module cannot be imported (ModuleNotFoundError)" in printed.getvalue()
+
+
+def test_another_program_is_started_anew(tmp_path: Path) -> None:
+    forks = Forked(["colorsys"], Terminal())
+    with (tmp_path / "output").open("wb") as output:
+        process = forks.start(["true"], output.fileno(), round_number=0)
+    assert process.wait(10) == 0
+
+
+def test_an_open_file_of_a_driver_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path / "nvidia0"
+    device.touch()
+    monkeypatch.setattr(fork_server, "DEVICE_FILES", (str(device),))
+    assert fork_server.device_files() == []
+    with device.open():
+        assert fork_server.device_files() == [str(device)]
