@@ -7,9 +7,12 @@ from queue import Queue
 import pytest
 import torch
 
+from benchmarker.workloads.attention.spec import Shape
+from benchmarker.workloads.context_parallel.demand import sent_bytes
 from benchmarker.workloads.context_parallel.split import most_of_ideal, spans_of, steps_of
 from benchmarker.workloads.context_parallel.variants.block_kernels import Merged, ProcessorFlash
 from benchmarker.workloads.context_parallel.variants.merge import MergedOutput, rows_of
+from benchmarker.workloads.context_parallel.variants.registry import VARIANTS
 from benchmarker.workloads.context_parallel.variants.ring import Ring
 
 ORDERS = ("contiguous", "zigzag")
@@ -55,8 +58,10 @@ class Round:
 
     own: Queue
     following: Queue
+    sent: list
 
     def send(self, *tensors):
+        self.sent.append(sum(tensor.nbytes for tensor in tensors))
         self.following.put(tuple(tensor.clone() for tensor in tensors))
         return self
 
@@ -65,13 +70,15 @@ class Round:
 
 
 def by_ranks(order, ranks, query, key, value, gradient):
-    """Output and gradients of a ring of threads, each put where it belongs."""
+    """Output and gradients of a ring of threads, each put where it belongs; and the bytes that each rank sent."""
     queues = [Queue() for _ in range(ranks)]
+    sent = [[] for _ in range(ranks)]
     whole = [torch.empty_like(tensor) for tensor in (query, query, key, value)]
 
     def run(rank):
         own = positions(order, rank, ranks, query.shape[2])
-        ring = Ring(ProcessorFlash(), steps_of(order, rank, ranks), Round(queues[rank], queues[(rank + 1) % ranks]))
+        following = Round(queues[rank], queues[(rank + 1) % ranks], sent[rank])
+        ring = Ring(ProcessorFlash(), steps_of(order, rank, ranks), following)
         parts = [tensor[:, :, own] for tensor in (query, key, value)]
         block = ring.forward(*parts)
         gradients = ring.backward(*parts, Merged(block.output, block.lse, gradient[:, :, own], block.rest))
@@ -83,7 +90,7 @@ def by_ranks(order, ranks, query, key, value, gradient):
         thread.start()
     for thread in threads:
         thread.join()
-    return whole
+    return whole, [sum(parts) for parts in sent]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -96,8 +103,20 @@ def test_output_and_gradients_are_those_of_one_process_in_float64(order, ranks, 
     exact = [tensor.double().requires_grad_() for tensor in (query, key, value)]
     output = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True, enable_gqa=True)
     expected = [output.detach(), *torch.autograd.grad(output, exact, gradient.double())]
-    for tensor, right in zip(by_ranks(order, ranks, query, key, value, gradient), expected, strict=True):
+    results, _ = by_ranks(order, ranks, query, key, value, gradient)
+    for tensor, right in zip(results, expected, strict=True):
         assert (tensor - right).norm() / right.norm() < 1e-6
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_rank_of_a_ring_sends_what_the_formula_says(ranks, dtype):
+    shape = Shape(1, 16 * ranks, 4, 2, 8, True, None, dtype, "forward_backward")
+    sizes = [(1, heads, shape.seq_len, 8) for heads in (4, 2, 2, 4)]
+    tensors = [torch.randn(size).to(getattr(torch, dtype)) for size in sizes]
+    for name, order in (("zigzag", "zigzag"), ("ring", "contiguous")):
+        _, sent = by_ranks(order, ranks, *tensors)
+        assert set(sent) == {sent_bytes(shape, ranks, VARIANTS[name])}
 
 
 def test_two_blocks_merged_are_the_softmax_over_both():

@@ -9,6 +9,7 @@ from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.single_run import Run
+from benchmarker.explain.explain import explain
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.collect import collect
@@ -63,7 +64,14 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert row["scaling"] > 0
     assert row["imbalance"] >= 1
     assert row["error"] <= 1e-5
+    assert cell.sent_bytes == cell.demand.sent_bytes == cell.demand.step_bytes
+    assert len(cell.traces) == 2
+    assert 0 <= row["exposed_trace"] < 1
+    assert row["tflops_flop_per_s"] == pytest.approx(2 * row["tflops_gpu_flop_per_s"])
     assert verify([tmp_path]).is_right
+    explained = explain("zigzag", [record])
+    assert any(part.seconds > 0 and part.name == "communication" for part in explained.waterfall.parts)
+    assert any(note.startswith("communication ran for") for note in explained.notes)
 
 
 def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):

@@ -29,4 +29,7 @@ WORKLOAD = Workload(
     dtype=declared.matmul_dtype,
     title=declared.title,
     of_log=f"{_HOME}.log_verdict:ring_sentences",
+    comparing=f"{_HOME}.reading.comparing:COMPARING",
+    reasons=f"{_HOME}.reading.reasons:REASONS",
+    presentation=f"{_HOME}.reading.presentation:PRESENTATION",
 )

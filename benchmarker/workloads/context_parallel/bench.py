@@ -106,7 +106,11 @@ class ContextParallelBench(Nothing):
         self._names = tuple(answer["device"] for answer in prepared)
         checked = ContextParallelChecked.model_validate(self._call("correct")[0], strict=False)
         refuse_wrong(checked, self._job.subject.dtype)
-        return {"checked": checked, "input_copies": prepared[0]["input_copies"]}
+        return {
+            "checked": checked,
+            "input_copies": prepared[0]["input_copies"],
+            "sent_bytes": prepared[0]["sent_bytes"],
+        }
 
     def step(self, point: ContextParallelPoint) -> ContextParallelStep:
         """What one repeat runs."""
@@ -118,7 +122,7 @@ class ContextParallelBench(Nothing):
         step: ContextParallelStep,
         measured: Measured[Any],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """The work without exchange, the single GPU's, the link, and a profiled call."""
+        """The work without exchange, one GPU's over as many positions, the link, and a profiled call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
             fields |= self._without_exchange(cell, step)

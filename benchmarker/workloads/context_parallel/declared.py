@@ -20,6 +20,11 @@ AXES = (
 )
 
 
+def all_flops_per_s(cell: ContextParallelCell, latency_s: float) -> float | None:
+    """Operations per second of all GPUs together."""
+    return cell.demand.total_flops / latency_s if cell.demand else None
+
+
 def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
     """Operations per second and GPU over those of a single GPU with a rank's positions."""
     if cell.demand is None or cell.single_s is None:
@@ -44,12 +49,26 @@ def exposed_by_difference(record: ContextParallelRecord, cell: ContextParallelCe
 def exposed_by_trace(record: ContextParallelRecord, cell: ContextParallelCell) -> float | None:  # noqa: ARG001
     """Share of the span in which only communication ran, on the rank that computes longest."""
     trace = critical_trace(cell)
-    return trace.exposed_s / trace.span_s if trace else None
+    return exposed_s(trace) / trace.span_s if trace else None
+
+
+def hidden(record: ContextParallelRecord, cell: ContextParallelCell) -> float | None:
+    """Share of the time of the exchange by itself that computing hides: none of it where it costs more than that."""
+    exposed, latency_s = exposed_by_difference(record, cell), latency_of(cell)
+    if exposed is None or latency_s is None or cell.demand is None or not cell.link_bytes_per_s:
+        return None
+    exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
+    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
 
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
     """Of the rank that computes longest: what others wait for is no communication of theirs. None where none is."""
-    return max(cell.traces, key=lambda trace: trace.computing_s, default=None)
+    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
+
+
+def exposed_s(trace: RankTrace) -> float:
+    """Seconds in which only communication ran."""
+    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
 
 
 def imbalance(record: ContextParallelRecord, cell: ContextParallelCell) -> float | None:  # noqa: ARG001
@@ -84,13 +103,22 @@ def error_ratio(record: ContextParallelRecord, cell: ContextParallelCell) -> flo
 
 METRICS = (
     Metric(
+        name="tflops",
+        heading="TFLOP/s",
+        unit="FLOP/s",
+        scale=1e-12,
+        better="higher",
+        formula="4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the "
+        "seconds of one call: of all GPUs together",
+        of_latency=all_flops_per_s,
+    ),
+    Metric(
         name="tflops_gpu",
         heading="TFLOP/s/GPU",
         unit="FLOP/s",
         scale=1e-12,
         better="higher",
-        formula="4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the "
-        "seconds of one call and the GPUs that compute",
+        formula="TFLOP/s over the GPUs that compute",
         of_latency=flops_per_s,
     ),
     FORWARD,
@@ -111,17 +139,28 @@ METRICS = (
         unit="",
         scale=100.0,
         better="lower",
-        formula="share of the time that leaving the exchange out saves",
+        formula="exposed communication: share of the time that leaving the exchange out saves",
         of_cell=exposed_by_difference,
     ),
     Metric(
         name="exposed_trace",
-        heading="by trace %",
+        heading="traced %",
         unit="",
         scale=100.0,
         better="lower",
-        formula="share of a profiled call's span in which only communication ran, on the rank that computes longest",
+        formula="exposed communication by the trace: share of a call's span in which only communication ran, on the rank that computes longest; "
+        "on a processor, in which that rank waited for an exchange",
         of_cell=exposed_by_trace,
+    ),
+    Metric(
+        name="hidden",
+        heading="hidden %",
+        unit="",
+        scale=100.0,
+        better="higher",
+        formula="1 - exposed time / (bytes that a rank sends / link GB/s): share of the exchange that computing hides; "
+        "0 where it costs more than the link takes",
+        of_cell=hidden,
     ),
     Metric(
         name="imbalance",
@@ -131,6 +170,15 @@ METRICS = (
         better="lower",
         formula="the slowest rank's time over the mean of all ranks', both without exchange",
         of_cell=imbalance,
+    ),
+    Metric(
+        name="sent",
+        heading="sent MiB",
+        unit="B",
+        scale=1 / MIB,
+        better="lower",
+        formula="bytes that rank 0 hands over for other ranks in one call, counted",
+        of_cell=lambda record, cell: cell.sent_bytes,
     ),
     Metric(
         name="needed_link",
@@ -182,7 +230,7 @@ METRICS = (
         combine="max",
     ),
 )
-HEADLINE = "tflops_gpu"
+HEADLINE = "tflops"
 
 
 def title(job: ContextParallelJob) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,6 +13,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarker.workloads.context_parallel.variants.base import Plan
+
+
+@dataclass
+class Exchanged:
+    """What this process exchanged since it began, by its own count and clock."""
+
+    sent_bytes: int = 0
+    """Handed over for other ranks."""
+    waited_s: float = 0.0
+    """In which the host waited for what others send. On a GPU the stream waits in its place."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a wait."""
+        started_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.waited_s += (time.perf_counter_ns() - started_ns) / 1e9
+
+
+EXCHANGED = Exchanged()
 
 
 class Pending(NamedTuple):
@@ -22,8 +47,9 @@ class Pending(NamedTuple):
 
     def wait(self) -> tuple[Tensor, ...]:
         """What came. On a GPU the stream waits, not the host."""
-        for work in self.works:
-            work.wait()
+        with EXCHANGED.waiting():
+            for work in self.works:
+                work.wait()
         return self.arriving
 
 
@@ -44,6 +70,7 @@ class ToNext:
     def send(self, *tensors: Tensor) -> Pending:
         leaving = tuple(tensor.contiguous() for tensor in tensors)
         arriving = tuple(torch.empty_like(tensor) for tensor in leaving)
+        EXCHANGED.sent_bytes += sum(tensor.nbytes for tensor in leaving)
         operations = []
         for tag, (out, into) in enumerate(zip(leaving, arriving, strict=True)):
             operations.append(dist.P2POp(dist.isend, out, self._next, tag=tag))
@@ -75,5 +102,7 @@ def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
     if not plan.is_exchanging or plan.place.ranks == 1:
         return tensor
     received = torch.empty_like(tensor)
-    dist.all_to_all_single(received, tensor)
+    EXCHANGED.sent_bytes += tensor.nbytes * (plan.place.ranks - 1) // plan.place.ranks
+    with EXCHANGED.waiting():
+        dist.all_to_all_single(received, tensor)
     return received

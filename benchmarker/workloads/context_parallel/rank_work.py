@@ -18,7 +18,8 @@ from benchmarker.core.named_import import imported
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import start_profiler_once, trace_of
 from benchmarker.measure.rank import Rank, barrier
-from benchmarker.profiling.overlap import Overlap, overlap_of
+from benchmarker.profiling.categories import Category
+from benchmarker.profiling.overlap import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.bench import exchange, no_kernel_is_unsupported, refuse_kept_output
 from benchmarker.workloads.attention.inputs import Inputs, copies_needed, make_inputs, shifted
 from benchmarker.workloads.attention.proof import KEPT, kernels_of
@@ -26,7 +27,7 @@ from benchmarker.workloads.attention.spec import Mode, Shape
 from benchmarker.workloads.attention.timing import AttentionStep, results_of
 from benchmarker.workloads.attention.variants.base import Attention
 from benchmarker.workloads.context_parallel.checking import against_whole
-from benchmarker.workloads.context_parallel.exchange import ToNext
+from benchmarker.workloads.context_parallel.exchange import EXCHANGED, ToNext
 from benchmarker.workloads.context_parallel.shards import gathered, order_error, position_coded, put_together, shard
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.variants.base import Plan, RankPlace
@@ -89,9 +90,11 @@ class RankWork:
         copies = [first, *(shifted(first, places) for places in range(1, count))]
         self._ready = Ready(plan, self._open(plan), copies)
         self._device.release()
+        before = EXCHANGED.sent_bytes
         with no_kernel_is_unsupported():
             results_of(self._ready.attention, first)
-        return {"input_copies": count, "device": self._name()}
+        sent_bytes = EXCHANGED.sent_bytes - before if self._splitting.is_counted else None
+        return {"input_copies": count, "device": self._name(), "sent_bytes": sent_bytes}
 
     def correct(self) -> dict[str, Any]:
         """Put the result of all ranks together, and compare it on rank 0.
@@ -142,28 +145,26 @@ class RankWork:
         return self._timed("single", work, calls)
 
     def profile(self, *, work: str) -> dict[str, Any]:
-        """One call with the profiler on: its kernels, and on a GPU what of its span is only one kind of work."""
+        """One call with the profiler on: its kernels. Another one: what of its span is only one kind of work, on a GPU
+        by the profiler's trace, on a processor by the clock around each wait for an exchange."""
         ready = self._the_ready
         step = AttentionStep(ready.attention, ready.copies, self._device)
 
         def call() -> object:
             return getattr(step, work)(ready.copies[0])
 
-        trace = None
         with ready.attention.around():
             if self._device.kind != "cpu" and not self._is_profiler_warm:
                 start_profiler_once(self._device)
                 self._is_profiler_warm = True
             self._barrier()
             kernels = kernels_of(call, self._device)
-            if self._device.kind != "cpu":
-                self._barrier()
-                trace = trace_of(call, self._device)
-        index = torch.device(self._place.device).index
-        return {
-            "kernels": [kernel.model_dump() for kernel in kernels[:KEPT]],
-            "trace": None if trace is None else _fields(overlap_of(trace, device_index=index)),
-        }
+            self._barrier()
+            if self._device.kind == "cpu":
+                overlap = _by_clock(call) if self._place.ranks > 1 else None
+            else:
+                overlap = overlap_of(trace_of(call, self._device), device_index=torch.device(self._place.device).index)
+        return {"kernels": [kernel.model_dump() for kernel in kernels[:KEPT]], "trace": _fields(overlap)}
 
     def link(self, *, message_bytes: int) -> float:
         """Best seconds in which this rank sends so many bytes to the next and receives as many."""
@@ -234,6 +235,20 @@ class RankWork:
     def _name(self) -> str:
         """Of this rank's device."""
         return "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(self._place.device)
+
+
+def _by_clock(call: Callable[[], object]) -> Overlap:
+    """Of a call on a processor, which waits for an exchange or computes."""
+    before_s, started_ns = EXCHANGED.waited_s, time.perf_counter_ns()
+    call()
+    span_s = (time.perf_counter_ns() - started_ns) / 1e9
+    waited_s = EXCHANGED.waited_s - before_s
+    computed_s = span_s - waited_s
+    kinds: dict[Category, KindTime] = {
+        "attention": KindTime(computed_s, computed_s),
+        "communication": KindTime(waited_s, waited_s),
+    }
+    return Overlap(span_s, span_s, kinds)
 
 
 def _fields(overlap: Overlap | None) -> dict[str, Any] | None:

@@ -76,28 +76,13 @@ class WorkKind(Plain):
 
 
 class RankTrace(Plain):
-    """One profiled call on one rank."""
+    """One call on one rank."""
 
     span_s: Seconds
-    """From its first kernel's start to its last one's end."""
+    """From its first kernel's start to its last one's end; on a processor the call's time."""
     busy_s: Spent
     """In which at least one kernel ran."""
     kinds: tuple[WorkKind, ...]
-
-    def of(self, kind: str) -> WorkKind | None:
-        """The time of one purpose; None where it has none."""
-        return next((work for work in self.kinds if work.kind == kind), None)
-
-    @property
-    def exposed_s(self) -> float:
-        """In which only communication ran."""
-        communication = self.of("communication")
-        return communication.alone_s if communication else 0.0
-
-    @property
-    def computing_s(self) -> float:
-        """In which something else than communication ran."""
-        return self.busy_s - self.exposed_s
 
 
 class ContextParallelCell(CellBase):
@@ -118,6 +103,9 @@ class ContextParallelCell(CellBase):
     """Copies of the inputs that the calls take turns over."""
     warmup: tuple[ContextParallelSample, ...] = ()
     samples: tuple[ContextParallelSample, ...] = ()
+    sent_bytes: Count | None = None
+    """That rank 0 handed over for others in one call, counted. None for torch's own exchanges. `demand` has it by
+    formula."""
     alone_s: tuple[Seconds, ...] = ()
     """Each rank's seconds of one call of the same work without exchange: the median of a few. Empty where there is no
     exchange, or it cannot be left out."""
@@ -131,7 +119,8 @@ class ContextParallelCell(CellBase):
     link_bytes: Positive | None = None
     """Of one message of that."""
     traces: tuple[RankTrace, ...] = ()
-    """One profiled call on each rank. Empty on CPU, whose exchanges are no kernels."""
+    """One call on each rank: on a GPU by the profiler; on a processor by the rank's clock, which tells waiting for an
+    exchange from the rest. Empty there for one rank."""
 
 
 class ContextParallelFacts(Plain):

@@ -30,6 +30,8 @@ class Splitting:
     splits_heads: bool = False
     is_alone: bool = False
     """Whether rank 0 computes the whole sequence by itself."""
+    is_counted: bool = True
+    """Whether its exchanges are ours, which count what they send. torch's own are not."""
     not_elsewhere: str = ""
     """Why it runs on no other kind of device."""
 
@@ -58,6 +60,7 @@ VARIANTS: dict[str, Splitting] = {
         f"{_HOME}.torch_context_parallel:open_allgather",
         "zigzag",
         kinds=("cuda", "rocm"),
+        is_counted=False,
         not_elsewhere="torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses",
     ),
     "alltoall": Splitting(
@@ -65,6 +68,7 @@ VARIANTS: dict[str, Splitting] = {
         f"{_HOME}.torch_context_parallel:open_alltoall",
         "zigzag",
         kinds=("cuda", "rocm"),
+        is_counted=False,
         not_elsewhere="torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses",
     ),
     "single": Splitting(

@@ -1,0 +1,1 @@
+"""How records of context parallel attention are read."""

@@ -1,0 +1,65 @@
+"""What rows of context parallel attention say together."""
+
+import pytest
+
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.stats import Estimate
+from benchmarker.workloads.context_parallel.reading.presentation import brief
+from benchmarker.workloads.context_parallel.reading.remarks import hiding, remarks
+
+
+def row(variant="zigzag", length=4096, exposed=0.01, **changes):
+    key = CellKey((("ranks", 2), ("seq_len", length), ("mode", "forward")), "context_parallel")
+    facts = {"exposed": exposed, **changes.pop("facts", {})}
+    form = {"split": variant}
+    measured = {"latency": Estimate(0.1), "facts": facts, **changes}
+    return Row("context_parallel", variant, form, variant, "CPU", key, "ok", **measured)
+
+
+LINK = {"needed_link": 488e9, "measured_link": 296e9}
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        (
+            (0.21, 0.03, 0.01),
+            "hides its communication from between 4,096 and 8,192 positions on; at 4,096, 21 % exposed; each step "
+            "would need 488 GB/s, and the link gives 296.",
+        ),
+        ((0.0, -0.02, 0.04), "hides its communication at any measured length, from 4,096 to 16,384 positions"),
+        ((0.4, 0.3, 0.2), "does not hide its communication at any measured length, from 4,096 to 16,384 positions"),
+        ((0.0, 0.0, 0.2), "does not hide its communication at 16,384 positions: 20 % exposed at 16,384"),
+        # What is hidden at one length and not at the next is not hidden from there on.
+        ((0.0, 0.2, 0.0), "from between 8,192 and 16,384 positions on; at 8,192, 20 % exposed"),
+    ],
+)
+def test_the_length_from_which_on_communication_is_hidden_is_said_with_what_the_link_lacks(shares, expected):
+    rows = [row(length=4096 << place, exposed=share, facts=LINK) for place, share in enumerate(shares)]
+    (sentence,) = hiding(rows)
+    assert sentence.startswith("2 ranks, forward: zigzag ")
+    assert expected in sentence
+
+
+def test_what_sends_beside_no_block_needs_no_rate_of_the_link():
+    (sentence,) = hiding([row("ulysses", exposed=0.3)])
+    assert sentence.endswith("30 % exposed at 4,096.")
+
+
+def test_a_plain_ring_is_held_against_what_the_mask_leaves_it():
+    told = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})], None)
+    assert any(
+        "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in told
+    )
+
+
+def test_two_measures_of_one_thing_that_differ_are_named():
+    (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})], None)
+    assert "apart" not in near
+    told = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})], None)
+    assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in told[-1]
+
+
+def test_the_first_table_has_scaling_and_both_measures():
+    rows = [row(metrics={"scaling": Estimate(0.63)}, facts={"exposed_trace": 0.2}), row("single", exposed=0.0)]
+    assert [column.heading for column in brief(rows)][-3:] == ["scaling %", "exposed %", "traced %"]
