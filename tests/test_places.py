@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -57,6 +58,31 @@ def test_the_records_are_those_of_a_sweep_without_places_but_for_the_place(tmp_p
         assert [cell.key for cell in first.cells] == [cell.key for cell in second.cells]
         assert second.place == "local:0"
         assert all(cell.flags == () for cell in second.cells)
+
+
+@pytest.mark.parametrize(
+    ("places", "rounds", "expected"),
+    [
+        (TWO, 4, "at local:0,1: 2 rounds at a time"),
+        (TWO, 1, "at local:0,1: 1 round at a time, so that 1 place is not used: a place takes a whole round"),
+        ("ray", 4, "at ray: one round at a time for each GPU that there is; the guess is of one GPU"),
+    ],
+)
+def test_the_plan_says_the_places(tmp_path: Path, places: str, rounds: int, expected: str) -> None:
+    stage = Stage(tmp_path, rounds=rounds)
+    stage.sweep(places=places, dry_run=True)
+    assert expected in stage.printed
+
+
+def test_rounds_at_several_places_take_as_long_as_the_place_that_has_most(tmp_path: Path) -> None:
+    def minutes(**settings: Any) -> int:
+        stage = Stage(tmp_path / str(settings), rounds=30)
+        stage.sweep(dry_run=True, **settings)
+        return int(re.findall(r"by a first guess about (\d+) min", stage.printed)[0])
+
+    alone = minutes()
+    assert minutes(places=TWO) == pytest.approx(alone / 2, abs=1)
+    assert minutes(places="local:0,1,2,3") == pytest.approx(alone * 8 / 30, abs=1)
 
 
 def test_a_killed_worker_costs_its_round_which_is_run_again(tmp_path: Path) -> None:

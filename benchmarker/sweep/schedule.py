@@ -9,6 +9,7 @@ decides.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,7 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import CellId
+from benchmarker.sweep.places.place import RAY, local_numbers
 from benchmarker.sweep.request import SweepRequest
 
 START_S = 20.0
@@ -98,20 +100,44 @@ def _guess_s(job: Job) -> float:
     return START_S + sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
 
-def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
-    """What is going to be measured, and roughly how long that takes."""
+def plan_lines(request: SweepRequest, forecast: Forecast, places: str | None = None) -> list[str]:
+    """What is going to be measured, where, and roughly how long that takes.
+
+    Args:
+        places: As `--places` has them; None for one round after another on this host.
+
+    Raises:
+        SpecError: There are no such places.
+    """
+    numbers = local_numbers(places) if places else None
+    together = min(len(numbers), request.rounds) if numbers else 1
     tasks = missing_tasks(request, ())
     first = next(iter(request.jobs.values()))
     points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
+    # A place takes a whole round: of three rounds at two places one runs by itself.
+    turns = math.ceil(request.rounds / together)
     return [
         f"plan: {_rounds_words(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"by a first guess {duration_words(forecast.seconds(tasks))}",
+        f"by a first guess {duration_words(forecast.seconds(tasks) * turns / request.rounds)}",
+        *_place_lines(places, together, unused=len(numbers or ()) - together),
         f"  order rotated, and reversed in every second round; seed {request.seed}",
         *_judging_lines(workload, list(request.jobs.values())),
     ]
+
+
+def _place_lines(places: str | None, together: int, *, unused: int) -> list[str]:
+    """Where rounds run, and how many at the same time, as far as that is known before the places are looked at."""
+    if places is None:
+        return []
+    known = plural(together, "round at a time", "rounds at a time")
+    if places == RAY:
+        known = "one round at a time for each GPU that there is; the guess is of one GPU"
+    elif unused > 0:
+        known += f", so that {plural(unused, 'place is', 'places are')} not used: a place takes a whole round"
+    return [f"  at {places}: {known}; the checkpoints are prepared before, once a host"]
 
 
 def _rounds_words(request: SweepRequest) -> str:

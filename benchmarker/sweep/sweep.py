@@ -110,11 +110,13 @@ def run_sweep(
         KeyboardInterrupt: Ctrl-C; what was finished is compared first.
     """
     request = read_arguments(config, arguments, settings, read_job=read_job)
-    if not settings.places:
-        # Else each host looks at its own.
+    if settings.places:
+        # Each host looks at its own inputs.
+        check_devices(request)
+    else:
         check_inputs(request.jobs.values())
     forecast = Forecast(request.jobs)
-    for line in (*request.notes, *plan_lines(request, forecast)):
+    for line in (*request.notes, *plan_lines(request, forecast, settings.places)):
         terminal.line(line)
     if settings.dry_run:
         return []
@@ -162,7 +164,6 @@ def _run_at_places(
     request: SweepRequest, settings: Settings, terminal: Terminal, say_ending: SayEnding, dependencies: Dependencies
 ) -> list[str]:
     """The same over several cards, or hosts: see `benchmarker.sweep.places`."""
-    check_devices(request)
     deadline_s, added_until_s = _after(settings.timeout_s or None), _after(settings.max_time_s)
     first, sweep = next(iter(request.jobs.values())), sweep_file(request)
     template = template_of(

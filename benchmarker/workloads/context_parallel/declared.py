@@ -148,8 +148,8 @@ METRICS = (
         unit="",
         scale=100.0,
         better="lower",
-        formula="exposed communication by the trace: share of a call's span in which only communication ran, on the rank that computes longest; "
-        "on a processor, in which that rank waited for an exchange",
+        formula="by the trace: share of a call's span in which nothing else ran, on the rank that "
+        "computes longest; on a processor, in which it waited for an exchange",
         of_cell=exposed_by_trace,
     ),
     Metric(

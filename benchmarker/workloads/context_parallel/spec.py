@@ -97,6 +97,13 @@ class ContextParallelJob(Job):
     variant: ContextParallelVariant
     grid: ContextParallelGrid
 
+    @property
+    def gpus(self) -> int:
+        """GPUs that a process of it uses at once, with those of the ranks that it starts."""
+        from benchmarker.workloads.context_parallel.variants.registry import splitting_of
+
+        return 1 if splitting_of(self.variant.variant).is_alone else max(self.grid.ranks)
+
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: Mode) -> Shape:
     """Causal attention over so many positions."""
