@@ -118,6 +118,14 @@ class TokenSource(Protocol):
             UnsupportedError: This variant cannot run this way.
         """
 
+    def continued(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        """Greedy tokens after one text, at whatever shape is ready: nobody times it.
+
+        Raises:
+            UnsupportedError: This variant cannot run this way.
+        """
+        return self.generate([ids], new_tokens).tokens[0]
+
     def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """Score a text by the very path that is timed: a prefill of the first `prompt_tokens` ids, then the decode step
         for each further one, whatever token the step itself likes best.

@@ -59,6 +59,11 @@ class TorchSource(TokenSource):
             end_ns=decoded.end_ns,
         )
 
+    def continued(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        """See TokenSource.continued."""
+        pieces = self.decoder.stream(self._tensor([ids]), new_tokens, frozenset())
+        return tuple(token for piece in pieces for token in piece)
+
     def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score."""
         return Scores(self.decoder.score(self._tensor([ids]), prompt_tokens=prompt_tokens).numpy())

@@ -21,6 +21,7 @@ from benchmarker.core.errors import QualityError, UnsupportedError
 from benchmarker.core.units import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.hardware.device import Device
+from benchmarker.quality.greedy import greedy_texts
 from benchmarker.quality.plan import BASELINE, Plan
 from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions, SavedTopK
 from benchmarker.quality.scoring import save_prefill_predictions, save_step_predictions, score_against
@@ -28,7 +29,7 @@ from benchmarker.quality.scratch import Bytes, scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
 from benchmarker.quality.windows import SCORED_FROM
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.quality import Quality
+from benchmarker.schema.quality import GreedyText, Quality
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,6 +73,7 @@ class Judge:
             SavedLogits(file, dtype=SAVED_AS) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
         )
         self._path: Literal["step", "prefill"] = "step"
+        self._greedy: tuple[GreedyText, ...] = ()
 
     def save(self, source: TokenSource) -> None:
         """Run the variant and save its predictions: of its decode step, or of its prefill where it tells those alone.
@@ -88,6 +90,7 @@ class Judge:
             self._saved = likeliest
             if not save_prefill_predictions(source, plan.windows, likeliest, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} tells nothing of its predictions that could be judged")
+        self._greedy = greedy_texts(source, plan.windows)
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 
@@ -132,6 +135,7 @@ class Judge:
             against=divergence(scores),
             noise=divergence(noise),
             windows=window_means(scores),
+            greedy=self._greedy,
             seconds=time.perf_counter() - self._started,
             file_bytes=self._file_bytes,
             extra_bytes=self._extra_bytes,

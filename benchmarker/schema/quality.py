@@ -133,6 +133,15 @@ class WindowMeans(Plain):
     """Mean square of the change of the own token's probability."""
 
 
+class GreedyText(Plain):
+    """What an engine makes of one prompt, by the likeliest token each time."""
+
+    tokens: tuple[Whole, ...]
+    gaps: tuple[Number, ...] = ()
+    """Between the log-probabilities of the two likeliest tokens at the place of each, in nats; empty where the engine
+    does not tell."""
+
+
 class Quality(Plain):
     """Perplexity, and the divergence from the unquantized model."""
 
@@ -169,6 +178,8 @@ class Quality(Plain):
     noise: Divergence
     """Of the baseline from itself, run twice: a divergence that is not larger is not the quantization's."""
     windows: tuple[WindowMeans, ...]
+    greedy: tuple[GreedyText, ...] = ()
+    """What follows the first 32 tokens of eight windows. Empty in older records."""
     seconds: Number
     """For all of it, loading the baseline included."""
     file_bytes: Whole

@@ -17,6 +17,7 @@ from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
+from benchmarker.workloads.generation.reading.first_difference import first_difference
 from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, stored_as, void
 from benchmarker.workloads.generation.reading.same_model import as_one
 from benchmarker.workloads.generation.reading.to_row import to_row
@@ -113,12 +114,20 @@ CIRCUMSTANCES: Mapping[str, Circumstance] = {
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
     """The rows, completed by what follows from the baseline's row.
 
-    That is how many tokens their text has in common with the baseline's, the best speed-up that they can have, and
-    which of their qualities do not compare with the baseline's: these are taken out.
+    That is how many tokens their text has in common with the baseline's, where it first differs, the best speed-up that
+    they can have, and which of their qualities do not compare with the baseline's: these are taken out.
     """
     texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
     shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
-    beside = [replace(row, tokens_in_common=count) for row, count in zip(rows, shared, strict=True)]
+    texts_judged = next((row.quality for row in rows if row.variant == baseline and row.quality), None)
+    beside = [
+        replace(
+            row,
+            tokens_in_common=count,
+            first_difference=None if row.variant == baseline else first_difference(row.quality, texts_judged),
+        )
+        for row, count in zip(rows, shared, strict=True)
+    ]
     return comparable(with_best(beside, baseline))
 
 

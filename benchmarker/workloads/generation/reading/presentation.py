@@ -12,6 +12,7 @@ from benchmarker.workloads.generation.reading import columns
 from benchmarker.workloads.generation.reading.captions import caption
 from benchmarker.workloads.generation.reading.caveats import caveats
 from benchmarker.workloads.generation.reading.command import generate_command
+from benchmarker.workloads.generation.reading.first_difference import difference_caption, difference_columns
 from benchmarker.workloads.generation.reading.header import header, load_words, variant_line
 from benchmarker.workloads.generation.reading.limits import batch_words, beside_limits
 from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 
 def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """The tables of the timed step, of quality and of tasks, as far as they were measured."""
+    """The tables of the timed step, of quality, of greedy text and of tasks, as far as they were measured."""
     tables = []
     if step := step_columns(rows):
         tables.append(Sheet("Timed step", step, rows, (step_caption(rows),)))
     if quality := quality_columns(rows):
         tables.append(Sheet("Quality", quality, rows, (quality_caption(rows),)))
+    if differences := difference_columns(rows):
+        tables.append(Sheet("Greedy text", differences, rows, (difference_caption(rows),)))
     task_rows = answers(rows)
     if tasks := task_columns(task_rows):
         tables.append(Sheet("Tasks", tasks, task_rows, (task_caption(task_rows),)))

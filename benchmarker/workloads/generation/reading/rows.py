@@ -15,6 +15,7 @@ from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.quality_words import wrong_step_words
 from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_use
+from benchmarker.workloads.generation.reading.first_difference import FirstDifference
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 
@@ -100,6 +101,8 @@ class GenerationRow(Row):
     quality: Quality | None = None
     step_divergence: StepDivergence | None = None
     """Of the step that was timed, from the same form's own forward."""
+    first_difference: FirstDifference | None = None
+    """Of its greedy texts from the baseline's; None for the baseline."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None
     """Leading tokens that are those of the baseline variant."""

@@ -8,6 +8,7 @@ from benchmarker.comparison.comparing import metric_numbers
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality, StepDivergence
+from benchmarker.workloads.generation.reading.first_difference import FirstDifference
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
@@ -58,6 +59,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "bound_by": row.bound_by,
         **(_details(row.quality) if row.quality else dict.fromkeys(("perplexity", "kl_divergence", "top1_agreement"))),
         **_step(row.step_divergence),
+        **_first_difference(row.first_difference),
         "tokens_in_common": row.tokens_in_common,
         "energy_per_token_j": energy.per_token.value if energy else None,
         "energy_net_per_token_j": energy.net_per_token_j if energy else None,
@@ -68,6 +70,19 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "dummy_weights": row.dummy_weights,
         "flags": list(row.flags),
         **metric_numbers(row, (metric for metric in row.described.metrics if metric.name not in WITH_OWN_KEYS)),
+    }
+
+
+def _first_difference(found: FirstDifference | None) -> dict[str, Any]:
+    """Only where texts were compared."""
+    if found is None:
+        return {}
+    return {
+        "greedy_texts": found.prompts,
+        "greedy_texts_same": found.same,
+        "greedy_first_difference": found.token,
+        "greedy_gap": found.gap,
+        "greedy_verdict": found.verdict,
     }
 
 
