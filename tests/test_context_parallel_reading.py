@@ -29,7 +29,7 @@ LINK = {"needed_link": 488e9, "measured_link": 296e9}
         ),
         ((0.0, -0.02, 0.04), "hides its communication at any measured length, from 4,096 to 16,384 positions"),
         ((0.4, 0.3, 0.2), "does not hide its communication at any measured length, from 4,096 to 16,384 positions"),
-        ((0.0, 0.0, 0.2), "does not hide its communication at 16,384 positions: 20 % exposed at 16,384"),
+        ((0.0, 0.0, 0.2), "does not hide its communication at 16,384 positions: 20 % exposed;"),
         # What is hidden at one length and not at the next is not hidden from there on.
         ((0.0, 0.2, 0.0), "from between 8,192 and 16,384 positions on; at 8,192, 20 % exposed"),
     ],
@@ -43,7 +43,7 @@ def test_the_length_from_which_on_communication_is_hidden_is_said_with_what_the_
 
 def test_what_sends_beside_no_block_needs_no_rate_of_the_link():
     (sentence,) = hiding([row("ulysses", exposed=0.3)])
-    assert sentence.endswith("30 % exposed at 4,096.")
+    assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
 def test_a_plain_ring_is_held_against_what_the_mask_leaves_it():

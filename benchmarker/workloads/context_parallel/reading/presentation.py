@@ -27,5 +27,5 @@ def brief(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 PRESENTATION = Presentation(
-    brief=brief, remarks=remarks, first_remarks=hiding, plain="single GPU", speed="TFLOP/s of all GPUs"
+    brief=brief, remarks=remarks, first_remarks=hiding, plain="single rank", speed="TFLOP/s of all GPUs"
 )

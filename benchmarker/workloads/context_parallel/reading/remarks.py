@@ -42,8 +42,9 @@ def _from_where(line: Sequence[Row]) -> str:
     last = costly[-1]
     need, exposed = _need(last), percent(last.facts["exposed"])
     if last is line[-1]:
-        where = _at_all(lengths) if costly == list(line) else f"at {lengths[-1]:,} positions"
-        return f"does not hide its communication {where}: {exposed} exposed at {lengths[-1]:,}{need}"
+        if len(costly) == len(line) > 1:
+            return f"does not hide its communication {_at_all(lengths)}: {exposed} exposed at {lengths[-1]:,}{need}"
+        return f"does not hide its communication at {lengths[-1]:,} positions: {exposed} exposed{need}"
     following = lengths[line.index(last) + 1]
     return (
         f"hides its communication from between {_length(last):,} and {following:,} positions on; at "
