@@ -1,0 +1,38 @@
+"""Every variant of results/reference that was profiled has a reason for its time, and every other says what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+FOLDERS = sorted(path.name for path in REFERENCE.iterdir())
+PRINTED = Path(__file__).parent / "data" / "unchanged"
+"""What `benchmarker explain FOLDER --format json` prints; test_unchanged holds that it does."""
+
+
+def explained(folder: str) -> dict[str, dict[str, Any]]:
+    """What is printed of each variant."""
+    rows, _ = json.JSONDecoder().raw_decode((PRINTED / f"{folder}-explain.json").read_text())
+    return {row["variant"]: row for row in rows}
+
+
+def profiled(folder: str) -> set[str]:
+    """Variants with a profile in a record."""
+    records = [json.loads(path.read_text()) for path in REFERENCE.glob(f"{folder}/*.json")]
+    return {record["variant"]["name"] for record in records if record.get("profile")}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_profiled_variant_has_a_reason_and_any_other_says_what_it_lacks(folder):
+    rows = explained(folder)
+    assert profiled(folder) <= rows.keys()
+    for name, row in rows.items():
+        if name in profiled(folder):
+            assert row["bound_by"], name
+            assert row["bound_by"] != "mixed", name
+        else:
+            assert row.get("bound_by") or row["not_explained"], name
