@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarker.checkpoints.files import read_config
-from benchmarker.core.errors import ModelError
+from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.measure.repeat import warm_up
 from benchmarker.schema.record import SampleBase
+from benchmarker.workloads.generation.bench import open_bench
 from tests.records import cell, environment, record, save
 from tests.test_cli import typed
 
@@ -60,11 +63,15 @@ def test_a_folder_of_gguf_files_is_answered_with_one_of_them(tmp_path):
         read_config(tmp_path)
 
 
-def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded(tmp_path):
-    code, printed = typed("run", "--engine", "cuda_graph", "--device", "cpu", "-o", tmp_path)
-    assert code == 2
-    assert "error: a CPU has no graphs to capture; use --engine eager or compile there" in printed
-    assert "loading" not in printed
+def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded():
+    job: Any = SimpleNamespace(variant=SimpleNamespace(engine="cuda_graph"))
+    processor: Any = SimpleNamespace(kind="cpu")
+    untouched: Any = None
+    with (
+        pytest.raises(UnsupportedError, match="a CPU has no graphs to capture; use --engine eager or compile there"),
+        open_bench(job, processor, untouched),
+    ):
+        pass
 
 
 def test_a_slow_warm_up_is_told_while_it_lasts(tmp_path):

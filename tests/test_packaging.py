@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from benchmarker import __version__
@@ -51,6 +54,28 @@ def test_a_file_of_the_users_comes_before_a_shipped_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("quickstart.yaml").write_text("variants: [{quant: int8}]")
     assert find_config(Path("quickstart.yaml")) == Path("quickstart.yaml")
+
+
+@pytest.mark.by_hand
+@pytest.mark.parametrize("program", ["uvx", "pipx"])
+def test_the_wheel_runs_without_a_clone_and_without_an_environment(program, tmp_path):
+    """Needs `build` and the program, on the path, and a package index; a few minutes and 2 GB, all below tmp_path."""
+    if shutil.which(program) is None or shutil.which("pyproject-build") is None:
+        pytest.skip(f"{program} or build is not installed")
+    subprocess.run(["pyproject-build", "--wheel", "--outdir", tmp_path / "dist", ROOT], check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    folders = {name: str(tmp_path / name.lower()) for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME")}
+    started = {"uvx": ["uvx", "--from", wheel], "pipx": ["pipx", "run", "--spec", wheel]}[program]
+    done = subprocess.run(
+        [*started, "benchmarker", "compare", ROOT / "results" / "reference" / "quickstart"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | folders,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Run it: `benchmarker generate" in done.stdout
 
 
 def test_the_versions_agree():

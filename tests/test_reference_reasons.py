@@ -1,4 +1,4 @@
-"""Every variant of results/reference that was profiled has a reason for its time, and every other says what it lacks."""
+"""Every profiled variant of results/reference has a reason for its time, and every other says what it lacks."""
 
 from __future__ import annotations
 
