@@ -1,5 +1,7 @@
 """Context parallel attention over two processes of this machine: right, timed, and refused in one line."""
 
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -72,6 +74,18 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     explained = explain("zigzag", [record])
     assert any(part.seconds > 0 and part.name == "communication" for part in explained.waterfall.parts)
     assert any(note.startswith("communication ran for") for note in explained.notes)
+
+
+@pytest.mark.by_hand
+def test_under_torchrun_the_other_ranks_are_those_of_its_processes(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    words = ["--variant", "zigzag", "--mode", "forward", "--ranks", "2,3,4", "--seq-len", "96"]
+    command = [*torchrun, "-m", "benchmarker", "run", "context_parallel", *SHAPE, *SHORT, *words]
+    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    (record,) = collect([tmp_path]).records
+    assert [cell.status for cell in record.cells] == ["ok", "ok", "unsupported"], done.stdout
+    assert record.cells[2].reason == "ranks: torchrun started 3 processes, fewer than 4 ranks"
+    assert [len(cell.alone_s) for cell in record.cells] == [2, 3, 0]
 
 
 def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):

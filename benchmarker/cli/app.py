@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Annotated
 
 import typer
@@ -63,7 +65,14 @@ def main() -> None:
     """Entry of the `benchmarker` command."""
     print_what_can_be_printed()
     try:
-        app(prog_name="benchmarker")
+        with contextlib.ExitStack() as stack:
+            if "TORCHELASTIC_RUN_ID" in os.environ and "BENCHMARKER_LEADS" not in os.environ:
+                from benchmarker.measure.torchrun import follow, leading
+
+                if os.environ["RANK"] != "0":
+                    return follow()
+                stack.enter_context(leading())
+            app(prog_name="benchmarker")
     except KeyboardInterrupt:
         # A second Ctrl-C, while the first one was being answered.
         raise SystemExit(INTERRUPTED) from None

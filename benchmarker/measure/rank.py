@@ -1,8 +1,8 @@
 """One of several processes that compute together, each with a device of its own: a rank.
 
 Rank 0 is the process that measures. It starts the others, and sends them messages; each does what a message says and
-answers it. Messages go through a store (torch's TCPStore) on this host's loopback, tensors through a process group:
-NCCL between GPUs, gloo between processors. `python -m benchmarker.measure.rank` is such another process.
+answers it. Messages go through a store (torch's TCPStore) of rank 0, on the loopback of one host; tensors through a
+process group: NCCL between GPUs, gloo between processors. `python -m benchmarker.measure.rank` is such another process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from benchmarker.hardware.device import Device, find_device, kind_of
 if TYPE_CHECKING:
     import torch
 
-HOST = "127.0.0.1"
 PORT = "BENCHMARKER_RANK_PORT"
 """Variable in which rank 0 tells the others where its store is."""
 BEAT_S = 1.0
@@ -34,6 +33,21 @@ EXCHANGE_S = 600.0
 before, by other means."""
 STOP = "stop"
 """The message after which a rank ends."""
+
+
+def is_torchrun() -> bool:
+    """Whether torchrun started this process, or what started it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def store_host() -> str:
+    """Where rank 0 is: on this host, or where torchrun says."""
+    return os.environ["MASTER_ADDR"] if is_torchrun() else "127.0.0.1"
+
+
+def own_device(name: str) -> str:
+    """The device of this rank: that which rank 0 names, or torchrun's of this host."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if is_torchrun() and name.startswith("cuda") else name
 
 
 class Store:
@@ -49,7 +63,7 @@ class Store:
         """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        self.torch_store = TCPStore(HOST, port, is_master=is_server, wait_for_workers=False)
+        self.torch_store = TCPStore(store_host(), port, is_master=is_server, wait_for_workers=False)
         self.port: int = self.torch_store.port
 
     def put(self, key: str, value: Any) -> None:
@@ -197,7 +211,7 @@ def main() -> None:
     threading.Thread(target=_beat, args=(number, port), daemon=True).start()
     task, device = store.read(TASK), None
     try:
-        device = find_device(task["devices"][number])
+        device = find_device(own_device(task["devices"][number]))
         rank = Rank(number, len(task["devices"]), store, device)
         store.put(here(number), True)
         for other in range(rank.count):

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import IO
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind
-from benchmarker.core.parent_death import PARENT
-from benchmarker.measure.rank import PORT, Store, beats, failed
+from benchmarker.measure.rank import Store, beats, failed, is_torchrun
+from benchmarker.measure.rank_process import LocalProcess, RankProcess
 
 TICK_S = 0.5
 SILENT_S = 15.0
@@ -41,7 +36,7 @@ class RankError(BenchmarkerError):
 
 
 class RankProcesses:
-    """Ranks 1 and on, each a process."""
+    """Ranks 1 and on, each a process: of this host, or where torchrun started one for it."""
 
     def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
         """Start them, and watch them.
@@ -59,14 +54,14 @@ class RankProcesses:
         self._stuck = stuck
         self._port = port
         self._is_closing = threading.Event()
-        self._processes = {number: _started(number, port) for number in range(1, count)}
+        self._processes = _started(count, port)
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
     def end(self, failure: RankError) -> None:
         """Remember why, and end them."""
         self.failure = self.failure or failure
-        for process, _ in self._processes.values():
+        for process in self._processes.values():
             process.kill()
 
     def expect_end(self) -> None:
@@ -77,12 +72,8 @@ class RankProcesses:
         """Wait until they are gone, and end those that are not soon."""
         self.expect_end()
         deadline_s = time.monotonic() + CLOSE_S
-        for process, output in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline_s - time.monotonic()))
-            process.kill()
-            process.wait()
-            output.close()
+        for process in self._processes.values():
+            process.wait(max(0.0, deadline_s - time.monotonic()))
         self._watcher.join(CLOSE_S)
 
     def _watch(self) -> None:
@@ -102,11 +93,11 @@ class RankProcesses:
         Args:
             heard: The last sign of life of each rank, and when it came; brought up to date here.
         """
-        process, output = self._processes[number]
+        process = self._processes[number]
         if told := store.read(failed(number)):
             return RankError(number, told["reason"], told["kind"])
-        if process.poll() is not None:
-            return RankError(number, _end_words(process.returncode, output), "crash")
+        if process.poll():
+            return RankError(number, process.end_words(), "crash")
         sign, now = store.read(beats(number)), time.monotonic()
         if sign != heard[number][0]:
             heard[number] = sign, now
@@ -137,23 +128,9 @@ def break_off() -> None:
             dist.distributed_c10d._abort_process_group()
 
 
-def _started(number: int, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """The process of a rank, and what it prints."""
-    output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        # In this process's group, so that whoever ends the group ends the rank too.
-        [sys.executable, "-m", "benchmarker.measure.rank"],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "RANK": str(number), PORT: str(port), PARENT: str(os.getpid())},
-    )
-    return process, output
+def _started(count: int, port: int) -> dict[int, RankProcess]:
+    if not is_torchrun():
+        return {number: LocalProcess(number, port) for number in range(1, count)}
+    from benchmarker.measure.torchrun import ask_for_ranks
 
-
-def _end_words(code: int, output: IO[bytes]) -> str:
-    """How a rank ended, with the last line that it printed, but for one that was killed, which had no last word."""
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
-    output.seek(0)
-    lines = output.read().decode(errors="replace").strip().splitlines()
-    return how if code == -signal.SIGKILL or not lines else f"{how}: {lines[-1].strip()[:300]}"
+    return ask_for_ranks(count, port)

@@ -18,6 +18,7 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.measure.rank_processes import RankError
 from benchmarker.measure.ranks import Ranks, open_ranks
 from benchmarker.measure.repeat import Measured
+from benchmarker.measure.torchrun import hosts
 from benchmarker.workloads.attention.inputs import inputs_sha256
 from benchmarker.workloads.attention.precision import matmul_precision
 from benchmarker.workloads.attention.record import SeenKernel
@@ -64,6 +65,7 @@ class ContextParallelBench(Nothing):
         """Rank 0's share. None where no ranks are up."""
         self._point: ContextParallelPoint | None = None
         self._names: tuple[str, ...] = ()
+        self._places: tuple[str, ...] = ()
         self._count = 0
 
     def facts(self) -> Mapping[str, Any]:
@@ -74,7 +76,8 @@ class ContextParallelBench(Nothing):
             "built": ContextParallelFacts(
                 backend="gloo" if on_cpu else "nccl",
                 collectives=None if on_cpu else _nccl_version(),
-                devices=devices_of(self._device.torch_name, count),
+                devices=self._places or devices_of(self._device.torch_name, count),
+                hosts=hosts(),
                 device_names=self._names,
                 peer_access=None if on_cpu or count < 2 else _peer_access(self._device.torch_name),
                 variables=read_variables(os.environ),
@@ -104,6 +107,7 @@ class ContextParallelBench(Nothing):
         self._point = point
         prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
         self._names = tuple(answer["device"] for answer in prepared)
+        self._places = tuple(answer["place"] for answer in prepared)
         checked = ContextParallelChecked.model_validate(self._call("correct")[0], strict=False)
         refuse_wrong(checked, self._job.subject.dtype)
         return {

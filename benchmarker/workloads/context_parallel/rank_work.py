@@ -94,7 +94,7 @@ class RankWork:
         with no_kernel_is_unsupported():
             results_of(self._ready.attention, first)
         sent_bytes = EXCHANGED.sent_bytes - before if self._splitting.is_counted else None
-        return {"input_copies": count, "device": self._name(), "sent_bytes": sent_bytes}
+        return {"input_copies": count, "device": self._name(), "place": self._place.device, "sent_bytes": sent_bytes}
 
     def correct(self) -> dict[str, Any]:
         """Put the result of all ranks together, and compare it on rank 0.

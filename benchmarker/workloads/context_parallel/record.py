@@ -131,6 +131,8 @@ class ContextParallelFacts(Plain):
     """Version of NCCL. None for gloo."""
     devices: tuple[str, ...] = ()
     """Of each rank, as torch names it."""
+    hosts: Positive = 1
+    """On which torchrun started processes; 1 without it."""
     device_names: tuple[str, ...] = ()
     """What they are."""
     peer_access: bool | None = None
