@@ -14,6 +14,7 @@ import pytest
 from benchmarker.checkpoints.files import read_config
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.measure.repeat import warm_up
+from benchmarker.report.compare import compare_records
 from benchmarker.schema.record import SampleBase
 from benchmarker.workloads.generation.bench import open_bench
 from tests.records import cell, environment, record, save
@@ -147,3 +148,9 @@ def test_compare_shows_the_columns_that_are_asked_for_in_the_order_that_is_asked
     code, printed = typed("compare", folder, "--columns", "lod")
     assert code == 2
     assert "--columns lod: no such column; did you mean 'load s'?" in printed
+
+
+def test_a_comparison_is_printed_as_its_answer_and_one_table():
+    printed = str(compare_records([record("fp16", cell([2.0])), record("int8", cell([1.0]))]))
+    assert "| int8" in printed
+    assert "Row(" not in printed

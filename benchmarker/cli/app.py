@@ -28,7 +28,8 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 app = typer.Typer(
     cls=VerbGroup,
-    help="Which quantization should I run on my GPU, and why is it fast or slow?",
+    help="Which quantization should I run on my GPU, and why is it fast or slow?\n\n"
+    "Start here: benchmarker sweep quickstart",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -14,11 +14,13 @@ from typing import Any
 
 from benchmarker.comparison.results import results_of, results_of_records, to_rows
 from benchmarker.comparison.rows import Results, with_bound
+from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.words import abridged
 from benchmarker.explain.difference import Contrast, contrasts_of
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
+from benchmarker.report.brief import brief
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.collect import Collected, collect
@@ -44,6 +46,10 @@ class Comparison(Results):
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
+
+    def __str__(self) -> str:
+        """What `benchmarker compare` prints: the answer and one table, as markdown."""
+        return tables.to_markdown(brief(self))
 
 
 def compare(
