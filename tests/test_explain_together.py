@@ -11,6 +11,7 @@ from benchmarker.cli.app import app
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.workloads.generation.reading.break_even import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run
@@ -79,6 +80,20 @@ def test_explain_gives_a_program_plain_values(tmp_path) -> None:
     assert fp16["ratio"] is None
     assert gptq["not_explained"] == "it has no profile: left out, or the run ended before it"
     assert gptq["allows"].startswith("not profiled: at prompt 26, 50 new tokens, batch 1, a token takes 28.0 ms")
+
+
+def test_an_engine_elsewhere_without_bytes_says_whose_time_it_is(tmp_path) -> None:
+    facts = EngineFacts(
+        name="vllm",
+        tokens_read="each",
+        kv_cache="paged",
+        external=ExternalFacts(environment="vllm-cpu", version="9", python="3.12.1", disagreement=0.012),
+    )
+    elsewhere = record("fp16", runtime="vllm", load=None).model_copy(update={"engine": facts})
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, elsewhere))])
+    assert "a token takes 28.0 ms; what it reads is not known; the engine's own clock says the same within 1.2 %" in (
+        done.output
+    )
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:

@@ -151,15 +151,25 @@ def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_rea
         str(tmp_path / "out"),
     ]
     subprocess.run(swept, cwd=ROOT, check=True)
-    compared = [sys.executable, "-m", "benchmarker", "compare", str(tmp_path / "out"), "--format", "json"]
-    rows = json.loads(subprocess.run(compared, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-    assert [row["engine"] for row in rows] == ["eager", "compile", "vllm", *["llama-cpp"] * 3]
+    rows, explanations = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-m", "benchmarker", verb, str(tmp_path / "out"), "--format", "json"],
+                cwd=ROOT, check=True, capture_output=True, text=True,
+            ).stdout
+        )
+        for verb in ("compare", "explain")
+    )  # fmt: skip
+    engines = sorted(row["engine"] for row in rows)
+    assert engines == ["compile", "eager", *["llama-cpp"] * 3, "vllm"]
     for row in rows:
         assert (row["status"], row["rounds"] >= 5, row["quality_size"]) == ("ok", True, "quick"), row["variant"]
-        assert row["bound_by"], row["variant"]
-        assert row["greedy_texts" if row["verdict"] != "baseline" else "variant"], row["variant"]
-    assert all(row["ratio_low"] < row["ratio"] < row["ratio_high"] for row in rows[1:])
-    assert [row["quality_path"] for row in rows] == ["step", "step", "prefill", *["step"] * 3]
+        assert row["quality_path"] == ("prefill" if row["engine"] == "vllm" else "step")
+        if row["verdict"] != "baseline":
+            assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+            assert row["greedy_texts"] == 8
+    assert len(explanations) == len(rows)
+    assert all(explanation.get("bound_by") or explanation.get("allows") for explanation in explanations)
 
 
 @pytest.mark.parametrize("marker", ["slow", "by_hand"])

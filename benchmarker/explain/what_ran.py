@@ -46,10 +46,11 @@ def loaded_proof(load: LoadFacts, engine: str) -> Proof:
 
 
 def _loaded(load: LoadFacts) -> list[str]:
+    linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
     return [
         f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
         f"with scales and what is not quantized; lm_head {escaped(load.lm_head_dtype)}",
-        f"linear layers: {_counted(load.linear_classes)}; weights: {_counted(load.weight_classes)}",
+        f"{linears}weights: {_counted(load.weight_classes)}",
     ]
 
 

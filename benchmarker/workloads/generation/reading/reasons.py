@@ -32,6 +32,7 @@ from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
 from benchmarker.profiling.printed_table import read_tables
+from benchmarker.schema.external_facts import DISAGREEMENT
 from benchmarker.schema.kernels_used import multiplies_all_packed
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.roofline import Limits
@@ -64,7 +65,8 @@ def timed_token(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained
     loaded = next((record for record in runs if record.load), None)
     proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
     row = _longest(name, runs)
-    return NotExplained(name, why_no_profile(runs), proof, _allows(row) if row else None, row.mbu if row else None)
+    allows = _allows(row) + _own_clock(runs) if row else None
+    return NotExplained(name, why_no_profile(runs), proof, allows, row.mbu if row else None)
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
@@ -214,7 +216,19 @@ def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
     return next((row for row in rows if row.mbu is not None), rows[0] if rows else None)
 
 
-def _allows(row: Row) -> str | None:
+def _own_clock(records: Sequence[GenerationRecord]) -> str:
+    """Whether the time is an engine's own, where it runs in another process and told what it measured itself."""
+    engines = [record.engine.external for record in records if record.engine and record.engine.external]
+    told = [engine.disagreement for engine in engines if engine.disagreement is not None]
+    if not told or max(told) > DISAGREEMENT:
+        return ""
+    return (
+        f"; the engine's own clock says the same within {percent(max(told), places=1)}, so that this is its own time "
+        "and not that of handing over its tokens"
+    )
+
+
+def _allows(row: Row) -> str:
     """What the time and the bytes of a token say without a profile."""
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
@@ -225,7 +239,7 @@ def _allows(row: Row) -> str | None:
             f"bandwidth, so that all else is at most {percent(remainder)} of it"
         )
     if row.weight_bytes is None:
-        return None
+        return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
     rate = row.weight_bytes / row.tpot.value / 1e9
     return (
         f"{where}, a token takes {ms(row.tpot.value)} and reads {row.weight_bytes / 1e9:.3g} GB of weights, "
