@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import textwrap
 from dataclasses import replace
@@ -158,6 +159,20 @@ def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
     driver._on_gpu = True
     with pytest.raises(GpuMemoryError):
         driver.ask("open", limit_s=20.0, fault="memory")
+
+
+def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
+    said = (
+        "To serve at least one request with the model's max seq len (262144), (2.0 GiB KV cache is needed, which is "
+        "larger than the available KV cache memory (1.0 GiB). Based on the available memory, the estimated maximum "
+        "model length is 130944. Try increasing `gpu_memory_utilization`"
+    )
+    words = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["room_words"]
+    assert words(said) == (
+        "the KV cache of one sequence is larger than the available memory: give --engine-option max_model_len=130944 "
+        "or less, or more room (gpu_memory_utilization; cpu_kv_cache_gib on a CPU)"
+    )
+    assert words("another error") is None
 
 
 def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):

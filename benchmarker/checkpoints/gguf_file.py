@@ -109,7 +109,10 @@ def gguf_facts(path: Path) -> GgufFacts:
         field = reader.get_field("general.architecture")
         architecture = "" if field is None else str(field.contents())
     except BROKEN as error:
-        raise ModelError(f"{path}: a damaged GGUF file ({_first_line(error)})") from error
+        raise ModelError(
+            f"{path}: a damaged GGUF file, or one that was not copied whole; get or make it again "
+            f"({_first_line(error)})"
+        ) from error
     if architecture not in gguf.MODEL_ARCH_NAMES.values():
         raise ModelError(f"{path}: a GGUF file of the architecture '{architecture}', which llama.cpp does not know")
     sizes: Counter[str] = Counter()

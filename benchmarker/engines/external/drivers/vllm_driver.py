@@ -7,6 +7,7 @@ clock after each. CUDA graphs and compilation are as vLLM ships them.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -19,6 +20,22 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+
+
+def room_words(text: str) -> str | None:
+    """What to do where one sequence of the model's full length does not fit into the KV cache; None for other errors.
+
+    Args:
+        text: What vLLM says (vllm/v1/core/kv_cache_utils.py, 0.32).
+    """
+    if "KV cache is needed" not in text:
+        return None
+    longest = re.search(r"estimated maximum model length is (\d+)", text)
+    remedy = f"--engine-option max_model_len={longest[1]} or less" if longest else "a smaller max_model_len"
+    return (
+        f"the KV cache of one sequence is larger than the available memory: give {remedy}, or more room "
+        "(gpu_memory_utilization; cpu_kv_cache_gib on a CPU)"
+    )
 
 
 class Driver:
@@ -49,16 +66,22 @@ class Driver:
         from vllm import LLM
 
         started_ns = time.perf_counter_ns()
-        self._llm = LLM(
-            **arguments,
-            seed=0,
-            max_logprobs=TOP,
-            # Ids come in and go out. The same prompt comes again and again, and must be computed each time.
-            skip_tokenizer_init=True,
-            enable_prefix_caching=False,
-            # Without this a request has no metrics.
-            disable_log_stats=False,
-        )
+        try:
+            self._llm = LLM(
+                **arguments,
+                seed=0,
+                max_logprobs=TOP,
+                # Ids come in and go out. The same prompt comes again and again, and must be computed each time.
+                skip_tokenizer_init=True,
+                enable_prefix_caching=False,
+                # Without this a request has no metrics.
+                disable_log_stats=False,
+            )
+        except ValueError as error:
+            words = room_words(str(error))
+            if words is None:
+                raise
+            raise RuntimeError(words) from error
         return {"load_s": (time.perf_counter_ns() - started_ns) / 1e9}
 
     def generate(
