@@ -100,6 +100,7 @@ def test_the_range_that_was_predicted_for_a_graph_holds_what_was_measured(folder
 
 
 WITHOUT_BOUNDS = {
+    "cpu-context-parallel",  # --no-limits, and one rank by itself has no trace
     "h200-finetune-limit",  # --find-limit leaves the device's limits out
     "h200-mixers-bits",  # the same
     "h200-mixers-block",  # whole training steps: a roofline of the mixer says nothing of them
