@@ -33,6 +33,8 @@ def timed_call(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
     """A call of the last cell that was measured with a trace."""
     keys = [key for record in records for key in keys_of(record) if _measured(record, key)]
     if not keys:
+        if all(cell.status != "ok" for record in records for cell in record.cells):
+            return NotExplained(name, "no cell of it was measured")
         return NotExplained(name, "no cell of it has a trace: one rank by itself has no exchange to look for")
     key = max(keys)
     record = next(record for record in records if _measured(record, key))
@@ -92,7 +94,7 @@ def _notes(row: Row, trace: RankTrace) -> list[str]:
         notes.append(f"the slowest rank computes {imbalance:.2f} times as long as they do on average")
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
     if needed is not None and link is not None:
-        notes.append(f"each step sends {needed / 1e9:.3g} GB/s to be hidden, and the link gives {link / 1e9:.3g}")
+        notes.append(f"each step must send {needed / 1e9:.3g} GB/s to be hidden, and the link gives {link / 1e9:.3g}")
     return notes
 
 
