@@ -13,10 +13,10 @@ try:
 except ImportError:
 
     def _as_it_is(*functions: Any, **_: Any) -> Any:
-        """A stand-in for `triton.jit`, with arguments or without: the function unchanged."""
+        """A stand-in for `triton.jit`, with arguments or without, and for `tl.constexpr`: what is given, unchanged."""
         return functions[0] if functions else _as_it_is
 
     triton: Any = SimpleNamespace(jit=_as_it_is)  # type: ignore[no-redef]
-    tl: Any = SimpleNamespace(constexpr=object)  # type: ignore[no-redef]
+    tl: Any = SimpleNamespace(constexpr=_as_it_is)  # type: ignore[no-redef]
 
 __all__ = ["tl", "triton"]

@@ -1,0 +1,262 @@
+"""Packed weights times 2 to 128 rows, by tensor cores: each word is read once, and unpacked in registers.
+
+Weights are the left operand of `tl.dot` and come from registers; rows are the right one and come from shared memory, so
+that eight rows are no more than eight columns of an instruction. A word holds consecutive inputs. The sum over the
+inputs may be made in any order, so the first input of every word is one product, the second the next, and so on: the
+rows are given in that order (`by_place`), and no weight moves between threads. Scales multiply the sums of a group, in
+32 bits, and not the weights: fewer operations, and no rounding.
+
+Where the outputs do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
+that ends last adds them up, always in the same order.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.pdl import can_start_early
+from benchmarker.kernels.triton_if_present import tl, triton
+from benchmarker.kernels.unpack_words import unpack_codes, unpack_gptq, unpack_int8
+
+MOST_TILES = 1 << 14
+"""Tiles of outputs of the largest product."""
+FEWEST_ROWS = 16
+"""Rows of the smallest tile: fewer would be copied two bytes at a time."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is divided among the programs of a grid."""
+
+    outputs: int
+    """Outputs of a program."""
+    words: int
+    """Words of an output that a program takes in one step."""
+    parts: int
+    """Programs that share the inputs of the same outputs."""
+    warps: int
+    stages: int
+    """Steps whose words are on their way at the same time, and the one that is being multiplied."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix of packed weights, [outputs, inputs]."""
+
+    form: str
+    """int8: four int8 in a 32-bit word, from the lowest bits up, and a scale for each output.
+    gptq: eight numbers in a 32-bit word, from the lowest bits up, minus 8, and scales for groups of inputs.
+    gptq zeros: the same, minus a zero of each group and output.
+    nf4, fp4: four codes in a 16-bit word, of a byte the upper bits first, and scales for blocks of inputs."""
+    words: Tensor
+    """[outputs, length], where `length` are the words of an output; for gptq [length, outputs]."""
+    scales: Tensor
+    """int8 [outputs], gptq [groups, outputs], codes [outputs, groups]; the last in float32."""
+    zeros: Tensor | None = None
+    """Of `gptq zeros`: [groups, outputs / 8], int32, eight outputs a word. Of codes: their table, [16], float32."""
+
+    @property
+    def in_word(self) -> int:
+        """Weights of a word."""
+        return 8 if self.form.startswith("gptq") else 4
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the matrix."""
+        return self.words.shape[1 if self.form.startswith("gptq") else 0]
+
+    @property
+    def length(self) -> int:
+        """Words of an output."""
+        return self.words.shape[0 if self.form.startswith("gptq") else 1]
+
+    @property
+    def in_group(self) -> int:
+        """Words that share a scale."""
+        return self.length * self.outputs // self.scales.numel()
+
+
+def by_place(hidden: Tensor, in_word: int) -> Tensor:
+    """Rows in the order that the kernel reads: the first input of every word, then the second of every word, and so on.
+
+    Args:
+        hidden: [rows, inputs].
+
+    Returns:
+        [rows, in_word, inputs / in_word].
+    """
+    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
+
+
+def rows_of_tile(rows: int) -> int:
+    """Rows that a program's tile has room for."""
+    return max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
+
+
+def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
+    """The product of packed weights with rows.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
+
+    Args:
+        hidden: [rows, in_word, length], see `by_place`; float16 or bfloat16.
+
+    Returns:
+        [rows, outputs], of the type of `hidden`; summed in 32 bits.
+    """
+    output = hidden.new_empty((len(hidden), packed.outputs))
+    positional, named = _arguments(hidden, packed, tile, output)
+    with torch.cuda.device_of(output):
+        packed_matmul_kernel[_grid(packed, tile)](*positional, **named)
+    return output
+
+
+def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> None:
+    """Have the kernel of a tile compiled, and not run. Several threads can do so at once."""
+    positional, named = _arguments(hidden, packed, tile, hidden)
+    with torch.cuda.device_of(hidden):
+        packed_matmul_kernel.warmup(*positional, grid=_grid(packed, tile), **named)
+
+
+def _grid(packed: Packed, tile: Tile) -> tuple[int, int]:
+    return triton.cdiv(packed.outputs, tile.outputs), tile.parts
+
+
+def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the kernel, those with a place and those with a name."""
+    tile_rows, tiles = rows_of_tile(len(hidden)), _grid(packed, tile)[0]
+    numbers = tiles * tile.parts * tile.outputs * tile_rows if tile.parts > 1 else 1
+    sums = hidden.new_empty(numbers, dtype=torch.float32)
+    early = can_start_early(hidden.device)
+    positional = (
+        hidden, packed.words, packed.scales, packed.scales if packed.zeros is None else packed.zeros, sums,
+        _arrived(hidden.device), output, len(hidden), packed.outputs,
+    )  # fmt: skip
+    named = {
+        "length": packed.length, "in_word": packed.in_word, "in_group": packed.in_group, "form": packed.form,
+        "tile_rows": tile_rows, "tile_outputs": tile.outputs, "tile_words": tile.words, "parts": tile.parts,
+        "early": early, "by_ptx": hidden.is_cuda and torch.version.hip is None,
+        "num_warps": tile.warps, "num_stages": tile.stages, **({"launch_pdl": True} if early else {}),
+    }  # fmt: skip
+    return positional, named
+
+
+@cache
+def _arrived(device: torch.device) -> Tensor:
+    """Room to count the programs of each tile that have ended: zeros, as the kernel leaves them."""
+    return torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
+
+
+@triton.jit
+def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Scales of a group of inputs, of each output in `column`, float32."""
+    if form == "int8":
+        place = column
+    elif form == "gptq" or form == "gptq zeros":
+        place = group * outputs + column
+    else:
+        place = column * groups + group
+    return tl.load(scales + place, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _fetch(addresses):  # type: ignore[no-untyped-def]
+    """Have the lines of memory at these addresses brought into the last cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [addresses.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def packed_matmul_kernel(  # type: ignore[no-untyped-def]
+    hidden, words, scales, zeros, sums, arrived, output,
+    rows, outputs,
+    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr,
+    tile_rows: tl.constexpr, tile_outputs: tl.constexpr, tile_words: tl.constexpr, parts: tl.constexpr,
+    early: tl.constexpr, by_ptx: tl.constexpr,
+):  # fmt: skip
+    """hidden: [rows, in_word, length], see `by_place`; words: [outputs, length], for GPTQ [length, outputs]; scales:
+    int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups]; zeros: GPTQ's [groups, outputs / 8], for codes
+    their table [16]; sums: [tiles, parts, tile_outputs, tile_rows]; arrived: [tiles], zeros, and zeros again at the
+    end; output: [rows, outputs]. `length` are the words of an output, and `in_group` those that share a scale."""
+    kind: tl.constexpr = hidden.dtype.element_ty
+    # Triton's interpreter knows no product of bfloat16.
+    exact: tl.constexpr = kind if by_ptx else tl.float32
+    by_column: tl.constexpr = form == "gptq" or form == "gptq zeros"
+    by_group: tl.constexpr = form != "int8"
+    groups: tl.constexpr = length // in_group
+    column = tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs)
+    inside = column < outputs
+    row = tl.arange(0, tile_rows)
+    is_row = row < rows
+    steps: tl.constexpr = length // tile_words
+    each: tl.constexpr = (steps + parts - 1) // parts
+    first = tl.program_id(1) * each
+    last = min(first + each, steps)
+    if early:
+        # The first words come out of memory while the kernel before this one ends.
+        if by_column:
+            line = tl.minimum(tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
+            ahead = tl.minimum(first * tile_words + tl.arange(0, 4 * tile_words), length - 1)
+            _fetch(words + ahead.to(tl.int64)[:, None] * outputs + line[None, :])
+        else:
+            line = tl.minimum(first * tile_words + tl.arange(0, 4) * (1024 // words.dtype.element_ty.primitive_bitwidth), length - 1)
+            _fetch(words + tl.minimum(column, outputs - 1).to(tl.int64)[:, None] * length + line[None, :])
+    scale = _scale(scales, first * tile_words // in_group, column, inside, outputs, groups, form)
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros([tile_outputs, tile_rows], tl.float32)
+    for step in range(first, last):
+        word = step * tile_words + tl.arange(0, tile_words)
+        if by_group:
+            # Read a step ahead: nothing else waits for it.
+            following = min(step + 1, steps - 1) * tile_words // in_group
+            next_scale = _scale(scales, following, column, inside, outputs, groups, form)
+        if by_column:
+            packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
+            weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
+        else:
+            start = words + column.to(tl.int64)[:, None] * length
+            packed = tl.load(start + word[None, :], mask=inside[:, None], other=0)
+            if by_group:
+                weights = unpack_codes(packed, zeros, form == "fp4", kind, by_ptx)
+            else:
+                weights = unpack_int8(packed, kind, by_ptx)
+        part = tl.zeros([tile_outputs, tile_rows], tl.float32) if by_group else total
+        sum_of_rows = tl.zeros([tile_outputs, tile_rows], tl.float32)
+        for at in tl.static_range(in_word):
+            start_of_rows = hidden + at * length + row[None, :] * (length * in_word)
+            values = tl.load(start_of_rows + word[:, None], mask=is_row[None, :], other=0.0)
+            part = tl.dot(weights[at].to(exact), values.to(exact), part)
+            if form == "gptq zeros":
+                sum_of_rows = tl.dot(tl.full([tile_outputs, tile_words], 1.0, tl.float32).to(exact), values.to(exact), sum_of_rows)
+        if form == "gptq zeros":
+            place = step * tile_words // in_group * (outputs // 8) + column // 8
+            zero = tl.load(zeros + place, mask=inside, other=0) >> column % 8 * 4 & 15
+            part -= (zero - 8).to(tl.float32)[:, None] * sum_of_rows
+        if by_group:
+            total += part * scale[:, None]
+            scale = next_scale
+        else:
+            total = part
+    is_last = True
+    if parts > 1:
+        tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
+        place = tl.arange(0, tile_outputs)[:, None] * tile_rows + row[None, :]
+        tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
+        tl.debug_barrier()
+        is_last = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1
+        if is_last:
+            total = tl.zeros([tile_outputs, tile_rows], tl.float32)
+            for part in tl.static_range(parts):
+                total += tl.load(tile + part * (tile_outputs * tile_rows) + place, cache_modifier=".cg")
+            tl.store(arrived + tl.program_id(0), 0)
+    if is_last:
+        if not by_group:
+            total *= scale[:, None]
+        place = row[None, :] * outputs + column[:, None]
+        tl.store(output + place, total.to(kind), mask=is_row[None, :] & inside[:, None])
