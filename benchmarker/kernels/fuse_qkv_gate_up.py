@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
-from benchmarker.kernels.replace_linears import is_one_query, rows_forward
+from benchmarker.kernels.replace_linears import is_one_query, is_several_queries, rows_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -101,7 +101,7 @@ def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
 
 
 def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
-    """A linear's outputs for one query, out of the fused linear's.
+    """A linear's outputs in a decode step, out of the fused linear's.
 
     The first linear of the group runs the fused one, the last forgets its output. The model calls them in the order
     that `_groups_by_input` saw, and all with the same input.
@@ -112,7 +112,7 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
     Returns:
         [batch, tokens, outputs of this linear].
     """
-    if not is_one_query(hidden, linear):
+    if not (is_one_query(hidden, linear) or is_several_queries(hidden)):
         result: Tensor = linear.original_forward(hidden)
         return result
     part: FusedSlice = linear.fused_slice
@@ -141,6 +141,8 @@ def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
         return None
     fused.__class__ = type(linears[0])
     fused.weight = weight
+    forms = {linear.packed_form for linear in linears}
+    fused.packed_form = forms.pop() if len(forms) == 1 else None
     if linears[0].bias is not None:
         fused.bias = _fuse_parameters([linear.bias for linear in linears])
     if is_4bit(fused):

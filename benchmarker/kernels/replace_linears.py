@@ -11,6 +11,7 @@ memory first (`materialized`).
 - NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
   `gemv_nf4` is for scales that are not quantized themselves.
 
+For 2 to 128 queries int8, GPTQ and NF4 are `packed_products`, where they take the weights; the rest is the library's.
 Outside of a compiled decode step a linear does what it did before.
 """
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.custom_op import through_operator
 from benchmarker.kernels.forward_override import with_forward
+from benchmarker.kernels.packed_products import packed_form, packed_product, takes_rows
 
 
 def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
@@ -38,6 +40,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
     for module in model.modules():
         forward = _forward_for(module)
         if forward:
+            module.packed_form = packed_form(module)
             module.__class__ = with_forward(type(module), forward)
         kernel = kernels.get(_forward_of(module))
         if kernel:
@@ -66,6 +69,16 @@ def is_one_query(hidden: Tensor, linear: Any) -> bool:
     return torch.compiler.is_compiling() and hidden.numel() == linear.in_features
 
 
+def is_several_queries(hidden: Tensor) -> bool:
+    """Whether the compiler is tracing a decode step of several sequences: `hidden` is [batch, 1, in]."""
+    return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] == 1 and hidden.shape[0] > 1
+
+
+def is_packed_product(hidden: Tensor, linear: Any) -> bool:
+    """Whether a decode step of several sequences multiplies by the linear's packed weights."""
+    return is_several_queries(hidden) and linear.packed_form is not None and takes_rows(hidden)
+
+
 def is_compiled_prompt(hidden: Tensor) -> bool:
     """Whether the compiler is tracing a prompt: `hidden`, [batch, tokens, in], has several tokens a sequence."""
     return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] > 1
@@ -78,6 +91,8 @@ def _plain_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 
 def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
     """A linear of floating-point or int8 weights, by `gemv_dense` for one query."""
+    if is_packed_product(hidden, linear):
+        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
     if not is_one_query(hidden, linear):
         return _plain_forward(linear, hidden)
     return _with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
@@ -89,6 +104,8 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
         # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
         matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
         return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
+    if is_packed_product(hidden, linear):
+        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
     sums = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
@@ -97,6 +114,8 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of bitsandbytes' 4-bit codes, by `gemv_nf4` for one query."""
+    if is_packed_product(hidden, linear):
+        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
     if not is_one_query(hidden, linear):
         from bitsandbytes.nn.modules import Linear4bit
 

@@ -44,6 +44,5 @@ def restore(model: nn.Module) -> None:
     """
     for module in model.modules():
         module.__class__ = base_class(type(module))
-        if hasattr(module, "fused_slice"):
-            linear: Any = module
-            del linear.fused_slice
+        for name in ("packed_form", "fused_slice"):
+            vars(module).pop(name, None)
