@@ -1,0 +1,137 @@
+"""Products of packed weights with the vectors of 2 to 128 sequences, in a compiled decode step.
+
+torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
+first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` reads the packed weights, as
+the libraries keep them, where a measurement at set-up finds that faster (`product_choice`).
+
+| form | bytes a weight, scales included | layout |
+| :-- | --: | :-- |
+| int8 | 1 + 2 / inputs | [outputs, inputs], a scale of 16 bits for each output |
+| gptq | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs |
+| nf4, fp4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs |
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
+from benchmarker.kernels.packed_matmul import Packed, by_place, launch
+from benchmarker.kernels.pdl import can_start_early
+from benchmarker.kernels.product_choice import chosen
+from benchmarker.kernels.unpack_words import NUMBERS
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+MOST_ROWS = 128
+STEP = 128
+"""Inputs of a step of the kernel, and of the smallest group with scales of GPTQ's."""
+BLOCK = 64
+"""The smallest block of bitsandbytes' that the kernel takes."""
+ALL_EIGHT = -0x77777778
+"""A word of eight zero points that are 8, as an int32."""
+
+
+def packed_form(linear: Any) -> str | None:
+    """The form of a linear's weights as `Packed.form` names it; None for what this kernel does not take.
+
+    Read once, before the model runs: it looks at the numbers.
+    """
+    device = getattr(linear, "weight", getattr(linear, "qweight", None))
+    if device is None or not can_start_early(device.device) or linear.in_features % STEP or linear.out_features % 8:
+        return None
+    if gemv_gptq.supports(linear) is None:
+        if len(linear.g_idx) // len(linear.scales) % STEP:
+            return None
+        return "gptq" if bool((linear.qzeros == ALL_EIGHT).all()) else "gptq zeros"
+    if gemv_nf4.is_4bit(linear):
+        state = linear.weight.quant_state
+        if gemv_nf4.layout_reason(linear) is not None or state.blocksize % BLOCK:
+            return None
+        is_known = torch.equal(state.code.cpu().float(), torch.tensor(NUMBERS.get(state.quant_type, ())))
+        return str(state.quant_type) if is_known else None
+    return "int8" if gemv_dense.is_int8_by_row(linear.weight) else None
+
+
+def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
+    """A linear's product without its bias.
+
+    Args:
+        hidden: [..., inputs], 2 to 128 vectors in all, float16 or bfloat16.
+        form: `packed_form` of the linear.
+
+    Returns:
+        [vectors, outputs].
+    """
+    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), 8 if form.startswith("gptq") else 4)
+    if form.startswith("gptq"):
+        return packed_matmul(rows, linear.qweight, linear.scales, linear.qzeros, form, linear.out_features)
+    if form == "int8":
+        return packed_matmul(rows, *gemv_dense.as_rows(linear.weight), None, form, linear.out_features)
+    state = linear.weight.quant_state
+    return packed_matmul(rows, linear.weight, state.absmax, state.code, form, linear.out_features)
+
+
+def takes_rows(hidden: Tensor) -> bool:
+    """Whether there are as many vectors as the kernel takes, of a type that it takes."""
+    rows = hidden.numel() // hidden.shape[-1]
+    return 1 < rows <= MOST_ROWS and hidden.dtype in (torch.float16, torch.bfloat16)
+
+
+@torch.library.custom_op("benchmarker::packed_matmul", mutates_args=())
+def packed_matmul(
+    hidden: Tensor, weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int
+) -> Tensor:
+    """The product of packed weights with rows, in the way that is fastest for its shape on this device.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
+
+    Args:
+        hidden: [rows, weights of a word, words of an output], see `by_place`.
+        weights: As the library keeps them: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
+        scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
+        zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
+        form: As `Packed.form`.
+
+    Returns:
+        [rows, outputs], of the type of `hidden`; summed in 32 bits.
+    """
+    if form == "int8":
+        packed = Packed(form, weights.view(torch.int32), scales.flatten())
+    elif form.startswith("gptq"):
+        packed = Packed(form, weights, scales, zeros)
+    else:
+        codes = weights.view(-1).view(torch.int16).view(outputs, -1)
+        packed = Packed(form, codes, scales.view(outputs, -1), zeros)
+    hidden = hidden.contiguous()
+    choice = chosen(hidden, packed, unpacked_product)
+    return unpacked_product(hidden, packed) if choice.tile is None else launch(hidden, packed, choice.tile)
+
+
+@packed_matmul.register_fake
+def _shape(
+    hidden: Tensor,
+    weights: Tensor,  # noqa: ARG001
+    scales: Tensor,  # noqa: ARG001
+    zeros: Tensor | None,  # noqa: ARG001
+    form: str,  # noqa: ARG001
+    outputs: int,
+) -> Tensor:
+    return hidden.new_empty((hidden.shape[0], outputs))
+
+
+def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
+    """The same product with the matrix unpacked to 16 bits first, as the libraries make it."""
+    rows = hidden.transpose(1, 2).reshape(len(hidden), -1)
+    if packed.form == "int8":
+        matrix = packed.words.view(torch.int8).to(rows.dtype)
+        return (rows @ matrix.T) * packed.scales.to(rows.dtype)
+    if packed.form.startswith("gptq"):
+        assert packed.zeros is not None
+        return rows @ gemv_gptq.unpacked(packed.words, packed.zeros, packed.scales).to(rows.dtype)
+    shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word
+    codes = packed.words.view(torch.uint8).view(-1, 1)
+    # bitsandbytes' own operator: whoever has such weights has it.
+    unpack: Any = torch.ops.bitsandbytes.dequantize_4bit
+    return rows @ unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype).T

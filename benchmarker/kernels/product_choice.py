@@ -1,0 +1,185 @@
+"""Which way a product of packed weights with several rows is made: measured once for each shape, and kept.
+
+The candidates are a few tiles of `packed_matmul`, and the way without it: unpack the matrix to 16 bits and multiply by
+it. Each is timed on the device alone, in a graph, with the last cache overwritten before each product, as a model's
+other weights do.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.packed_matmul import Packed, Tile, compile_only, launch, rows_of_tile
+
+REPEATS = 12
+"""Products in a timed graph."""
+REPLAYS = 3
+"""Times that the graph is run; the shortest counts."""
+SHARED_BYTES = 100 << 10
+"""Shared memory that a program may take, so that two fit on a processor of Hopper's."""
+COMPILERS = 8
+"""Kernels that are compiled at once."""
+UNPACKED = "unpacked to 16 bit, then cuBLAS"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way of one product."""
+
+    form: str
+    """As `Packed.form`."""
+    rows: int
+    inputs: int
+    outputs: int
+    tile: Tile | None
+    """None for the way without our kernel."""
+    us: dict[str, float] = field(default_factory=dict)
+    """What each candidate took, in microseconds."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Candidates that could not be compiled or run, and why."""
+
+    @property
+    def name(self) -> str:
+        """The candidate's name in `us`."""
+        return UNPACKED if self.tile is None else name_of(self.tile)
+
+
+_choices: dict[tuple[object, ...], Choice] = {}
+
+
+def choices() -> tuple[Choice, ...]:
+    """What was chosen in this process so far."""
+    return tuple(_choices.values())
+
+
+def name_of(tile: Tile) -> str:
+    """`128 outputs, 16 words, 2 parts, 4 warps, 4 stages`."""
+    return (
+        f"{tile.outputs} outputs, {tile.words} words, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
+    )
+
+
+def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:
+    """The way of a product, measured at its first call.
+
+    Args:
+        hidden: As of `launch`.
+        unpacked: The way without our kernel.
+    """
+    key = (packed.form, packed.outputs, packed.length, packed.in_group, len(hidden), hidden.dtype, hidden.device)
+    if key not in _choices:
+        tiles = tiles_for(packed, len(hidden), _processors(hidden.device))
+        if not hidden.is_cuda or torch.cuda.is_current_stream_capturing():
+            return _choice(hidden, packed, tiles[0])
+        _choices[key] = measure(hidden, packed, tiles, unpacked)
+    return _choices[key]
+
+
+def _choice(hidden: Tensor, packed: Packed, tile: Tile | None, us: dict[str, float] | None = None) -> Choice:
+    inputs = packed.length * packed.in_word
+    return Choice(packed.form, len(hidden), inputs, packed.outputs, tile, us or {})
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
+    """Tiles worth timing, the likeliest first.
+
+    Programs read 64 or 128 outputs each. Their inputs are shared until there are two to four programs for each
+    processor: with fewer the memory rests, with more their sums take longer than they save.
+    """
+    words = 32 if packed.form == "int8" else 16
+    steps, tile_rows = packed.length // words, rows_of_tile(rows)
+    shapes = {16: ((64, 4), (128, 4)), 32: ((64, 4), (128, 4)), 64: ((128, 8), (64, 4))}
+    tiles: list[Tile] = []
+    for programs in (2, 4) if tile_rows < 128 else (1, 2):
+        for outputs, warps in shapes.get(tile_rows, ((128, 8), (64, 4))):
+            wanted = programs * processors / ceil(packed.outputs / outputs)
+            parts = max(1, min(1 << max(0, round(wanted) - 1).bit_length(), 8, steps // 4))
+            step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
+            tile = Tile(outputs, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
+            if tile not in tiles:
+                tiles.append(tile)
+    return tiles
+
+
+def measure(
+    hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor] | None
+) -> Choice:
+    """Time the tiles, and the way without our kernel, and choose the fastest."""
+    us: dict[str, float] = {}
+    refused: dict[str, str] = {}
+
+    def compiled(tile: Tile) -> str | None:
+        try:
+            compile_only(hidden, packed, tile)
+        except Exception as error:  # noqa: BLE001 - whatever a compiler says, the other candidates are left
+            return _first_line(error)
+        return None
+
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        reasons = list(pool.map(compiled, tiles))
+    ways: dict[str, tuple[Tile | None, Callable[[], Tensor]]] = {
+        name_of(tile): (tile, lambda tile=tile: launch(hidden, packed, tile))  # type: ignore[misc]
+        for tile, reason in zip(tiles, reasons, strict=True)
+        if reason is None
+    }
+    refused |= {name_of(tile): reason for tile, reason in zip(tiles, reasons, strict=True) if reason is not None}
+    if unpacked is not None:
+        ways[UNPACKED] = None, lambda: unpacked(hidden, packed)
+    emptied = _emptied(hidden.device)
+    empty_us = graph_us(lambda: None, emptied)
+    for name, (_, way) in ways.items():
+        try:
+            us[name] = max(0.01, graph_us(way, emptied) - empty_us)
+        except RuntimeError as error:
+            refused[name] = _first_line(error)
+    assert us, f"no way to multiply by {packed.form}: {refused}"
+    best = min(us, key=us.__getitem__)
+    choice = _choice(hidden, packed, ways[best][0], us)
+    return Choice(**{**choice.__dict__, "refused": refused})
+
+
+def _emptied(device: torch.device) -> Tensor:
+    """Memory that fills the last cache of the device twice."""
+    return torch.empty(2 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
+
+
+def graph_us(way: Callable[[], Tensor | None], emptied: Tensor) -> float:
+    """What a product takes in a graph, in microseconds, with the overwriting of the last cache before it.
+
+    Args:
+        way: Makes the product.
+        emptied: Memory to overwrite.
+    """
+    way()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(emptied.device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            for _ in range(REPEATS):
+                emptied.fill_(1)
+                way()
+        finally:
+            graph.capture_end()
+        times = []
+        for _ in range(REPLAYS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(1000 * start.elapsed_time(end) / REPEATS)
+    torch.cuda.current_stream().wait_stream(stream)
+    return min(times)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200]
