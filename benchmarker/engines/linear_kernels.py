@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.inspect import is_linear
-from benchmarker.schema.kernels_used import KernelUse, Purpose
+from benchmarker.schema.kernels_used import KernelUse, ProductChoice, Purpose
 
 if TYPE_CHECKING:
     from torch import nn
 
     from benchmarker.kernels import Replacement
 
-PURPOSES: dict[str, Purpose] = {"fuse_qkv_gate_up": "joined_linears", "gemv_swiglu": "swiglu"}
-"""Purpose of each of our kernels that does more than multiply by one linear's weights."""
+PURPOSES: dict[str, Purpose] = {
+    "fuse_qkv_gate_up": "joined_linears",
+    "gemv_swiglu": "swiglu",
+    "packed_matmul": "packed_rows",
+}
+"""Purpose of each of our kernels that does something else than multiply a linear's weights by one vector."""
 
 
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
@@ -36,14 +40,32 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
             purpose=PURPOSES.get(replacement.kernel, "linear"),
             origin="benchmarker",
             name=replacement.kernel,
-            covered=len(replacement.modules) if replacement.kernel not in PURPOSES else None,
-            total=len(linears) if replacement.kernel not in PURPOSES else None,
+            covered=len(replacement.modules) if _counts(replacement) else None,
+            total=len(linears) if _counts(replacement) else None,
         )
         for replacement in replacements
     ]
     replaced = {id(module) for replacement in replacements for module in replacement.modules}
     rest = [module for module in linears if id(module) not in replaced]
     return (*ours, *_by_class(rest, total=len(linears), compiled=True))
+
+
+def _counts(replacement: Replacement) -> bool:
+    """Whether a kernel is about single linears, of which the record says how many there are."""
+    return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
+
+
+def product_choices(rows: int) -> tuple[ProductChoice, ...]:
+    """How this process makes the products of so many rows, where that was measured."""
+    from benchmarker.kernels.product_choice import choices
+
+    return tuple(
+        ProductChoice(
+            form=choice.form, rows=rows, inputs=choice.inputs, outputs=choice.outputs, way=choice.name, us=choice.us
+        )
+        for choice in choices()
+        if choice.rows == rows
+    )
 
 
 def _by_class(linears: Sequence[Any], *, total: int, compiled: bool) -> tuple[KernelUse, ...]:

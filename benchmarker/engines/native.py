@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
-from benchmarker.engines.linear_kernels import native_kernels
+from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from benchmarker.engines.cache_shape import Shape
     from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
+    from benchmarker.schema.engine_facts import StepFacts
     from benchmarker.schema.kernels_used import KernelUse
 
 
@@ -40,6 +41,13 @@ class NativeDecoder(CompileDecoder):
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
+
+    def step_facts(self) -> StepFacts | None:
+        """See TokenSource.step_facts; with how the products of several rows are made."""
+        facts = super().step_facts()
+        if facts is None or self._shape is None:
+            return facts
+        return facts.model_copy(update={"products": product_choices(len(self._shape.tokens))})
 
 
 class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):

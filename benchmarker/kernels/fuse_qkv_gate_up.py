@@ -141,7 +141,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
         return None
     fused.__class__ = type(linears[0])
     fused.weight = weight
-    forms = {linear.packed_form for linear in linears}
+    forms = {getattr(linear, "packed_form", None) for linear in linears}
     fused.packed_form = forms.pop() if len(forms) == 1 else None
     if linears[0].bias is not None:
         fused.bias = _fuse_parameters([linear.bias for linear in linears])

@@ -166,7 +166,12 @@ def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: t
 def _fetch(addresses):  # type: ignore[no-untyped-def]
     """Have the lines of memory at these addresses brought into the last cache."""
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [addresses.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [addresses.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
     )
 
 
@@ -203,7 +208,9 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
             ahead = tl.minimum(first * tile_words + tl.arange(0, 4 * tile_words), length - 1)
             _fetch(words + ahead.to(tl.int64)[:, None] * outputs + line[None, :])
         else:
-            line = tl.minimum(first * tile_words + tl.arange(0, 4) * (1024 // words.dtype.element_ty.primitive_bitwidth), length - 1)
+            line = tl.minimum(
+                first * tile_words + tl.arange(0, 4) * (1024 // words.dtype.element_ty.primitive_bitwidth), length - 1
+            )
             _fetch(words + tl.minimum(column, outputs - 1).to(tl.int64)[:, None] * length + line[None, :])
     scale = _scale(scales, first * tile_words // in_group, column, inside, outputs, groups, form)
     if early:
@@ -233,7 +240,9 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
             values = tl.load(start_of_rows + word[:, None], mask=is_row[None, :], other=0.0)
             part = tl.dot(weights[at].to(exact), values.to(exact), part)
             if form == "gptq zeros":
-                sum_of_rows = tl.dot(tl.full([tile_outputs, tile_words], 1.0, tl.float32).to(exact), values.to(exact), sum_of_rows)
+                sum_of_rows = tl.dot(
+                    tl.full([tile_outputs, tile_words], 1.0, tl.float32).to(exact), values.to(exact), sum_of_rows
+                )
         if form == "gptq zeros":
             place = step * tile_words // in_group * (outputs // 8) + column // 8
             zero = tl.load(zeros + place, mask=inside, other=0) >> column % 8 * 4 & 15

@@ -58,9 +58,7 @@ def choices() -> tuple[Choice, ...]:
 
 def name_of(tile: Tile) -> str:
     """`128 outputs, 16 words, 2 parts, 4 warps, 4 stages`."""
-    return (
-        f"{tile.outputs} outputs, {tile.words} words, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
-    )
+    return f"{tile.outputs} outputs, {tile.words} words, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
 
 
 def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:

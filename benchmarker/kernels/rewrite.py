@@ -33,7 +33,13 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
     """
     replaced = replace_linears(model)
     fused_linears, fused_mlps = fuse_linears(model), fuse_swiglu(model)
-    uses = [*replaced.items(), ("fuse_qkv_gate_up", fused_linears), ("gemv_swiglu", fused_mlps)]
+    packed = [linear for linears in replaced.values() for linear in linears if getattr(linear, "packed_form", None)]
+    uses = [
+        *replaced.items(),
+        ("packed_matmul", packed),
+        ("fuse_qkv_gate_up", fused_linears),
+        ("gemv_swiglu", fused_mlps),
+    ]
     return tuple(Replacement(kernel, tuple(modules)) for kernel, modules in uses if modules)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from benchmarker.schema.base import Number, Plain, Whole
 from benchmarker.schema.external_facts import ExternalFacts
-from benchmarker.schema.kernels_used import KernelUse
+from benchmarker.schema.kernels_used import KernelUse, ProductChoice
 
 
 class StepFacts(Plain):
@@ -16,6 +16,8 @@ class StepFacts(Plain):
     """Kernels, copies and fills in its graph, by the driver's own count. None where none is captured."""
     attention: str | None = None
     """How it attends to the cache, and whether it reads all of it."""
+    products: tuple[ProductChoice, ...] = ()
+    """How native's products with several rows are made, where that was measured at set-up; by shape of the matrix."""
 
 
 class EngineFacts(Plain):

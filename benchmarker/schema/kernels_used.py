@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Number, Plain, Whole
 
-Purpose = Literal["linear", "joined_linears", "swiglu", "attention"]
+Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention"]
 Origin = Literal["library", "inductor", "benchmarker"]
 LIBRARY_LINEAR = "the library's own linear"
 """Name of a linear's kernel where an old record counts it and does not name it."""
@@ -31,7 +31,8 @@ class KernelUse(Plain):
     """One kernel, or one kind of layer, that a decode step uses."""
 
     purpose: Purpose
-    """`joined_linears` are several linears of one input as one; `swiglu` is an MLP's activation inside its product."""
+    """`packed_rows` is the product of packed weights with 2 to 128 rows, `linear` that with one; `joined_linears` are
+    several linears of one input as one; `swiglu` is an MLP's activation inside its product."""
     origin: Origin
     """Whose kernel it is: the library's that brought the layer, written by torch's compiler, or this program's."""
     name: str
@@ -50,12 +51,37 @@ class KernelUse(Plain):
         }
         what = {
             "linear": "multiplies",
+            "packed_rows": "multiplies packed weights by 2 to 128 rows",
             "joined_linears": "linears of one input are one product",
             "swiglu": "an MLP's activation is part of its product",
             "attention": "attends to the KV cache",
         }[self.purpose]
         count = "" if self.covered is None else f": {self.covered} of {self.total} linears"
         return f"{self.name}, {owner[self.origin]}, {what}{count}"
+
+
+class ProductChoice(Plain):
+    """How the products of one shape are made in a step of several sequences, and the measurement that chose it."""
+
+    form: str
+    """Form of the weights: int8, gptq, nf4 or fp4."""
+    rows: Whole
+    """Sequences of the step."""
+    inputs: Whole
+    outputs: Whole
+    way: str
+    """The fastest candidate, by its name in `us`."""
+    us: dict[str, Number]
+    """What each candidate took alone, in microseconds, with its weights out of the last cache."""
+
+    def words(self) -> str:
+        """`int8, 2560 inputs to 6144 outputs, 8 rows: 9.1 us by 64 outputs, ... (of 5 candidates, the slowest 40 us)`."""
+        slowest = max(self.us.values(), default=0.0)
+        return (
+            f"{self.form}, {self.inputs} inputs to {self.outputs} outputs, {self.rows} rows: "
+            f"{self.us.get(self.way, 0.0):.1f} us by {self.way} (of {len(self.us)} candidates; "
+            f"the slowest {slowest:.1f} us)"
+        )
 
 
 def read_sentences(own_products: str | None) -> tuple[KernelUse, ...]:
