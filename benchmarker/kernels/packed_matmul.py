@@ -61,17 +61,17 @@ class Packed:
     @property
     def in_word(self) -> int:
         """Weights of a word."""
-        return 8 if self.form.startswith("gptq") else 4
+        return 8 if self.form.startswith("int4") else 4
 
     @property
     def outputs(self) -> int:
         """Outputs of the matrix."""
-        return self.words.shape[1 if self.form.startswith("gptq") else 0]
+        return self.words.shape[1 if self.form.startswith("int4") else 0]
 
     @property
     def length(self) -> int:
         """Words of an output."""
-        return self.words.shape[0 if self.form.startswith("gptq") else 1]
+        return self.words.shape[0 if self.form.startswith("int4") else 1]
 
     @property
     def in_group(self) -> int:
@@ -153,9 +153,9 @@ def _arrived(device: torch.device) -> Tensor:
 @triton.jit
 def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr):  # type: ignore[no-untyped-def]
     """Scales of a group of inputs, of each output in `column`, float32."""
-    if form == "int8":
+    if form == "int8 by row":
         place = column
-    elif form == "gptq" or form == "gptq zeros":
+    elif form == "int4 by group" or form == "int4 by group, zeros":
         place = group * outputs + column
     else:
         place = column * groups + group
@@ -163,16 +163,69 @@ def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: t
 
 
 @triton.jit
-def _fetch(addresses):  # type: ignore[no-untyped-def]
-    """Have the lines of memory at these addresses brought into the last cache."""
+def _unpacked(  # type: ignore[no-untyped-def]
+    words, numbers, column, inside, word, outputs,
+    length: tl.constexpr, form: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr,
+):  # fmt: skip
+    """Words of these outputs as weights: a tile, [outputs, words], for each place in a word."""
+    if form == "int4 by group" or form == "int4 by group, zeros":
+        packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
+        weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
+    else:
+        start = words + column.to(tl.int64)[:, None] * length
+        packed = tl.load(start + word[None, :], mask=inside[:, None], other=0)
+        if form == "int8 by row":
+            weights = unpack_int8(packed, kind, by_ptx)
+        else:
+            weights = unpack_codes(packed, numbers, form == "fp4", kind, by_ptx)
+    return weights
+
+
+@triton.jit
+def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
+    """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
+    packed = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0)
+    return ((packed >> column % 8 * 4 & 15) - 8).to(tl.float32)
+
+
+@triton.jit
+def _fetch_first(  # type: ignore[no-untyped-def]
+    words, column, outputs, length: tl.constexpr, first,
+    tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
+):  # fmt: skip
+    """Have the words of a program's first steps brought into the last cache: four lines of 128 bytes of each output,
+    or four tiles of words by column."""
+    if by_column:
+        line = tl.minimum(tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
+        ahead = tl.minimum(first + tl.arange(0, 4 * tile_words), length - 1)
+        place = ahead.to(tl.int64)[:, None] * outputs + line[None, :]
+    else:
+        in_line: tl.constexpr = 1024 // words.dtype.element_ty.primitive_bitwidth
+        line = tl.minimum(first + tl.arange(0, 4) * in_line, length - 1)
+        place = tl.minimum(column, outputs - 1).to(tl.int64)[:, None] * length + line[None, :]
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-        "=r,l",
-        [addresses.to(tl.int64)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(words + place).to(tl.int64)],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _sum_of_parts(  # type: ignore[no-untyped-def]
+    total, sums, arrived, parts: tl.constexpr, tile_outputs: tl.constexpr, tile_rows: tl.constexpr
+):  # fmt: skip
+    """Leave a program's sums where the one that ends last finds those of all; the sums of all, and whether that is
+    this program."""
+    tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
+    place = tl.arange(0, tile_outputs)[:, None] * tile_rows + tl.arange(0, tile_rows)[None, :]
+    tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
+    tl.debug_barrier()
+    is_last = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1
+    if is_last:
+        total = tl.zeros([tile_outputs, tile_rows], tl.float32)
+        for part in tl.static_range(parts):
+            total += tl.load(tile + part * (tile_outputs * tile_rows) + place, cache_modifier=".cg")
+        tl.store(arrived + tl.program_id(0), 0)
+    return total, is_last
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
@@ -190,8 +243,8 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     kind: tl.constexpr = hidden.dtype.element_ty
     # Triton's interpreter knows no product of bfloat16.
     exact: tl.constexpr = kind if by_ptx else tl.float32
-    by_column: tl.constexpr = form == "gptq" or form == "gptq zeros"
-    by_group: tl.constexpr = form != "int8"
+    by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
+    by_group: tl.constexpr = form != "int8 by row"
     groups: tl.constexpr = length // in_group
     column = tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs)
     inside = column < outputs
@@ -202,17 +255,9 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     first = tl.program_id(1) * each
     last = min(first + each, steps)
     if early:
-        # The first words come out of memory while the kernel before this one ends.
-        if by_column:
-            line = tl.minimum(tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
-            ahead = tl.minimum(first * tile_words + tl.arange(0, 4 * tile_words), length - 1)
-            _fetch(words + ahead.to(tl.int64)[:, None] * outputs + line[None, :])
-        else:
-            line = tl.minimum(
-                first * tile_words + tl.arange(0, 4) * (1024 // words.dtype.element_ty.primitive_bitwidth), length - 1
-            )
-            _fetch(words + tl.minimum(column, outputs - 1).to(tl.int64)[:, None] * length + line[None, :])
-    scale = _scale(scales, first * tile_words // in_group, column, inside, outputs, groups, form)
+        # They come out of memory while the kernel before this one ends.
+        _fetch_first(words, column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column)
+    scale = _scale(scales, min(first, steps - 1) * tile_words // in_group, column, inside, outputs, groups, form)
     if early:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -223,30 +268,20 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
             # Read a step ahead: nothing else waits for it.
             following = min(step + 1, steps - 1) * tile_words // in_group
             next_scale = _scale(scales, following, column, inside, outputs, groups, form)
-        if by_column:
-            packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
-            weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
-        else:
-            start = words + column.to(tl.int64)[:, None] * length
-            packed = tl.load(start + word[None, :], mask=inside[:, None], other=0)
-            if by_group:
-                weights = unpack_codes(packed, zeros, form == "fp4", kind, by_ptx)
-            else:
-                weights = unpack_int8(packed, kind, by_ptx)
+        weights = _unpacked(words, zeros, column, inside, word, outputs, length, form, kind, by_ptx)
         part = tl.zeros([tile_outputs, tile_rows], tl.float32) if by_group else total
         sum_of_rows = tl.zeros([tile_outputs, tile_rows], tl.float32)
         for at in tl.static_range(in_word):
             start_of_rows = hidden + at * length + row[None, :] * (length * in_word)
             values = tl.load(start_of_rows + word[:, None], mask=is_row[None, :], other=0.0)
             part = tl.dot(weights[at].to(exact), values.to(exact), part)
-            if form == "gptq zeros":
+            if form == "int4 by group, zeros":
                 sum_of_rows = tl.dot(
                     tl.full([tile_outputs, tile_words], 1.0, tl.float32).to(exact), values.to(exact), sum_of_rows
                 )
-        if form == "gptq zeros":
-            place = step * tile_words // in_group * (outputs // 8) + column // 8
-            zero = tl.load(zeros + place, mask=inside, other=0) >> column % 8 * 4 & 15
-            part -= (zero - 8).to(tl.float32)[:, None] * sum_of_rows
+        if form == "int4 by group, zeros":
+            group = step * tile_words // in_group
+            part -= _zero(zeros, group, column, inside, outputs)[:, None] * sum_of_rows
         if by_group:
             total += part * scale[:, None]
             scale = next_scale
@@ -254,16 +289,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
             total = part
     is_last = True
     if parts > 1:
-        tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
-        place = tl.arange(0, tile_outputs)[:, None] * tile_rows + row[None, :]
-        tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
-        tl.debug_barrier()
-        is_last = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1
-        if is_last:
-            total = tl.zeros([tile_outputs, tile_rows], tl.float32)
-            for part in tl.static_range(parts):
-                total += tl.load(tile + part * (tile_outputs * tile_rows) + place, cache_modifier=".cg")
-            tl.store(arrived + tl.program_id(0), 0)
+        total, is_last = _sum_of_parts(total, sums, arrived, parts, tile_outputs, tile_rows)
     if is_last:
         if not by_group:
             total *= scale[:, None]

@@ -44,14 +44,14 @@ def packed_form(linear: Any) -> str | None:
     if gemv_gptq.supports(linear) is None:
         if len(linear.g_idx) // len(linear.scales) % STEP:
             return None
-        return "gptq" if bool((linear.qzeros == ALL_EIGHT).all()) else "gptq zeros"
+        return "int4 by group" if bool((linear.qzeros == ALL_EIGHT).all()) else "int4 by group, zeros"
     if gemv_nf4.is_4bit(linear):
         state = linear.weight.quant_state
         if gemv_nf4.layout_reason(linear) is not None or state.blocksize % BLOCK:
             return None
         is_known = torch.equal(state.code.cpu().float(), torch.tensor(NUMBERS.get(state.quant_type, ())))
         return str(state.quant_type) if is_known else None
-    return "int8" if gemv_dense.is_int8_by_row(linear.weight) else None
+    return "int8 by row" if gemv_dense.is_int8_by_row(linear.weight) else None
 
 
 def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
@@ -64,10 +64,10 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     Returns:
         [vectors, outputs].
     """
-    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), 8 if form.startswith("gptq") else 4)
-    if form.startswith("gptq"):
+    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), 8 if form.startswith("int4") else 4)
+    if form.startswith("int4"):
         return packed_matmul(rows, linear.qweight, linear.scales, linear.qzeros, form, linear.out_features)
-    if form == "int8":
+    if form == "int8 by row":
         return packed_matmul(rows, *gemv_dense.as_rows(linear.weight), None, form, linear.out_features)
     state = linear.weight.quant_state
     return packed_matmul(rows, linear.weight, state.absmax, state.code, form, linear.out_features)
@@ -97,9 +97,9 @@ def packed_matmul(
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
     """
-    if form == "int8":
+    if form == "int8 by row":
         packed = Packed(form, weights.view(torch.int32), scales.flatten())
-    elif form.startswith("gptq"):
+    elif form.startswith("int4"):
         packed = Packed(form, weights, scales, zeros)
     else:
         codes = weights.view(-1).view(torch.int16).view(outputs, -1)
@@ -124,10 +124,10 @@ def _shape(
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     """The same product with the matrix unpacked to 16 bits first, as the libraries make it."""
     rows = hidden.transpose(1, 2).reshape(len(hidden), -1)
-    if packed.form == "int8":
+    if packed.form == "int8 by row":
         matrix = packed.words.view(torch.int8).to(rows.dtype)
         return (rows @ matrix.T) * packed.scales.to(rows.dtype)
-    if packed.form.startswith("gptq"):
+    if packed.form.startswith("int4"):
         assert packed.zeros is not None
         return rows @ gemv_gptq.unpacked(packed.words, packed.zeros, packed.scales).to(rows.dtype)
     shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word

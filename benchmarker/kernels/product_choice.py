@@ -8,7 +8,7 @@ other weights do.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, log2
 
 import torch
 from torch import Tensor
@@ -92,14 +92,14 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
     Programs read 64 or 128 outputs each. Their inputs are shared until there are two to four programs for each
     processor: with fewer the memory rests, with more their sums take longer than they save.
     """
-    words = 32 if packed.form == "int8" else 16
+    words = 32 if packed.form == "int8 by row" else 16
     steps, tile_rows = packed.length // words, rows_of_tile(rows)
     shapes = {16: ((64, 4), (128, 4)), 32: ((64, 4), (128, 4)), 64: ((128, 8), (64, 4))}
     tiles: list[Tile] = []
     for programs in (2, 4) if tile_rows < 128 else (1, 2):
         for outputs, warps in shapes.get(tile_rows, ((128, 8), (64, 4))):
             wanted = programs * processors / ceil(packed.outputs / outputs)
-            parts = max(1, min(1 << max(0, round(wanted) - 1).bit_length(), 8, steps // 4))
+            parts = max(1, min(1 << max(0, round(log2(wanted))), 8, steps // 4))
             step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
             tile = Tile(outputs, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
             if tile not in tiles:

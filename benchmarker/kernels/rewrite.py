@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarker.kernels.forward_override import base_class
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears

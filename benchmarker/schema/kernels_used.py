@@ -64,7 +64,7 @@ class ProductChoice(Plain):
     """How the products of one shape are made in a step of several sequences, and the measurement that chose it."""
 
     form: str
-    """Form of the weights: int8, gptq, nf4 or fp4."""
+    """Form of the weights, in the words of `kernels/packed_matmul.py`."""
     rows: Whole
     """Sequences of the step."""
     inputs: Whole
@@ -75,7 +75,7 @@ class ProductChoice(Plain):
     """What each candidate took alone, in microseconds, with its weights out of the last cache."""
 
     def words(self) -> str:
-        """`int8, 2560 inputs to 6144 outputs, 8 rows: 9.1 us by 64 outputs, ... (of 5 candidates, the slowest 40 us)`."""
+        """`nf4, 2560 inputs to 6144 outputs, 8 rows: 9.1 us by 64 outputs, ... (of 5 ...)`."""
         slowest = max(self.us.values(), default=0.0)
         return (
             f"{self.form}, {self.inputs} inputs to {self.outputs} outputs, {self.rows} rows: "
