@@ -255,20 +255,6 @@ def test_weights_that_stay_in_the_cache_are_not_limited_by_memory(tmp_path: Path
     assert not verify([tmp_path]).mismatches
 
 
-def test_words_say_where_a_quantization_stops_winning(tmp_path: Path) -> None:
-    times = {"fp16": (10, 11, 12, 14), "int8": (6, 8, 13, 30), "bnb4": (9, 12, 20, 50), "gptq": (11, 12, 13, 15)}
-    save(tmp_path, *(limited(quant, *tpots) for quant, tpots in times.items()))
-    shown = to_markdown(compare([tmp_path]))
-    assert "- int8 stops being faster than fp16 between batch 8 (1.38x) and batch 32 (0.92x)." in shown
-    assert "- bnb4 stops being faster than fp16 between batch 1 (1.11x) and batch 8 (0.92x)." in shown
-    assert "- gptq is at no batch size faster than fp16: at best batch 128 (0.93x)." in shown
-
-
-def test_one_batch_size_needs_no_such_words(tmp_path: Path) -> None:
-    save(tmp_path, limited("fp16", 10.0), limited("int8", 8.0))
-    assert "stops being" not in to_markdown(compare([tmp_path]))
-
-
 def test_a_depth_that_does_not_fit_names_the_deepest_that_does() -> None:
     from benchmarker.workloads.generation.prompts import check_fits
 

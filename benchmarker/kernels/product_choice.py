@@ -21,6 +21,14 @@ REPLAYS = 3
 """Times that the graph is run; the shortest counts."""
 SHARED_BYTES = 100 << 10
 """Shared memory that a program may take, so that two fit on a processor of Hopper's."""
+SHAPES = {
+    16: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
+    32: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
+    64: ((128, 8, 1), (64, 4, 1), (64, 2, 1), (64, 4, 2)),
+    128: ((64, 4, 1), (128, 8, 1)),
+}
+"""By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. With two
+warps the tensor cores are asked warp by warp; with four together, which is faster for many rows."""
 COMPILERS = 8
 """Kernels that are compiled at once."""
 UNPACKED = "unpacked to 16 bit, then cuBLAS"
@@ -89,20 +97,20 @@ def _processors(device: torch.device) -> int:
 def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
     """Tiles worth timing, the likeliest first.
 
-    Programs read 64 or 128 outputs each. Their inputs are shared until there are two to four programs for each
-    processor: with fewer the memory rests, with more their sums take longer than they save.
+    Their inputs are shared until there are two to four programs for each processor: with fewer the memory rests, with
+    more their sums take longer than they save.
     """
-    words = 32 if packed.form == "int8 by row" else 16
-    steps, tile_rows = packed.length // words, rows_of_tile(rows)
-    shapes = {16: ((64, 4), (128, 4)), 32: ((64, 4), (128, 4)), 64: ((128, 8), (64, 4))}
+    least, tile_rows = 32 if packed.form == "int8 by row" else 16, rows_of_tile(rows)
     tiles: list[Tile] = []
     for programs in (2, 4) if tile_rows < 128 else (1, 2):
-        for outputs, warps in shapes.get(tile_rows, ((128, 8), (64, 4))):
+        for outputs, warps, times in SHAPES[tile_rows]:
+            words = least * times if packed.form == "int8 by row" else least
+            steps = packed.length // words
             wanted = programs * processors / ceil(packed.outputs / outputs)
             parts = max(1, min(1 << max(0, round(log2(wanted))), 8, steps // 4))
             step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
             tile = Tile(outputs, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
-            if tile not in tiles:
+            if tile not in tiles and packed.length % words == 0:
                 tiles.append(tile)
     return tiles
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import decimal, percent
-from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import Column, Sheet, escaped
 from benchmarker.core.units import MISSING
 from benchmarker.report.presentation import LIMITS_TITLE
-from benchmarker.workloads.generation.reading.best import peer_of
 from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.roofline import MBU_LIMIT
@@ -86,56 +83,6 @@ def impossible(rows: Sequence[GenerationRow]) -> list[str]:
         for row in rows
         if row.mbu is not None and row.mbu > MBU_LIMIT
     ]
-
-
-def batch_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """For each quantization, up to which batch size it is faster than the baseline's. Empty for one batch size."""
-    bases = {row.cell: row for row in rows if row.variant == baseline}
-    series: dict[tuple[str, CellKey], dict[int, float]] = {}
-    peers: dict[tuple[str, CellKey], str] = {}
-    for row in rows:
-        peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
-        if row.cell and peer and peer.latency and row.latency:
-            place = row.variant, row.cell.without("batch_size")
-            series.setdefault(place, {})[row.cell.batch_size] = peer.latency.value / row.latency.value
-            peers[place] = peer.variant
-    several = len({cell for _, cell in series}) > 1
-    return [
-        _stops(variant, peers[variant, cell], ratios) + (f" (prompt {_shape(cell)})." if several else ".")
-        for (variant, cell), ratios in series.items()
-        if len(ratios) > 1
-    ]
-
-
-def _stops(variant: str, peer: str, ratios: dict[int, float]) -> str:
-    """`int8 stops being faster than fp16 between batch 4 (1.20x) and batch 8 (0.53x)`.
-
-    Args:
-        peer: The variant that it is compared with.
-        ratios: Speed-up by batch size.
-    """
-    sizes = sorted(ratios)
-    wins = [size for size in sizes if ratios[size] > 1 + SAME_WITHIN]
-    name, peer_name = escaped(variant), escaped(peer)
-    if not wins:
-        best = max(sizes, key=ratios.__getitem__)
-        return f"{name} is at no batch size faster than {peer_name}: at best {_at(best, ratios)}"
-    if wins == sizes:
-        ends = f"from {_at(sizes[0], ratios)} to {_at(sizes[-1], ratios)}"
-        return f"{name} is faster than {peer_name} at every batch size, {ends}"
-    if wins == sizes[: len(wins)]:
-        after = sizes[len(wins)]
-        return f"{name} stops being faster than {peer_name} between {_at(wins[-1], ratios)} and {_at(after, ratios)}"
-    return f"{name} is faster than {peer_name} only at {', '.join(_at(size, ratios) for size in wins)}"
-
-
-def _at(size: int, ratios: dict[int, float]) -> str:
-    return f"batch {size} ({_times(ratios[size])})"
-
-
-def _shape(cell: CellKey) -> str:
-    depth = f", depth {cell.depth}" if cell.depth else ""
-    return f"{cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"
 
 
 def _agreement(row: GenerationRow) -> str:

@@ -12,9 +12,10 @@ from benchmarker.workloads.generation.reading import columns
 from benchmarker.workloads.generation.reading.captions import caption
 from benchmarker.workloads.generation.reading.caveats import caveats
 from benchmarker.workloads.generation.reading.command import generate_command
+from benchmarker.workloads.generation.reading.crossover import crossover_words
 from benchmarker.workloads.generation.reading.first_difference import difference_caption, difference_columns
 from benchmarker.workloads.generation.reading.header import header, load_words, variant_line
-from benchmarker.workloads.generation.reading.limits import batch_words, beside_limits
+from benchmarker.workloads.generation.reading.limits import beside_limits
 from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
 from benchmarker.workloads.generation.reading.quality import quality_caption, quality_columns, text_line
 from benchmarker.workloads.generation.reading.rows import GenerationRow
@@ -90,7 +91,7 @@ PRESENTATION = Presentation(
     variant_lines=lambda record: (variant_line(record),),
     loaded_lines=load_words,
     caption=caption,
-    remarks=batch_words,
+    remarks=crossover_words,
     caveats=caveats,
     closing=text_line,
     charts=charts,

@@ -1,0 +1,170 @@
+"""Until which batch a quantized form is faster than the unquantized one, and from which prompt on it is slower.
+
+Both are measured at a few sizes. Between two of them the logarithm of the speed-up is taken as straight over the
+logarithm of the size, and the crossing is where it is 0:
+
+    ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
+
+Its interval is from the crossing of the speed-up's lower bounds to that of its upper bounds. Where r = y / x, and x and
+y have intervals x * exp(+-u) and y * exp(+-v), that of r is r * exp(+-sqrt(u^2 + v^2)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import escaped
+from benchmarker.workloads.generation.reading.best import peer_of
+from benchmarker.workloads.generation.reading.rows import GenerationRow
+
+TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
+    "the whole request": lambda row: row.latency,
+    "decode": lambda row: row.tpot,
+}
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """How many times as fast a variant is as its peer at one size."""
+
+    value: float
+    spread: float | None
+    """Half of its interval, as a logarithm; None for fewer than three rounds."""
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where a speed-up falls below 1, with the interval's ends; None for an end beyond what was measured."""
+
+    size: float
+    low: float | None
+    high: float | None
+    has_interval: bool
+
+
+def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
+    """For each quantization against the baseline's in its engine: a sentence on batches for the whole request and for
+    decode, and one on prompts for the prefill. Empty where fewer than two sizes were measured."""
+    lines = []
+    for (variant, peer, cell), per_batch in _series(rows, baseline, "batch_size").items():
+        for what, time in TIMES.items():
+            if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
+                lines.append(f"{words} ({_shape(cell)}).")
+    for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens").items():
+        if words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft)):
+            lines.append(f"{words} (batch {cell.batch_size}).")
+    return list(dict.fromkeys(lines))
+
+
+Pairs = dict[int, tuple[GenerationRow, GenerationRow]]
+
+
+def _series(rows: Sequence[GenerationRow], baseline: str | None, axis: str) -> Mapping[tuple[str, str, CellKey], Pairs]:
+    """Rows with their peers by size, for each variant, peer, and cell without the axis."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    series: dict[tuple[str, str, CellKey], Pairs] = {}
+    for row in rows:
+        peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
+        if row.cell and peer:
+            place = row.variant, peer.variant, row.cell.without(axis)
+            series.setdefault(place, {})[row.cell[axis]] = row, peer
+    return series
+
+
+def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> dict[int, SpeedUp]:
+    """Speed-ups by size, the smallest first, of the pairs of which both have the time."""
+    speed_ups = {}
+    for size, (row, peer) in sorted(pairs.items()):
+        own, other = time(row), time(peer)
+        if own and other:
+            halves = [math.log(side.high / side.value) for side in (own, other) if side.high is not None]
+            spread = math.hypot(*halves) if len(halves) == 2 else None
+            speed_ups[size] = SpeedUp(other.value / own.value, spread)
+    return speed_ups
+
+
+def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
+    """Where the speed-up falls below 1, if it does so once and never rises above it; else None.
+
+    Args:
+        speed_ups: By size, the smallest first.
+    """
+    logs = {size: math.log(ratio.value) for size, ratio in speed_ups.items()}
+    signs = [value > 0 for value in logs.values()]
+    if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
+        return None
+    at = _first_fall(logs)
+    assert at is not None
+    if any(ratio.spread is None for ratio in speed_ups.values()):
+        return Crossover(at, None, None, has_interval=False)
+    spreads = {size: ratio.spread or 0.0 for size, ratio in speed_ups.items()}
+    low = _first_fall({size: value - spreads[size] for size, value in logs.items()})
+    high = _first_fall({size: value + spreads[size] for size, value in logs.items()})
+    return Crossover(at, low, high, has_interval=True)
+
+
+def _first_fall(logs: Mapping[int, float]) -> float | None:
+    """Where a curve first falls to 0; None where it is below from the first size on, or above to the last."""
+    for (before, upper), (after, lower) in pairwise(logs.items()):
+        if upper > 0 >= lower:
+            return math.exp(math.log(before) + math.log(after / before) * upper / (upper - lower))
+    return None
+
+
+def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
+    """`int8 wins against fp16 in decode until batch 5 [4, 6]`; None for fewer than two batches."""
+    if len(speed_ups) < 2:
+        return None
+    start = f"{escaped(variant)} wins against {escaped(peer)} in {what}"
+    wins = [size for size, ratio in speed_ups.items() if ratio.value > 1]
+    if not wins:
+        best = max(speed_ups, key=lambda size: speed_ups[size].value)
+        return f"{start} at no batch: at best {_at(best, speed_ups, 'batch ')}"
+    if len(wins) == len(speed_ups):
+        ends = (_at(size, speed_ups, "batch ") for size in (wins[0], wins[-1]))
+        return f"{start} at every batch, from {' to '.join(ends)}"
+    fall = crossover(speed_ups)
+    if fall is None:
+        return f"{start} only at {', '.join(_at(size, speed_ups, 'batch ') for size in wins)}"
+    return f"{start} until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}"
+
+
+def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
+    """`int8 loses to fp16 in prefill from 700 tokens on [650, 760]`; None for fewer than two prompts."""
+    if len(speed_ups) < 2:
+        return None
+    start = f"{escaped(variant)} loses to {escaped(peer)} in prefill"
+    losses = [size for size, ratio in speed_ups.items() if ratio.value <= 1]
+    if not losses:
+        worst = min(speed_ups, key=lambda size: speed_ups[size].value)
+        return f"{start} at no prompt: at worst {_at(worst, speed_ups)} tokens"
+    if len(losses) == len(speed_ups):
+        ends = (_at(size, speed_ups) for size in (losses[0], losses[-1]))
+        return f"{start} at every prompt, from {' to '.join(ends)} tokens"
+    fall = crossover(speed_ups)
+    if fall is None:
+        return f"{start} only at {', '.join(_at(size, speed_ups) for size in losses)} tokens"
+    return f"{start} from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}"
+
+
+def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
+    """` [4, 6]`; an end beyond what was measured is said by the last size."""
+    if not fall.has_interval:
+        return " (no interval: fewer than three rounds)"
+    low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
+    high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
+    return f" [{low}, {high}]"
+
+
+def _at(size: int, speed_ups: Mapping[int, SpeedUp], word: str = "") -> str:
+    return f"{word}{size:,} ({speed_ups[size].value:.2f}x)"
+
+
+def _shape(cell: CellKey) -> str:
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    return f"prompt {cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"

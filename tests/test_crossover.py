@@ -1,0 +1,87 @@
+"""Until which batch a form wins and from which prompt on it loses, from made-up records with known crossings."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarker.report.compare import compare, to_markdown
+from benchmarker.workloads.generation.reading.crossover import SpeedUp, crossover
+from tests.records import cell, record, sample, save
+
+NEW = 11
+ROUNDS = (0.99, 1.0, 1.01)
+"""How much longer each round takes: three rounds give an interval."""
+
+
+def shown(tmp_path: Path, forms: Mapping[str, Mapping[tuple[int, int], tuple[float, float]]], rounds=ROUNDS) -> str:
+    """The report of forms whose cells, by prompt and batch, have a TTFT and a TPOT in seconds."""
+    for quant, cells in forms.items():
+        for number, slower in enumerate(rounds):
+            made = [
+                cell([], prompt_tokens=prompt, new_tokens=NEW, batch_size=batch).model_copy(
+                    update={
+                        "samples": tuple(
+                            sample(slower * (ttft + (NEW - 1) * tpot), new_tokens=NEW, ttft_s=slower * ttft)
+                            for _ in range(3)
+                        )
+                    }
+                )
+                for (prompt, batch), (ttft, tpot) in cells.items()
+            ]
+            save(tmp_path, record(quant, *made, round_number=number))
+    return to_markdown(compare([tmp_path]))
+
+
+def test_a_crossing_lies_where_the_logarithms_meet_and_its_interval_is_that_of_the_bounds() -> None:
+    # ln r falls from ln 2 at 1 to -ln 2 at 64: on the way, at 8, it is 0.
+    spread = math.log(2) / 3
+    fall = crossover({1: SpeedUp(2.0, spread), 64: SpeedUp(0.5, spread)})
+    assert fall is not None
+    assert (fall.size, fall.low, fall.high) == pytest.approx((8, 4, 16))
+    wide = crossover({1: SpeedUp(1.1, 0.2), 64: SpeedUp(0.9, 0.2)})
+    assert wide is not None
+    assert (wide.low, wide.high) == (None, None)
+    assert crossover({1: SpeedUp(0.9, 0.0), 64: SpeedUp(1.2, 0.0)}) is None
+    assert crossover({1: SpeedUp(1.2, 0.0)}) is None
+
+
+def test_words_name_the_batch_until_which_a_form_wins_and_the_prompt_from_which_it_loses(tmp_path: Path) -> None:
+    plain = {(prompt, batch): (prompt / 1e3, 0.010) for prompt in (32, 512) for batch in (1, 64)}
+    mixed = {
+        (prompt, batch): (prompt / 1e3 * (0.5 if prompt == 32 else 2.0), 0.005 if batch == 1 else 0.020)
+        for prompt, batch in plain
+    }
+    text = shown(tmp_path, {"fp16": plain, "int8": mixed})
+    # Both intervals are the rounds' own: 1 % a round, against itself as spread.
+    assert "- int8 wins against fp16 in decode until batch 8 [7, 8] (prompt 32, 11 new tokens)." in text
+    assert "- int8 loses to fp16 in prefill from 128 tokens on [118, 139] (batch 1)." in text
+    assert "in the whole request until batch" in text
+
+
+def test_words_say_where_a_form_always_wins_never_wins_or_has_too_few_rounds(tmp_path: Path) -> None:
+    batches = (1, 8, 128)
+    plain = {(26, batch): (0.01, 0.010) for batch in batches}
+    text = shown(
+        tmp_path,
+        {
+            "fp16": plain,
+            "int8": {(26, batch): (0.01, 0.008) for batch in batches},
+            "gptq": {(26, batch): (0.01, 0.011) for batch in batches},
+            "bnb4": {(26, batch): (0.01, tpot) for batch, tpot in zip(batches, (0.008, 0.012, 0.009), strict=True)},
+        },
+        rounds=(1.0,),
+    )
+    assert "int8 wins against fp16 in decode at every batch, from batch 1 (1.25x) to batch 128 (1.25x)" in text
+    assert "gptq wins against fp16 in decode at no batch: at best batch 1 (0.91x)" in text
+    assert "bnb4 wins against fp16 in decode only at batch 1 (1.25x), batch 128 (1.11x)" in text
+    # One prompt length: nothing is said of the prefill.
+    assert "in prefill" not in text
+
+
+def test_one_round_gives_a_crossing_without_an_interval_and_one_batch_no_words(tmp_path: Path) -> None:
+    fp16 = {(26, 1): (0.01, 0.010), (26, 64): (0.01, 0.010)}
+    text = shown(tmp_path, {"fp16": fp16, "int8": {(26, 1): (0.01, 0.005), (26, 64): (0.01, 0.020)}}, rounds=(1.0,))
+    assert "in decode until batch 8 (no interval: fewer than three rounds)" in text
+    assert "wins against" not in shown(tmp_path / "one", {"fp16": {(26, 1): (0.1, 0.1)}, "int8": {(26, 1): (0.1, 0.1)}})
