@@ -1,6 +1,7 @@
 """The kernels' branches that need no GPU, in Triton's interpreter, against the same sums in 64 bit.
 
-Not here: `gemv_nf4`, whose table is looked up by inline PTX, and starting early, which is NVIDIA's. A GPU tests those.
+Not here: `gemv_nf4`, whose table is looked up by inline PTX, the PTX that unpacks for `packed_matmul`, and starting
+early, which is NVIDIA's. A GPU tests those.
 """
 
 import importlib.util
@@ -13,6 +14,10 @@ import pytest
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 START = "import torch\ntorch.manual_seed(0)\n"
+PACKED = """
+from benchmarker.kernels.packed_matmul import Packed, Tile, by_place, launch
+outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
+"""
 CASES = {
     "gemv_dense": """
 from benchmarker.kernels.gemv_dense import gemv_dense
@@ -57,10 +62,39 @@ expected = torch.stack([
     for at, length in enumerate(lengths.tolist())
 ])
 """,
+    "packed_matmul of int8": PACKED
+    + """
+weights = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
+scales = torch.rand(outputs) / 100
+packed = Packed("int8 by row", weights.view(torch.int32), scales)
+result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, 3, 4, 4))
+expected = hidden.double() @ (weights.double() * scales.double()[:, None]).T
+""",
+    "packed_matmul of GPTQ's words": PACKED
+    + """
+codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // 128, outputs))
+scales, shifts = torch.rand(inputs // 128, outputs), 4 * torch.arange(8)
+words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int32)
+packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
+packed = Packed("int4 by group, zeros", words, scales, packed_zeros)
+result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 16, 3, 4, 4))
+weights = (codes - zeros.repeat_interleave(128, 0)).double() * scales.double().repeat_interleave(128, 0)
+expected = hidden.double() @ weights
+""",
+    "packed_matmul of bitsandbytes' codes": PACKED
+    + """
+from benchmarker.kernels.unpack_words import NUMBERS
+codes, scales = torch.randint(0, 16, (outputs, inputs)), torch.rand(outputs, inputs // 64)
+words = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8).view(torch.int16)
+table = torch.tensor(NUMBERS["nf4"])
+packed = Packed("nf4", words, scales, table)
+result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 16, 3, 4, 4))
+expected = hidden.double() @ (table.half().double()[codes] * scales.double().repeat_interleave(64, 1)).T
+""",
 }
 END = """
 error = float((result.double() - expected).norm() / expected.norm())
-assert error < 1e-5, error
+assert error < (1e-5 if result.dtype == torch.float32 else 5e-4), error
 """
 
 

@@ -27,8 +27,8 @@ SHAPES = {
     64: ((128, 8, 1), (64, 4, 1), (64, 2, 1), (64, 4, 2)),
     128: ((64, 4, 1), (128, 8, 1)),
 }
-"""By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. With two
-warps the tensor cores are asked warp by warp; with four together, which is faster for many rows."""
+"""By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. Two
+warps ask the tensor cores one by one (mma), four together (wgmma): which is faster depends on the shape."""
 COMPILERS = 8
 """Kernels that are compiled at once."""
 UNPACKED = "unpacked to 16 bit, then cuBLAS"

@@ -116,7 +116,7 @@ GPTQ_REGISTERS = tl.constexpr("=&r," * 8 + "r,r")
 CODE_REGISTERS = tl.constexpr("=&r," * 16 + "r,r,r,r")
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
     """Four int8 of each 32-bit word, from the lowest bits up, as floats of the type `kind`."""
     if not by_ptx:
@@ -135,7 +135,7 @@ def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
     return weights
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
     """Eight numbers of each 32-bit word, from the lowest bits up, minus 8, as floats of the type `kind`."""
     if not by_ptx:
@@ -156,7 +156,7 @@ def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
     return weights
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def unpack_codes(words, numbers, fp4: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
     """The numbers of the four codes of each 16-bit word, of a byte the upper four bits first, of the type `kind`.
 

@@ -1,0 +1,149 @@
+"""Products of packed weights in a decode step of several sequences: which linears, and that the numbers stay.
+
+The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interpreter.py`): here its place is taken by the
+way that unpacks first.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarker.engines.linear_kernels import native_kernels, product_choices
+from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
+from benchmarker.kernels.packed_matmul import Packed, Tile
+from benchmarker.kernels.product_choice import Choice, name_of, tiles_for
+from benchmarker.kernels.unpack_words import NUMBERS
+from tests.loading import load
+from tests.test_kernels import unpacked
+
+BATCH = 3
+
+
+@pytest.fixture
+def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Linears are taken as on a GPU, and multiplied by what unpacks first; form and outputs of each product made."""
+    made: list[tuple[str, int]] = []
+
+    def chosen(hidden: torch.Tensor, packed: Packed, _: Any) -> Choice:
+        made.append((packed.form, packed.outputs))
+        return Choice(packed.form, len(hidden), packed.length * packed.in_word, packed.outputs, None)
+
+    for module in ("gemv_dense", "gemv_nf4", "packed_products"):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: [])
+    monkeypatch.setattr(
+        gemv_gptq,
+        "supports",
+        lambda linear: gemv_gptq.layout_reason(linear) if type(linear).__name__ == "TorchLinear" else "another class",
+    )
+    monkeypatch.setattr(packed_products, "chosen", chosen)
+    return made
+
+
+def step_of(model: PreTrainedModel) -> torch.Tensor:
+    """Logits of a step of three sequences."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=torch.arange(BATCH)[:, None] + 10, use_cache=False).logits
+    return logits.float()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
+def test_a_step_of_several_sequences_multiplies_packed_weights_and_makes_what_it_made(
+    model_folder, quant: str, form: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
+    expected = step_of(model)
+    replacements = optimize(model)
+    packed = next(len(one.modules) for one in replacements if one.kernel == "packed_matmul")
+    assert packed == 14
+    assert "packed_matmul, benchmarker's own kernel, multiplies packed weights by 2 to 128 rows: 14 of 15 linears" in [
+        use.words() for use in native_kernels(model, replacements)
+    ]
+    # Whoever calls a layer outside of a compiled step gets what it was.
+    assert torch.equal(step_of(model), expected)
+    assert as_on_hopper == []
+    for where in ("replace_linears", "fuse_qkv_gate_up"):
+        monkeypatch.setattr(f"benchmarker.kernels.{where}.is_several_queries", lambda hidden: len(hidden) == BATCH)
+    made = step_of(model)
+    assert float((made - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one product, and so are gate and up.
+    layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
+    assert as_on_hopper == [*layer, *layer]
+    restore(model)
+    assert torch.equal(step_of(model), expected)
+    assert not any(hasattr(module, "packed_form") for module in model.modules())
+
+
+@pytest.mark.by_hand
+def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+    model = load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
+    linears: list[Any] = [module for module in model.modules() if hasattr(module, "qweight")]
+    assert {packed_products.packed_form(linear) for linear in linears} == {"int4 by group"}
+    linears[0].qzeros[0, 0] += 1
+    assert packed_products.packed_form(linears[0]) == "int4 by group, zeros"
+    hidden = torch.randn(BATCH, 1, linears[0].in_features, dtype=torch.float16)
+    made = packed_products.packed_product(hidden, linears[0], "int4 by group, zeros")
+    expected = hidden[:, 0].float() @ linears[0].dequantize_weight().float()
+    assert float((made.float() - expected).norm() / expected.norm()) < 2e-3
+    assert as_on_hopper == [("int4 by group, zeros", linears[0].out_features)]
+
+
+@pytest.mark.slow
+def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
+    model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="bfloat16").model)
+    linear: Any = model.model.layers[0].mlp.gate_proj
+    assert packed_products.packed_form(linear) == "nf4"
+    assert torch.equal(linear.weight.quant_state.code.float(), torch.tensor(NUMBERS["nf4"]))
+    for where, name, value in (
+        (linear.weight.quant_state, "code", linear.weight.quant_state.code + 1),
+        (linear.weight.quant_state, "blocksize", 32),
+        (linear, "in_features", 64),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(where, name, value)
+            assert packed_products.packed_form(linear) is None, name
+    assert packed_products.packed_form(model.lm_head) is None
+    monkeypatch.setattr(packed_products, "can_start_early", lambda device: False)
+    assert packed_products.packed_form(linear) is None
+
+
+def test_rows_that_the_kernel_takes_are_2_to_128_of_16_bits() -> None:
+    taken = {
+        rows: packed_products.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16)) for rows in (1, 2, 128, 129)
+    }
+    assert taken == {1: False, 2: True, 128: True, 129: False}
+    assert not packed_products.takes_rows(torch.empty(2, 1, 8))
+
+
+def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
+    def packed(outputs: int, inputs: int) -> Packed:
+        words = torch.empty(outputs, inputs // 4, dtype=torch.int32, device="meta")
+        return Packed("int8 by row", words, torch.empty(outputs, device="meta"))
+
+    few, many = (tiles_for(packed(outputs, 2560), 8, 132) for outputs in (2560, 19456))
+    assert max(tile.parts for tile in few) > 1
+    assert min(tile.parts for tile in many) == 1
+    for tiles in (few, many):
+        assert len(tiles) == len(set(tiles)) <= 8
+        for tile in tiles:
+            assert 2560 // 4 % tile.words == 0
+            # No program is left without a step.
+            steps = 2560 // 4 // tile.words
+            assert (tile.parts - 1) * -(-steps // tile.parts) < steps
+
+
+def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    tile = Tile(64, 32, 2, 4, 6)
+    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
+    monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
+    (kept,) = product_choices(8)
+    assert product_choices(64) == ()
+    assert kept.words() == (
+        "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 32 words, 2 parts, 4 warps, 6 stages "
+        "(of 2 candidates; the slowest 58.6 us)"
+    )
