@@ -150,7 +150,7 @@ def _arrived(device: torch.device) -> Tensor:
     return torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr):  # type: ignore[no-untyped-def]
     """Scales of a group of inputs, of each output in `column`, float32."""
     if form == "int8 by row":
@@ -162,7 +162,7 @@ def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: t
     return tl.load(scales + place, mask=inside, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _unpacked(  # type: ignore[no-untyped-def]
     words, numbers, column, inside, word, outputs,
     length: tl.constexpr, form: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr,
@@ -181,14 +181,14 @@ def _unpacked(  # type: ignore[no-untyped-def]
     return weights
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
     """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
     packed = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0)
     return ((packed >> column % 8 * 4 & 15) - 8).to(tl.float32)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _fetch_first(  # type: ignore[no-untyped-def]
     words, column, outputs, length: tl.constexpr, first,
     tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
@@ -209,7 +209,7 @@ def _fetch_first(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _sum_of_parts(  # type: ignore[no-untyped-def]
     total, sums, arrived, parts: tl.constexpr, tile_outputs: tl.constexpr, tile_rows: tl.constexpr
 ):  # fmt: skip

@@ -10,9 +10,9 @@ the libraries keep them, where a measurement at set-up finds that faster (`produ
 | GPTQ | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs | 790 |
 | NF4, FP4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs | 810 |
 
-Measured on one H200 (2026-11-23), each product after its last cache was overwritten, with tiles of four and eight warps;
-those of two warps were added afterwards, and are not measured. There int8 was faster than cuBLAS in fp16 up to 32 rows
-(1.1 to 1.5 times at 8), 4 bit nowhere by much: it waits for the tensor cores and not for its weights.
+Measured on one H200 (2026-11-23), each product after its last cache was overwritten, with tiles of four and eight
+warps; those of two warps were added afterwards, and are not measured. There int8 was faster than cuBLAS in fp16 up to
+32 rows (1.1 to 1.5 times at 8), 4 bit nowhere by much: it waits for the tensor cores and not for its weights.
 """
 
 from typing import Any

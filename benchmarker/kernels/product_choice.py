@@ -175,7 +175,7 @@ def graph_us(way: Callable[[], Tensor | None], emptied: Tensor) -> float:
                 way()
         finally:
             graph.capture_end()
-        times = []
+        times: list[float] = []
         for _ in range(REPLAYS):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()

@@ -27,6 +27,10 @@ TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
     "decode": lambda row: row.tpot,
 }
 
+PREFILL_TOKENS = 256
+"""Nothing is said of prefill where all prompts are shorter: they wait for the weights, or for the host, as decoding
+does."""
+
 
 @dataclass(frozen=True)
 class SpeedUp:
@@ -55,8 +59,11 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
         for what, time in TIMES.items():
             if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
                 lines.append(f"{words} ({_shape(cell)}).")
-    for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens").items():
-        if words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft)):
+    # How many tokens follow is nothing to a prefill.
+    for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens", "new_tokens").items():
+        if max(per_prompt) >= PREFILL_TOKENS and (
+            words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))
+        ):
             lines.append(f"{words} (batch {cell.batch_size}).")
     return list(dict.fromkeys(lines))
 
@@ -64,14 +71,16 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
 Pairs = dict[int, tuple[GenerationRow, GenerationRow]]
 
 
-def _series(rows: Sequence[GenerationRow], baseline: str | None, axis: str) -> Mapping[tuple[str, str, CellKey], Pairs]:
-    """Rows with their peers by size, for each variant, peer, and cell without the axis."""
+def _series(
+    rows: Sequence[GenerationRow], baseline: str | None, axis: str, *ignored: str
+) -> Mapping[tuple[str, str, CellKey], Pairs]:
+    """Rows with their peers by size, for each variant, peer, and cell without the axis and those that are ignored."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     series: dict[tuple[str, str, CellKey], Pairs] = {}
     for row in rows:
         peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
         if row.cell and peer:
-            place = row.variant, peer.variant, row.cell.without(axis)
+            place = row.variant, peer.variant, row.cell.without(axis, *ignored)
             series.setdefault(place, {})[row.cell[axis]] = row, peer
     return series
 
