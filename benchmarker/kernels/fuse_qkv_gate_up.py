@@ -133,7 +133,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
     }
     if len(kinds) > 1:
         return None
-    fused = nn.Linear(1, 1, bias=False, device="meta")
+    fused: Any = nn.Linear(1, 1, bias=False, device="meta")
     fused.in_features = linears[0].in_features
     fused.out_features = sum(linear.out_features for linear in linears)
     weight: Any = _fuse_4bit(linears, fused.out_features) if is_4bit(linears[0]) else _fuse_rows(linears)
@@ -149,7 +149,8 @@ def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
             setattr(fused, name, getattr(linears[0], name))
         fused.quant_state = weight.quant_state
-    return fused
+    linear: nn.Linear = fused
+    return linear
 
 
 def _fuse_rows(linears: Sequence[Any]) -> nn.Parameter:

@@ -181,7 +181,7 @@ def _unpacked(  # type: ignore[no-untyped-def]
     return weights
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
     """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
     packed = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0)

@@ -69,12 +69,16 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
         [vectors, outputs].
     """
     rows = by_place(hidden.reshape(-1, hidden.shape[-1]), 8 if form.startswith("int4") else 4)
+    weights: tuple[Any, ...]
     if form.startswith("int4"):
-        return packed_matmul(rows, linear.qweight, linear.scales, linear.qzeros, form, linear.out_features)
-    if form == "int8 by row":
-        return packed_matmul(rows, *gemv_dense.as_rows(linear.weight), None, form, linear.out_features)
-    state = linear.weight.quant_state
-    return packed_matmul(rows, linear.weight, state.absmax, state.code, form, linear.out_features)
+        weights = linear.qweight, linear.scales, linear.qzeros
+    elif form == "int8 by row":
+        weights = *gemv_dense.as_rows(linear.weight), None
+    else:
+        state = linear.weight.quant_state
+        weights = linear.weight, state.absmax, state.code
+    product: Tensor = packed_matmul(rows, *weights, form, linear.out_features)
+    return product
 
 
 def takes_rows(hidden: Tensor) -> bool:
@@ -128,6 +132,7 @@ def _shape(
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     """The same product with the matrix unpacked to 16 bits first, as the libraries make it."""
     rows = hidden.transpose(1, 2).reshape(len(hidden), -1)
+    matrix: Tensor
     if packed.form == "int8 by row":
         matrix = packed.words.view(torch.int8).to(rows.dtype)
         return (rows @ matrix.T) * packed.scales.to(rows.dtype)
@@ -138,4 +143,5 @@ def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     codes = packed.words.view(torch.uint8).view(-1, 1)
     # bitsandbytes' own operator: whoever has such weights has it.
     unpack: Any = torch.ops.bitsandbytes.dequantize_4bit
-    return rows @ unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype).T
+    matrix = unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype)
+    return rows @ matrix.T

@@ -37,7 +37,8 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
     """
     replaced: dict[str, list[nn.Module]] = {"gemv_dense": [], "gemv_gptq": [], "gemv_nf4": []}
     kernels = {rows_forward: "gemv_dense", _gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
-    for module in model.modules():
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)
@@ -92,10 +93,15 @@ def _plain_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
 def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
     """A linear of floating-point or int8 weights, by `gemv_dense` for one query."""
     if is_packed_product(hidden, linear):
-        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
+        return _packed_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return _plain_forward(linear, hidden)
     return _with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
+
+
+def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
+    """A linear of packed weights, for several queries."""
+    return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
 
 
 def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
@@ -105,7 +111,7 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
         matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
         return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     if is_packed_product(hidden, linear):
-        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
+        return _packed_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
     sums = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
@@ -115,7 +121,7 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
 def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of bitsandbytes' 4-bit codes, by `gemv_nf4` for one query."""
     if is_packed_product(hidden, linear):
-        return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
+        return _packed_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         from bitsandbytes.nn.modules import Linear4bit
 
