@@ -61,17 +61,17 @@ class Packed:
     @property
     def in_word(self) -> int:
         """Weights of a word."""
-        return 8 if self.form.startswith("int4") else 4
+        return 8 if self.form.startswith("int4 ") else 4
 
     @property
     def outputs(self) -> int:
         """Outputs of the matrix."""
-        return self.words.shape[1 if self.form.startswith("int4") else 0]
+        return self.words.shape[1 if self.form.startswith("int4 ") else 0]
 
     @property
     def length(self) -> int:
         """Words of an output."""
-        return self.words.shape[0 if self.form.startswith("int4") else 1]
+        return self.words.shape[0 if self.form.startswith("int4 ") else 1]
 
     @property
     def in_group(self) -> int:
@@ -151,7 +151,9 @@ def _arrived(device: torch.device) -> Tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scale(scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scale(  # type: ignore[no-untyped-def]
+    scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr
+):  # fmt: skip
     """Scales of a group of inputs, of each output in `column`, float32."""
     if form == "int8 by row":
         place = column

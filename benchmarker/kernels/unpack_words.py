@@ -157,7 +157,9 @@ def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def unpack_codes(words, numbers, fp4: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack_codes(  # type: ignore[no-untyped-def]
+    words, numbers, fp4: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr
+):  # fmt: skip
     """The numbers of the four codes of each 16-bit word, of a byte the upper four bits first, of the type `kind`.
 
     Args:
