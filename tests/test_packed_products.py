@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
 from benchmarker.kernels.packed_matmul import Packed, Tile
-from benchmarker.kernels.product_choice import Choice, name_of, tiles_for
+from benchmarker.kernels.product_choice import MOST_OFF, Choice, difference, name_of, tiles_for
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
 from tests.test_kernels import unpacked
@@ -135,6 +135,13 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
             # No program is left without a step.
             steps = 2560 // 4 // tile.words
             assert (tile.parts - 1) * -(-steps // tile.parts) < steps
+
+
+def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
+    expected = torch.arange(1.0, 65.0)
+    assert difference(expected.to(torch.float16) * 1.001, expected) < MOST_OFF
+    assert difference(expected.roll(1), expected) > MOST_OFF
+    assert difference(expected / 0, expected) == difference(expected * float("nan"), expected) == float("inf")
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ SHAPES = {
 warps ask the tensor cores one by one (mma), four together (wgmma): which is faster depends on the shape."""
 COMPILERS = 8
 """Kernels that are compiled at once."""
+MOST_OFF = 0.01
+"""By how much of its norm a candidate's result may differ from the one without our kernel: rounding takes a tenth."""
 UNPACKED = "unpacked to 16 bit, then cuBLAS"
 
 
@@ -48,7 +50,7 @@ class Choice:
     us: dict[str, float] = field(default_factory=dict)
     """What each candidate took, in microseconds."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Candidates that could not be compiled or run, and why."""
+    """Candidates that could not be compiled or run, or were wrong, and why."""
 
     @property
     def name(self) -> str:
@@ -118,7 +120,9 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
 def measure(
     hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor] | None
 ) -> Choice:
-    """Time the tiles, and the way without our kernel, and choose the fastest."""
+    """Time the tiles, and the way without our kernel, and choose the fastest that is right."""
+    # A model's own rows may be zeros before its weights are read.
+    hidden = torch.arange(hidden.numel(), device=hidden.device).sin().to(hidden.dtype).view_as(hidden)
     us: dict[str, float] = {}
     refused: dict[str, str] = {}
 
@@ -139,10 +143,15 @@ def measure(
     refused |= {name_of(tile): reason for tile, reason in zip(tiles, reasons, strict=True) if reason is not None}
     if unpacked is not None:
         ways[UNPACKED] = None, lambda: unpacked(hidden, packed)
+    expected = unpacked(hidden, packed) if unpacked else None
     emptied = _emptied(hidden.device)
     empty_us = graph_us(lambda: None, emptied)
     for name, (_, way) in ways.items():
         try:
+            off = 0.0 if expected is None else difference(way(), expected)
+            if off > MOST_OFF:
+                refused[name] = f"its result is {off:.2g} of its norm off"
+                continue
             us[name] = max(0.01, graph_us(way, emptied) - empty_us)
         except RuntimeError as error:
             refused[name] = _first_line(error)
@@ -150,6 +159,12 @@ def measure(
     best = min(us, key=us.__getitem__)
     choice = _choice(hidden, packed, ways[best][0], us)
     return Choice(**{**choice.__dict__, "refused": refused})
+
+
+def difference(result: Tensor, expected: Tensor) -> float:
+    """Frobenius norm of what they differ by, in parts of the expected result's; infinite where one is not finite."""
+    off = float((result.float() - expected.float()).norm() / expected.float().norm())
+    return off if off < float("inf") else float("inf")
 
 
 def _emptied(device: torch.device) -> Tensor:
