@@ -86,7 +86,9 @@ class Judge:
         dtype = getattr(torch, plan.dtype)
         if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
-            likeliest = SavedTopK(self._file, count=plan.prefill_top)
+            # The file was made for the predictions of a step, which are wider.
+            row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
+            likeliest = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
             self._saved = likeliest
             if not save_prefill_predictions(source, plan.windows, likeliest, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} tells nothing of its predictions that could be judged")
