@@ -209,12 +209,12 @@ def test_native_captures_its_prefill_only_where_the_option_says_so(
     assert type(torch_engine("native").source(model, CpuDevice()).decoder) is NativeDecoder
 
 
-def test_the_engines_without_options_take_none_and_native_only_its_own(model: PreTrainedModel) -> None:
+def test_engines_without_options_take_none_and_native_only_its_own(model: PreTrainedModel) -> None:
     with pytest.raises(SpecError, match=r"engine_options: prefill: .*'plain' or 'captured'"):
         read_job(["--quant", "fp16", "--engine", "native", "--engine-option", "prefill=fast"])
     with pytest.raises(SpecError, match="engine_options: no key 'prefill'"):
         Generator(model, engine="compile", engine_options={"prefill": "captured"})
-    assert [name for name in ("eager", "cuda_graph", "compile") if ENGINES[name].options.model_fields] == []
+    assert [name for name in ("cuda_graph", "compile") if ENGINES[name].options.model_fields] == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.energy import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from tests.oracles import attention, finetune, generation, mixers
+from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -23,14 +23,16 @@ SHAPES = {
     "attention": ("seq_len", "batch_size", "mode"),
     "mixers": ("seq_len", "batch_size", "mode"),
     "finetune": ("seq_len", "batch_size", "accumulate"),
+    "context_parallel": ("ranks", "seq_len", "mode"),
 }
 ORACLES: dict[str, Any] = {
     "generation": generation,
     "attention": attention,
     "mixers": mixers,
     "finetune": finetune,
+    "context_parallel": context_parallel,
 }
-LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25}
+LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25, "context_parallel": 15}
 
 
 def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:
