@@ -27,6 +27,7 @@ print(json.dumps({
     "is_session_leader": os.getsid(0) == os.getpid(),
     "is_interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "imported": "colorsys" in sys.modules,
+    "threads": os.environ.get("OPENBLAS_NUM_THREADS"),
     "named_parent": int(os.environ["BENCHMARKER_PARENT"]),
 }))
 print("to standard error", file=sys.stderr)

@@ -9,8 +9,8 @@ each round has a new one, so that rounds stay independent of each other.
 
 Over the socket come JSON objects. First the server says `{"imported": how many modules, "problem": ...}`; a problem is
 why it cannot be forked any more after the next one, and is null where all are imported. Then for each request,
-`{"module": ..., "arguments": [...]}` with the file that the process is to print into, it answers `{"process": number}`,
-and at that process's end `{"code": its exit code}`, negative for a signal.
+`{"module": ..., "arguments": [...], "unset": [variables]}` with the file that the process is to print into, it answers
+`{"process": number}`, and at that process's end `{"code": its exit code}`, negative for a signal.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ def main() -> None:
     gc.freeze()
     request = serve(channel)
     if request is not None:
+        for name in request["unset"]:
+            del os.environ[name]
         sys.argv[1:] = request["arguments"]
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 

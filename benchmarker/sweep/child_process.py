@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.parent_death import ONE_THREAD, PARENT
 
 if TYPE_CHECKING:
     from benchmarker.schema.workload import Workload
@@ -142,7 +142,7 @@ class _Server:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=[other.fileno()],
-                env=_environment(),
+                env={ONE_THREAD: "1", **_environment()},
             )
 
     def imported(self) -> tuple[int, str | None]:
@@ -152,8 +152,9 @@ class _Server:
 
     def fork(self, module: str, arguments: Sequence[str], output: int) -> ChildProcess:
         """A fork that does what `python -m module arguments` does."""
-        request = json.dumps({"module": module, "arguments": list(arguments)}).encode()
-        socket.send_fds(self._channel, [request], [output])
+        added = [ONE_THREAD] if ONE_THREAD not in os.environ else []
+        request = {"module": module, "arguments": list(arguments), "unset": added}
+        socket.send_fds(self._channel, [json.dumps(request).encode()], [output])
         answer = self.answer(None)
         if answer is None:
             raise ChildProcessError("the process that is forked for each child died")
