@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, circles
 
+TOP_FILES = {".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"}
 MAXIMAL_ROOMS = 24
 MAXIMAL_TOP_MODULES = 4
 MAXIMAL_CHAIN = 12
@@ -28,6 +30,15 @@ def house() -> House:
 def test_the_top_level_fits_on_a_screen(house):
     assert len(house.rooms()) <= MAXIMAL_ROOMS
     assert len(house.top_modules()) <= MAXIMAL_TOP_MODULES
+
+
+def test_the_repository_holds_sources_and_no_builds():
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode:
+        pytest.skip("this copy is not a git repository")
+    names = [Path(name) for name in listing.stdout.splitlines()]
+    assert {name.name for name in names if len(name.parts) == 1} == TOP_FILES
+    assert not [name for name in names if name.suffix in (".whl", ".so", ".pyc", ".pt", ".gguf")]
 
 
 def test_no_file_and_no_line_is_too_long(house):
