@@ -45,7 +45,10 @@ def test_a_config_as_it_comes_to_mind_first_is_answered_with_how_to_write_it(tmp
     assert words in printed
 
 
-@pytest.mark.parametrize(("limit", "written"), [("memory<6", "memory<6GiB"), ("ttft<50", "ttft<50ms")])
+@pytest.mark.parametrize(
+    ("limit", "written"),
+    [("memory<6", "memory<6GiB"), ("ttft<50", "ttft<50ms"), ("weights<6", "weights<6GiB"), ("load<3", "load<3ms")],
+)
 def test_a_limit_without_its_unit_is_answered_with_how_to_write_it(tmp_path, limit, written):
     code, printed = typed("compare", save(tmp_path, record("fp16")), "--budget", limit)
     assert code == 2

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 START = "import torch\ntorch.manual_seed(0)\n"
 PACKED = """
-from benchmarker.kernels.packed_matmul import Packed, Tile, by_place, launch
+from benchmarker.kernels.packed_matmul import Tile, launch
+from benchmarker.kernels.packed_weights import Packed, by_place
 outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
 """
 CASES = {

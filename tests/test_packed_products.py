@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
-from benchmarker.kernels.packed_matmul import Packed, Tile
+from benchmarker.kernels.packed_matmul import Tile
+from benchmarker.kernels.packed_weights import Packed
 from benchmarker.kernels.product_choice import MOST_OFF, Choice, difference, name_of, tiles_for
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load

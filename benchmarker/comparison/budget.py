@@ -6,24 +6,21 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from benchmarker.comparison.comparing import Limitable, comparing_of
+from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable, comparing_of
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.numbers import decimal
 from benchmarker.core.units import gib, seconds
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.schema.workload import Metric
 
-SIZES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
-_USUAL = {id(SIZES): ("size", "GiB"), id(_SECONDS): ("time", "ms")}
-"""Units that have to be said, by what they are of and the one that tables show: 6 bytes or 6 GiB is no small thing."""
-_PLAIN = {"": 1.0, "%": 0.01}
+_USUAL = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
+"""What has no bare number, and the unit that tables show."""
 _LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 _TIMING = "`benchmarker run` measures it"
-_UNITS: dict[str, dict[str, float]] = {"s": _SECONDS, "B": SIZES, "": _PLAIN}
+_UNITS: dict[str, dict[str, float]] = {"s": SECONDS, "B": SIZES, "": PLAIN}
 _FORMS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 
 
@@ -124,11 +121,14 @@ def _limit(part: str, words: dict[str, Limitable]) -> Limit:
     if name not in words:
         raise SpecError(f"--budget '{part.strip()}': '{name}' cannot be limited{did_you_mean(name, words)}")
     units = words[name].units
+    if not unit:
+        for of_this_kind, what, usual in _USUAL:
+            if units == of_this_kind:
+                raise SpecError(
+                    f"--budget '{part.strip()}': a {what} needs its unit; write {name}{sign}{match[3]}{usual}"
+                )
     if unit not in units:
         spellings = ", ".join(filter(None, units)) or "no unit"
         raise SpecError(f"--budget '{part.strip()}': {name} is in {spellings}, not '{match[4]}'")
-    if not unit and id(units) in _USUAL:
-        what, usual = _USUAL[id(units)]
-        raise SpecError(f"--budget '{part.strip()}': a {what} needs its unit; write {name}{sign}{match[3]}{usual}")
     # 95 * 0.01 is not 0.95.
     return Limit(part.strip(), name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, words[name])

@@ -22,6 +22,10 @@ Good = Sequence[tuple[Any, Any]]
 Circumstance = Callable[[Any], str | None]
 KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s"}
 """Of a metric's JSON key, by its unit."""
+SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+PLAIN = {"": 1.0, "%": 0.01}
+"""Units that a budget is given in. A size and a time have no bare number: 6 bytes or 6 GiB is no small thing."""
 
 
 @dataclass(frozen=True)

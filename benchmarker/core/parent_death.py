@@ -11,8 +11,6 @@ PARENT = "BENCHMARKER_PARENT"
 """Variable in which a sweep tells its children its process number."""
 FORKED = "BENCHMARKER_FORKED"
 """Variable that is set in a child which is a fork of the process that imported its libraries."""
-ONE_THREAD = "OPENBLAS_NUM_THREADS"
-"""Variable that keeps numpy from starting threads when it is imported; set in a process that is forked."""
 _SET_PARENT_DEATH_SIGNAL = 1
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.packed_weights import Packed
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.triton_if_present import tl, triton
 from benchmarker.kernels.unpack_words import unpack_codes, unpack_gptq, unpack_int8
@@ -42,55 +43,6 @@ class Tile:
     """Steps whose words are on their way at the same time, and the one that is being multiplied."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A matrix of packed weights, [outputs, inputs]."""
-
-    form: str
-    """int8: four int8 in a 32-bit word, from the lowest bits up, and a scale for each output.
-    gptq: eight numbers in a 32-bit word, from the lowest bits up, minus 8, and scales for groups of inputs.
-    gptq zeros: the same, minus a zero of each group and output.
-    nf4, fp4: four codes in a 16-bit word, of a byte the upper bits first, and scales for blocks of inputs."""
-    words: Tensor
-    """[outputs, length], where `length` are the words of an output; for gptq [length, outputs]."""
-    scales: Tensor
-    """int8 [outputs], gptq [groups, outputs], codes [outputs, groups]; the last in float32."""
-    zeros: Tensor | None = None
-    """Of `gptq zeros`: [groups, outputs / 8], int32, eight outputs a word. Of codes: their table, [16], float32."""
-
-    @property
-    def in_word(self) -> int:
-        """Weights of a word."""
-        return 8 if self.form.startswith("int4 ") else 4
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of the matrix."""
-        return self.words.shape[1 if self.form.startswith("int4 ") else 0]
-
-    @property
-    def length(self) -> int:
-        """Words of an output."""
-        return self.words.shape[0 if self.form.startswith("int4 ") else 1]
-
-    @property
-    def in_group(self) -> int:
-        """Words that share a scale."""
-        return self.length * self.outputs // self.scales.numel()
-
-
-def by_place(hidden: Tensor, in_word: int) -> Tensor:
-    """Rows in the order that the kernel reads: the first input of every word, then the second of every word, and so on.
-
-    Args:
-        hidden: [rows, inputs].
-
-    Returns:
-        [rows, in_word, inputs / in_word].
-    """
-    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
-
-
 def rows_of_tile(rows: int) -> int:
     """Rows that a program's tile has room for."""
     return max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
@@ -102,7 +54,7 @@ def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [rows, in_word, length], see `by_place`; float16 or bfloat16.
+        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
-from benchmarker.kernels.packed_matmul import Packed, by_place, launch
+from benchmarker.kernels.packed_matmul import launch
+from benchmarker.kernels.packed_weights import Packed, by_place, in_word, is_int4_by_group
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import chosen
 from benchmarker.kernels.unpack_words import NUMBERS
@@ -68,9 +69,9 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     Returns:
         [vectors, outputs].
     """
-    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), 8 if form.startswith("int4 ") else 4)
+    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), in_word(form))
     weights: tuple[Any, ...]
-    if form.startswith("int4 "):
+    if is_int4_by_group(form):
         weights = linear.qweight, linear.scales, linear.qzeros
     elif form == "int8 by row":
         weights = *gemv_dense.as_rows(linear.weight), None
@@ -107,7 +108,7 @@ def packed_matmul(
     """
     if form == "int8 by row":
         packed = Packed(form, weights.view(torch.int32), scales.flatten())
-    elif form.startswith("int4 "):
+    elif is_int4_by_group(form):
         packed = Packed(form, weights, scales, zeros)
     else:
         codes = weights.view(-1).view(torch.int16).view(outputs, -1)
@@ -136,7 +137,7 @@ def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     if packed.form == "int8 by row":
         matrix = packed.words.view(torch.int8).to(rows.dtype)
         return (rows @ matrix.T) * packed.scales.to(rows.dtype)
-    if packed.form.startswith("int4 "):
+    if is_int4_by_group(packed.form):
         assert packed.zeros is not None
         return rows @ gemv_gptq.unpacked(packed.words, packed.zeros, packed.scales).to(rows.dtype)
     shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word

@@ -13,7 +13,8 @@ from math import ceil, log2
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.packed_matmul import Packed, Tile, compile_only, launch, rows_of_tile
+from benchmarker.kernels.packed_matmul import Tile, compile_only, launch, rows_of_tile
+from benchmarker.kernels.packed_weights import Packed
 
 REPEATS = 12
 """Products in a timed graph."""
@@ -87,9 +88,15 @@ def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], 
     return _choices[key]
 
 
-def _choice(hidden: Tensor, packed: Packed, tile: Tile | None, us: dict[str, float] | None = None) -> Choice:
+def _choice(
+    hidden: Tensor,
+    packed: Packed,
+    tile: Tile | None,
+    us: dict[str, float] | None = None,
+    refused: dict[str, str] | None = None,
+) -> Choice:
     inputs = packed.length * packed.in_word
-    return Choice(packed.form, len(hidden), inputs, packed.outputs, tile, us or {})
+    return Choice(packed.form, len(hidden), inputs, packed.outputs, tile, us or {}, refused or {})
 
 
 def _processors(device: torch.device) -> int:
@@ -117,9 +124,7 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
     return tiles
 
 
-def measure(
-    hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor] | None
-) -> Choice:
+def measure(hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:
     """Time the tiles, and the way without our kernel, and choose the fastest that is right."""
     # A model's own rows may be zeros before its weights are read.
     hidden = torch.arange(hidden.numel(), device=hidden.device).sin().to(hidden.dtype).view_as(hidden)
@@ -141,14 +146,13 @@ def measure(
         if reason is None
     }
     refused |= {name_of(tile): reason for tile, reason in zip(tiles, reasons, strict=True) if reason is not None}
-    if unpacked is not None:
-        ways[UNPACKED] = None, lambda: unpacked(hidden, packed)
-    expected = unpacked(hidden, packed) if unpacked else None
+    ways[UNPACKED] = None, lambda: unpacked(hidden, packed)
+    expected = unpacked(hidden, packed)
     emptied = _emptied(hidden.device)
     empty_us = graph_us(lambda: None, emptied)
     for name, (_, way) in ways.items():
         try:
-            off = 0.0 if expected is None else difference(way(), expected)
+            off = difference(way(), expected)
             if off > MOST_OFF:
                 refused[name] = f"its result is {off:.2g} of its norm off"
                 continue
@@ -157,8 +161,7 @@ def measure(
             refused[name] = _first_line(error)
     assert us, f"no way to multiply by {packed.form}: {refused}"
     best = min(us, key=us.__getitem__)
-    choice = _choice(hidden, packed, ways[best][0], us)
-    return Choice(**{**choice.__dict__, "refused": refused})
+    return _choice(hidden, packed, ways[best][0], us, refused)
 
 
 def difference(result: Tensor, expected: Tensor) -> float:

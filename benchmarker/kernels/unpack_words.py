@@ -80,10 +80,7 @@ def _ptx_codes(table: str, *, bf16: bool) -> str:
         lines += [f"and.b32 place, lane, {1 << bit};", "setp.ne.b32 upper, place, 0;"]
         for at in range(count):
             sources = [f"number{2 * at + side}" if bit > 1 else f"0x{packed[2 * at + side]:08x}" for side in (1, 0)]
-            if bit == 1:
-                lines.append(f"selp.b32 number{at}, {sources[0]}, {sources[1]}, upper;")
-            else:
-                lines.append(f"selp.b32 number{at}, {sources[0]}, {sources[1]}, upper;")
+            lines.append(f"selp.b32 number{at}, {sources[0]}, {sources[1]}, upper;")
     lines += ["@odd prmt.b32 number0, number0, 0, 0x3232;", "@!odd prmt.b32 number0, number0, 0, 0x1010;"]
     for word in range(PAIRS):
         for at, shift in enumerate((4, 0, 12, 8)):

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.core.parent_death import ONE_THREAD, PARENT
+from benchmarker.core.parent_death import PARENT
+from benchmarker.execution.fork_server import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from benchmarker.schema.workload import Workload
 
 SERVER = "benchmarker.execution.fork_server"
-MESSAGE_BYTES = 1 << 16
+ONE_THREAD = "OPENBLAS_NUM_THREADS"
+"""Variable that keeps numpy from starting threads when it is imported; set in a process that is forked."""
 
 
 class ChildProcess(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarker.comparison.comparing import Circumstance, Comparing, Limitable
+from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Circumstance, Comparing, Limitable
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.numbers import decimal, percent
 from benchmarker.core.stats import Estimate
@@ -162,33 +162,30 @@ def _about(value: float | None, error: float | None) -> float | Estimate | None:
 
 _TIMING = "`benchmarker run` measures it"
 _QUALITY = "`--quality` measures it, on real weights"
-_BYTES = {"": 1.0, "b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
-_PLAIN = {"": 1.0, "%": 0.01}
 LIMITABLE: Mapping[str, Limitable] = {
-    "weights": Limitable(lambda row: row.weight_bytes, _BYTES, gib, _TIMING),
-    "bits": Limitable(lambda row: row.bits_per_weight, _PLAIN, decimal, _TIMING),
-    "load": Limitable(lambda row: row.load_s, _SECONDS, seconds, _TIMING),
-    "setup": Limitable(lambda row: row.setup_s, _SECONDS, seconds, "only runtimes that set something up have it"),
+    "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
+    "bits": Limitable(lambda row: row.bits_per_weight, PLAIN, decimal, _TIMING),
+    "load": Limitable(lambda row: row.load_s, SECONDS, seconds, _TIMING),
+    "setup": Limitable(lambda row: row.setup_s, SECONDS, seconds, "only runtimes that set something up have it"),
     "energy": Limitable(
         lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
     ),
     "perplexity": Limitable(
         lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
-        _PLAIN,
+        PLAIN,
         decimal,
         _QUALITY,
     ),
     "kld": Limitable(
         lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
-        _PLAIN,
+        PLAIN,
         decimal,
         _QUALITY,
         f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
     ),
     "top1": Limitable(
         lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
-        _PLAIN,
+        PLAIN,
         lambda share: percent(share, places=1),
         _QUALITY,
     ),

@@ -1,0 +1,64 @@
+"""Weights as the libraries pack them, and the order of a product's rows that goes with them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix of packed weights, [outputs, inputs]."""
+
+    form: str
+    """`int8 by row`: four int8 in a 32-bit word, from the lowest bits up, and a scale for each output.
+    `int4 by group`, GPTQ's: eight numbers in a 32-bit word, from the lowest bits up, minus 8, and scales for groups of
+    inputs. `int4 by group, zeros`: the same, minus a zero of each group and output.
+    `nf4`, `fp4`: four codes in a 16-bit word, of a byte the upper bits first, and scales for blocks of inputs."""
+    words: Tensor
+    """[outputs, length], where `length` are the words of an output; int4 by group [length, outputs]."""
+    scales: Tensor
+    """int8 [outputs], int4 [groups, outputs], codes [outputs, groups]; the last in float32."""
+    zeros: Tensor | None = None
+    """Of int4: [groups, outputs / 8], int32, eight outputs a word. Of codes: their table, [16], float32."""
+
+    @property
+    def in_word(self) -> int:
+        """Weights of a word."""
+        return in_word(self.form)
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the matrix."""
+        return self.words.shape[1 if is_int4_by_group(self.form) else 0]
+
+    @property
+    def length(self) -> int:
+        """Words of an output."""
+        return self.words.shape[0 if is_int4_by_group(self.form) else 1]
+
+    @property
+    def in_group(self) -> int:
+        """Words that share a scale."""
+        return self.length * self.outputs // self.scales.numel()
+
+
+def is_int4_by_group(form: str) -> bool:
+    """Whether this form is one of GPTQ's, whose words stand output by output next to each other."""
+    return form in ("int4 by group", "int4 by group, zeros")
+
+
+def in_word(form: str) -> int:
+    """Weights of a word of this form."""
+    return 8 if is_int4_by_group(form) else 4
+
+
+def by_place(hidden: Tensor, in_word: int) -> Tensor:
+    """Rows in the order that the kernel reads: the first input of every word, then the second of every word, and so on.
+
+    Args:
+        hidden: [rows, inputs].
+
+    Returns:
+        [rows, in_word, inputs / in_word].
+    """
+    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
