@@ -87,6 +87,11 @@ def test_what_is_rounding_depends_on_the_uncaptured_step_up_to_a_limit(kl, plain
     assert checked(kl, plain).verdict == verdict
 
 
+@pytest.mark.parametrize(("kl", "verdict"), [(0.0009, "equal"), (0.0116, "differs"), (0.11, "wrong")])
+def test_an_engine_in_a_process_of_its_own_may_round_its_prompts_otherwise(kl: float, verdict: str) -> None:
+    assert checked(kl).model_copy(update={"of_engine": True}).verdict == verdict
+
+
 def test_the_libraries_own_step_is_measured_beside_it() -> None:
     result = step_divergence(Source(0.1, plain_shift=0.05), [(0, 1, 0)])
     assert result is not None

@@ -85,6 +85,14 @@ def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions
     assert why_invalid(seen) == why
 
 
+def test_an_engine_in_a_process_of_its_own_is_no_other_program() -> None:
+    assert why_invalid(Conditions(samples=9, processes=2), own_processes=2) is None
+    assert why_invalid(Conditions(samples=9, processes=3), own_processes=2) == (
+        "shared_device",
+        "3 processes were on the device, 2 of them the run's own; end the others, or accept them with --allow-shared",
+    )
+
+
 def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
     monitor = Monitor(ShownGpu(reading()))
     started = time.time()

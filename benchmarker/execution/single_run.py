@@ -162,9 +162,12 @@ class Run:
 
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
+        # What this process took says nothing of what another one takes.
+        computes_here = self.workload.processes(self.job) == 1
 
         def line(number: int, sample: SampleBase) -> None:
-            memory = f", memory {gib(sample.peak_allocated_bytes)}" if sample.peak_allocated_bytes else ""
+            peak_bytes = sample.peak_allocated_bytes if computes_here else None
+            memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
             words = self._sample_words(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
 

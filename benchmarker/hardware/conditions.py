@@ -79,16 +79,21 @@ def _clock_share(conditions: Conditions) -> float:
     )
 
 
-def why_invalid(conditions: Conditions, *, allow_shared: bool = False) -> tuple[ErrorKind, str] | None:
+def why_invalid(
+    conditions: Conditions, *, own_processes: int = 1, allow_shared: bool = False
+) -> tuple[ErrorKind, str] | None:
     """Why a measurement under these conditions says nothing of its variant, as kind and sentence; None if it does.
 
     Args:
+        own_processes: How many processes on the board may be the run's own.
         allow_shared: Accept that other processes compute on the board.
     """
-    if is_shared(conditions) and not allow_shared:
+    if is_shared(conditions, own_processes=own_processes) and not allow_shared:
+        ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
         return (
             "shared_device",
-            f"{conditions.processes} processes were on the device; end the others, or accept them with --allow-shared",
+            f"{conditions.processes} processes were on the device{ours}; end the others, or accept them with "
+            "--allow-shared",
         )
     held = [reason for reason in conditions.throttled_by or () if reason in HELD_BACK]
     if held:
@@ -98,6 +103,6 @@ def why_invalid(conditions: Conditions, *, allow_shared: bool = False) -> tuple[
     return None
 
 
-def is_shared(conditions: Conditions) -> bool:
-    """Whether others computed on the board besides the one process that was measured."""
-    return conditions.processes is not None and conditions.processes > 1
+def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
+    """Whether others computed on the board besides the processes that were measured."""
+    return conditions.processes is not None and conditions.processes > own_processes

@@ -75,6 +75,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         kl_max=float(kl.max()),
         same_top=float(same_top.mean()),
         plain_kl_mean=float(numpy.concatenate(plain).mean()) if plain else None,
+        of_engine=source.is_elsewhere,
         of_cache=source.kv_value_bytes is not None,
     )
 

@@ -17,6 +17,7 @@ from benchmarker.schema.workload_defaults import (
     nothing_to_look_for,
     nothing_to_prepare,
     nothing_wrong,
+    one_process,
     plain_dtype,
     plain_facts,
     plain_parts,
@@ -178,6 +179,8 @@ class Workload:
     """Sees before a sweep begins that what the job needs is there, and says its hub commit. Raises BenchmarkerError."""
     prepare: Callable[[Any, Any, Any], None] = nothing_to_prepare
     """Makes what a job loads ready on disk: (job, device, progress). Raises BenchmarkerError."""
+    processes: Callable[[Any], int] = one_process
+    """How many processes of one run may compute on the same GPU: an engine in a process of its own is a second one."""
     cell: Callable[[Any, Any, Sequence[Any]], dict[str, Any] | None] | None = None
     """Fields of a cell that is not measured, from job, point and the records so far; None as long as they are not
     known. The axes by default."""

@@ -47,6 +47,11 @@ def same_subject(first: Job, second: Job) -> bool:
     return first.subject == second.subject
 
 
+def one_process(job: Job) -> int:  # noqa: ARG001
+    """The run's own process, and no other."""
+    return 1
+
+
 def no_inputs(job: Job, *, judged: bool) -> dict[str, str]:  # noqa: ARG001
     """Reads no file."""
     return {}

@@ -166,10 +166,11 @@ class Attempt:
             flags.append("throttling_unknown")
         elif "power_cap" in conditions.throttled_by:
             flags.append("power_limited")
-        if is_shared(conditions):
+        own_processes = self.context.workload.processes(self.context.job(self.variant))
+        if is_shared(conditions, own_processes=own_processes):
             flags.append("shared_device")
         changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
-        invalid = why_invalid(conditions, allow_shared=self.context.settings.allow_shared)
+        invalid = why_invalid(conditions, own_processes=own_processes, allow_shared=self.context.settings.allow_shared)
         if cell.status == "ok" and invalid:
             changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)

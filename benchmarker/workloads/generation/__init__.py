@@ -34,6 +34,7 @@ WORKLOAD = Workload(
     is_same=words.same_model,
     look_for=lazily(f"{_HOME}.job_facts:look_for_model"),
     prepare=lazily(f"{_HOME}.prepare:prepare_job"),
+    processes=lazily(f"{_HOME}.job_facts:processes"),
     cell=lazily(f"{_HOME}.job_facts:cell_fields"),
     point_words=words.point_words,
     point_arguments=words.point_arguments,

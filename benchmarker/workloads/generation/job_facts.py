@@ -13,6 +13,7 @@ from typing import Any
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options
@@ -82,6 +83,11 @@ def look_for_model(job: GenerationJob) -> str | None:
         ModelError: There is none.
     """
     return look_for(job.model)
+
+
+def processes(job: GenerationJob) -> int:
+    """Processes of a run that may be on one GPU: this one, which measures the device's limits, and the engine's own."""
+    return 1 if job.variant.engine in MODEL_ENGINES else 2
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:

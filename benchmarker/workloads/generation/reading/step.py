@@ -8,7 +8,7 @@ from benchmarker.comparison.words import listed
 from benchmarker.core.numbers import percent
 from benchmarker.core.tables import Column
 from benchmarker.core.units import MISSING, significant
-from benchmarker.schema.quality import STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
+from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 VERDICTS = {
@@ -17,6 +17,12 @@ VERDICTS = {
     "wrong": "another computation",
     "cache": "the quantized KV cache",
 }
+
+
+ELSEWHERE = (
+    "An engine in a process of its own is held against its own prefill, whose kernels may round otherwise than its "
+    f"step's: the limit is {ENGINE_STEP_WRONG} there."
+)
 
 
 def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
@@ -45,6 +51,7 @@ def step_caption(rows: Sequence[GenerationRow]) -> str:
         "own forward, in nats a token, on a text that both are given; uncaptured is the same of the libraries' own "
         f"step. Rounding is up to {STEP_ROUNDING} or {STEP_FACTOR} times the uncaptured step's; above {STEP_WRONG} the "
         "row has no speed.",
+        *([ELSEWHERE] if any(row.step_divergence and row.step_divergence.of_engine for row in checked) else []),
         *([f"Not checked: {listed(unchecked)}."] if unchecked else []),
     ]
     return " ".join(sentences)
