@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarker.cli.run import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
@@ -24,6 +25,7 @@ from benchmarker.measure.peaks import (
 from benchmarker.report.compare import compare, to_markdown, to_rows
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.record import Memory
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
@@ -295,3 +297,19 @@ def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path)
     [row] = to_rows(compare([tmp_path]))
     assert row["peak_memory_bytes"] == 8_200_000_000
     assert verify([tmp_path]).is_right
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--quant fp16",
+        "attention --variant flash --seq-len 1024 --head-dim 128",
+        "mixers --variant gdn-fla-chunk --seq-len 1024 --head-dim 128",
+        "finetune --variant qlora --model qwen3-small --seq-len 512",
+        "context_parallel --variant zigzag --ranks 2 --seq-len 8192",
+    ],
+)
+def test_the_matmul_rate_is_measured_in_the_type_of_the_work(words: str) -> None:
+    for dtype in ("bfloat16", "float32"):
+        job = read_job([*words.split(), "--dtype", dtype])
+        assert workload_of(job.workload).dtype(job) == dtype

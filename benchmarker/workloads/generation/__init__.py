@@ -43,6 +43,7 @@ WORKLOAD = Workload(
     grid_heading="prompt x new tokens",
     sample_words=words.sample_words,
     repeat_s=words.guess_s,
+    dtype=words.matmul_dtype,
     title=words.title,
     summary="benchmarker.cli.run_summary:say_explained",
     judging=f"{_HOME}.judging:JUDGING",

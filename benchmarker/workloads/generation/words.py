@@ -66,6 +66,12 @@ def guess_s(point: Point) -> float:
     return point.new_tokens * TOKEN_S
 
 
+def matmul_dtype(job: Job) -> str:
+    """Type in which the matmul rate is measured: that of the model's activations."""
+    assert isinstance(job, GenerationJob)
+    return job.model.dtype
+
+
 def same_model(job: Job, second: Job) -> bool:
     """Whether two jobs are of one model."""
     assert isinstance(job, GenerationJob)
