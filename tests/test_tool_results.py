@@ -54,6 +54,11 @@ def rows(folder: Path, content: object) -> tuple[ToolRow, ...]:
     return read_tool_results(path)
 
 
+def test_llama_bench_names_the_form_where_it_tells_one(tmp_path):
+    (named,) = rows(tmp_path, [{**PROMPT, "model_filename": "a/model.gguf", "model_type": "qwen3 4B Q8_0"}])
+    assert named.model == "model.gguf (qwen3 4B Q8_0)"
+
+
 def test_llama_bench_times_a_prompt_new_tokens_or_both(tmp_path):
     prompt, decode, both = rows(tmp_path, [PROMPT, DECODE, BOTH])
     assert (prompt.prefill_s, prompt.ttft_s, prompt.tpot_s) == (0.072, None, None)

@@ -90,7 +90,7 @@ def _llama_bench_row(test: dict[str, Any]) -> ToolRow:
     decode_alone = bool(new) and not prompt
     return ToolRow(
         tool="llama-bench",
-        model=Path(test["model_filename"]).name,
+        model=" ".join(filter(None, [Path(test["model_filename"]).name, _in_brackets(test.get("model_type"))])),
         prompt_tokens=prompt or None,
         new_tokens=new or None,
         depth=test.get("n_depth"),
@@ -103,6 +103,10 @@ def _llama_bench_row(test: dict[str, Any]) -> ToolRow:
         version=test.get("build_commit"),
         device=test.get("gpu_info") or test.get("cpu_info"),
     )
+
+
+def _in_brackets(words: str | None) -> str | None:
+    return f"({words})" if words else None
 
 
 def _is_vllm_serve(content: Any) -> bool:
@@ -205,20 +209,26 @@ READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[ToolRow, ...]]
     (_is_guidellm, _guidellm),
 )
 
+
+def _count(number: float | None) -> str:
+    """A count, or a mean of counts: 26, 25.3."""
+    return MISSING if number is None else f"{number:g}" if float(number).is_integer() else significant(number)
+
+
 COLUMNS: tuple[Column[ToolRow], ...] = (
     Column("tool", lambda row: escaped(row.tool), "left"),
     Column("model", lambda row: escaped(row.model or MISSING), "left"),
-    Column("prompt", lambda row: significant(row.prompt_tokens)),
-    Column("new", lambda row: significant(row.new_tokens)),
-    Column("depth", lambda row: significant(row.depth)),
-    Column("at once", lambda row: significant(row.concurrency)),
+    Column("prompt", lambda row: _count(row.prompt_tokens)),
+    Column("new", lambda row: _count(row.new_tokens)),
+    Column("depth", lambda row: _count(row.depth)),
+    Column("at once", lambda row: _count(row.concurrency)),
     Column("prefill", lambda row: seconds(row.prefill_s)),
     Column("TTFT", lambda row: seconds(row.ttft_s)),
     Column("TPOT", lambda row: seconds(row.tpot_s)),
     Column("latency", lambda row: seconds(row.latency_s)),
     Column("new tokens/s", lambda row: significant(row.output_tokens_per_s)),
-    Column("repeats", lambda row: significant(row.repeats)),
-    Column("failed", lambda row: significant(row.failed)),
+    Column("repeats", lambda row: _count(row.repeats)),
+    Column("failed", lambda row: _count(row.failed)),
 )
 
 

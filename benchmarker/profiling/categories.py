@@ -71,7 +71,10 @@ _RULES: tuple[tuple[str, Category], ...] = (
         "quantized matmul",
     ),
     # Our own: see kernels/.
-    (r"^gemv_(gptq|nf4|int8)_kernel|^words_kernel|^codes_kernel|^int8_rows_kernel", "quantized matmul"),
+    (
+        r"^gemv_(gptq|nf4|int8)_kernel|^packed_matmul_kernel|^words_kernel|^codes_kernel|^int8_rows_kernel",
+        "quantized matmul",
+    ),
     (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
     (r"^decode_attention_kernel|^one_query_kernel", "attention"),
     (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
