@@ -199,14 +199,14 @@ def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) 
 
 
 @pytest.mark.parametrize(
-    ("words", "kind"), [([], NativeDecoder), (["--engine-option", "prefill=captured"], CapturedNativeDecoder)]
+    ("words", "kind"), [([], CapturedNativeDecoder), (["--engine-option", "prefill=plain"], NativeDecoder)]
 )
-def test_native_captures_its_prefill_only_where_the_option_says_so(
+def test_native_captures_its_prefill_unless_the_option_says_plain(
     model: PreTrainedModel, words: list[str], kind: type[NativeDecoder]
 ) -> None:
     options = engine_options(read_job(["--quant", "fp16", "--engine", "native", *words]).variant)
     assert type(torch_engine("native").source(model, CpuDevice(), options=options).decoder) is kind
-    assert type(torch_engine("native").source(model, CpuDevice()).decoder) is NativeDecoder
+    assert type(torch_engine("native").source(model, CpuDevice()).decoder) is CapturedNativeDecoder
 
 
 def test_engines_without_options_take_none_and_native_only_its_own(model: PreTrainedModel) -> None:

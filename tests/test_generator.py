@@ -98,15 +98,15 @@ def test_options_of_an_engine_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.engines.generator.Generator", lambda model, **named: named)
     monkeypatch.setattr("benchmarker.quantization.load.open_model", lambda *_: (SimpleNamespace(model=None), None))
     monkeypatch.setattr("benchmarker.checkpoints.read_model.load_tokenizer", lambda checkpoint: None)
-    named = load({"variant.engine": "native", "variant.engine_options": ["prefill=captured"]})
-    assert (named["engine"], named["engine_options"]) == ("native", {"prefill": "captured"})
+    named = load({"variant.engine": "native", "variant.engine_options": ["prefill=plain"]})
+    assert (named["engine"], named["engine_options"]) == ("native", {"prefill": "plain"})
 
 
 def test_an_option_that_the_engine_does_not_have_is_one_line() -> None:
     with pytest.raises(BenchmarkerError, match="prefill"):
         load({"variant.engine": "native", "variant.engine_options": ["prefill=later"]})
     with pytest.raises(BenchmarkerError, match="prefill"):
-        load({"variant.engine": "eager", "variant.engine_options": ["prefill=captured"]})
+        load({"variant.engine": "eager", "variant.engine_options": ["prefill=plain"]})
 
 
 def test_native_on_a_cpu_is_one_line_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,20 +43,25 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return made
 
 
-def step_of(model: PreTrainedModel) -> torch.Tensor:
-    """Logits of a step of three sequences."""
+def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model(input_ids=torch.arange(BATCH)[:, None] + 10, use_cache=False).logits
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
     return logits.float()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ids", [torch.arange(3)[:, None] + 10, torch.arange(5)[None, :] + 10])
 @pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
-def test_a_step_of_several_sequences_multiplies_packed_weights_and_makes_what_it_made(
-    model_folder, quant: str, form: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+def test_several_sequences_and_a_short_prompt_multiply_packed_weights_and_make_what_they_made(
+    model_folder,
+    quant: str,
+    form: str,
+    ids: torch.Tensor,
+    as_on_hopper: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
-    expected = step_of(model)
+    expected = logits_of(model, ids)
     replacements = optimize(model)
     packed = next(len(one.modules) for one in replacements if one.kernel == "packed_matmul")
     assert packed == 14
@@ -64,17 +69,16 @@ def test_a_step_of_several_sequences_multiplies_packed_weights_and_makes_what_it
         use.words() for use in native_kernels(model, replacements)
     ]
     # Whoever calls a layer outside of a compiled step gets what it was.
-    assert torch.equal(step_of(model), expected)
+    assert torch.equal(logits_of(model, ids), expected)
     assert as_on_hopper == []
-    for where in ("replace_linears", "fuse_qkv_gate_up"):
-        monkeypatch.setattr(f"benchmarker.kernels.{where}.is_several_queries", lambda hidden: len(hidden) == BATCH)
-    made = step_of(model)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = logits_of(model, ids)
     assert float((made - expected).norm() / expected.norm()) < 0.03
     # Query, key and value are one product, and so are gate and up.
     layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
     assert as_on_hopper == [*layer, *layer]
     restore(model)
-    assert torch.equal(step_of(model), expected)
+    assert torch.equal(logits_of(model, ids), expected)
     assert not any(hasattr(module, "packed_form") for module in model.modules())
 
 
@@ -149,8 +153,8 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
     tile = Tile(64, 32, 2, 4, 6)
     choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
-    (kept,) = product_choices(8)
-    assert product_choices(64) == ()
+    (kept,) = product_choices({1, 8})
+    assert product_choices({64}) == ()
     assert kept.words() == (
         "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 32 words, 2 parts, 4 warps, 6 stages "
         "(of 2 candidates; the slowest 58.6 us)"

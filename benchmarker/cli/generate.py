@@ -28,7 +28,7 @@ def generate(
         str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=completion.model_engines)
     ] = "eager",
     engine_option: Annotated[
-        list[str] | None, typer.Option(help="The engine's own, as key=value such as prefill=captured; repeat it.")
+        list[str] | None, typer.Option(help="The engine's own, as key=value such as prefill=plain; repeat it.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 200,
     chat_template: Annotated[

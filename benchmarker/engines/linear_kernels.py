@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.inspect import is_linear
@@ -55,16 +55,21 @@ def _counts(replacement: Replacement) -> bool:
     return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
 
 
-def product_choices(rows: int) -> tuple[ProductChoice, ...]:
-    """How this process makes the products of so many rows, where that was measured."""
+def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
+    """How this process makes the products of these numbers of rows, where that was measured."""
     from benchmarker.kernels.product_choice import choices
 
     return tuple(
         ProductChoice(
-            form=choice.form, rows=rows, inputs=choice.inputs, outputs=choice.outputs, way=choice.name, us=choice.us
+            form=choice.form,
+            rows=choice.rows,
+            inputs=choice.inputs,
+            outputs=choice.outputs,
+            way=choice.name,
+            us=choice.us,
         )
         for choice in choices()
-        if choice.rows == rows
+        if choice.rows in rows
     )
 
 

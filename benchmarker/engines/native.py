@@ -43,11 +43,13 @@ class NativeDecoder(CompileDecoder):
         return self._replaced or ()
 
     def step_facts(self) -> StepFacts | None:
-        """See TokenSource.step_facts; with how the products of several rows are made."""
+        """See TokenSource.step_facts; with how the products of several rows are made, the prompt's too."""
         facts = super().step_facts()
         if facts is None or self._shape is None:
             return facts
-        return facts.model_copy(update={"products": product_choices(len(self._shape.tokens))})
+        batch = len(self._shape.tokens)
+        rows = {batch, *(batch * length for length in self._shape.prefills)}
+        return facts.model_copy(update={"products": product_choices(rows)})
 
 
 class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):

@@ -10,5 +10,6 @@ from benchmarker.quantization.base import Options
 class NativeOptions(Options):
     """native's own."""
 
-    prefill: Literal["plain", "captured"] = "plain"
-    """captured: the prompt's prefill is one graph launch too, recorded for each padded length when it first comes."""
+    prefill: Literal["plain", "captured"] = "captured"
+    """captured: the prompt's prefill is one graph launch too, recorded for each padded length when it first comes.
+    plain: launched kernel by kernel, as the model does it."""

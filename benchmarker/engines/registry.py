@@ -37,7 +37,7 @@ def _compile(model: PreTrainedModel, device: Device) -> Decoder:
     return CompileDecoder(model, device)
 
 
-def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "plain") -> Decoder:
+def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "captured") -> Decoder:
     from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 
     kind = CapturedNativeDecoder if prefill == "captured" else NativeDecoder

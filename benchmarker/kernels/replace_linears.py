@@ -11,8 +11,8 @@ memory first (`materialized`).
 - NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
   `gemv_nf4` is for scales that are not quantized themselves.
 
-For 2 to 128 queries int8, GPTQ and NF4 are `packed_products`, where they take the weights; the rest is the library's.
-Outside of a compiled decode step a linear does what it did before.
+For 2 to 128 vectors, of several sequences or of a short prompt, int8, GPTQ and NF4 are `packed_products`, where they
+take the weights; the rest is the library's. What is not compiled does what it did before.
 """
 
 from __future__ import annotations
@@ -71,12 +71,18 @@ def is_one_query(hidden: Tensor, linear: Any) -> bool:
 
 
 def is_several_queries(hidden: Tensor) -> bool:
-    """Whether the compiler is tracing a decode step of several sequences: `hidden` is [batch, 1, in]."""
-    return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] == 1 and hidden.shape[0] > 1
+    """Whether the compiler is tracing a decode step of several sequences, or a prompt of 128 tokens at most.
+
+    Args:
+        hidden: [batch, tokens, in].
+    """
+    if not torch.compiler.is_compiling() or hidden.dim() != 3:
+        return False
+    return takes_rows(hidden) or (hidden.shape[1] == 1 and hidden.shape[0] > 1)
 
 
 def is_packed_product(hidden: Tensor, linear: Any) -> bool:
-    """Whether a decode step of several sequences multiplies by the linear's packed weights."""
+    """Whether what is compiled multiplies by the linear's packed weights."""
     return is_several_queries(hidden) and linear.packed_form is not None and takes_rows(hidden)
 
 
@@ -106,12 +112,12 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of GPTQ-packed weights, by `gemv_gptq` for one query."""
+    if is_packed_product(hidden, linear):
+        return _packed_forward(linear, hidden)
     if is_compiled_prompt(hidden):
         # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
         matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
         return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
-    if is_packed_product(hidden, linear):
-        return _packed_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
     sums = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
