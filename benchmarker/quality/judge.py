@@ -1,8 +1,9 @@
-"""How a variant is judged: its predictions are saved, then the baseline is run over the same text, twice.
+"""How a variant is judged: its predictions are saved, then the baseline is run over the same text.
 
 The variant comes first because it is loaded already, and it is judged by the step that is timed: its engine is given
 the text token by token. The baseline is run by its own forward. The two models never share the device. The baseline's
-second run shows how far its predictions differ from themselves, which is the noise that a divergence has to rise above.
+second run, over a part of the text, shows how far its predictions differ from themselves, which is the noise that a
+divergence has to rise above.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +35,8 @@ from benchmarker.schema.quality import GreedyText, Quality
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+NOISE_WINDOWS = 16
+"""Windows over which the baseline runs a second time: its noise is far smaller than what is compared with it."""
 SAVED_AS = torch.float32
 """Engines tell log-probabilities, which 16 bit would round."""
 
@@ -97,17 +100,20 @@ class Judge:
         self._extra_bytes = None if before is None or after is None else after - before
 
     def verdict(self, baseline: PreTrainedModel) -> Quality:
-        """Run the baseline twice, and compare the variant with the first run and the first run with the second.
+        """Run the baseline, and a part of it again: compare the variant with the first run, and that with the second.
 
         Raises:
             QualityError: The baseline's logits are not finite.
         """
-        return self._quality(self._score(baseline, replace=True), self._score(baseline, replace=False))
+        windows = self._plan.windows
+        scores = self._score(baseline, range(len(windows.ids)), replace=True)
+        return self._quality(scores, self._score(baseline, windows.spread(NOISE_WINDOWS).tolist(), replace=False))
 
-    def _score(self, baseline: PreTrainedModel, *, replace: bool) -> Scores:
+    def _score(self, baseline: PreTrainedModel, numbers: Sequence[int], *, replace: bool) -> Scores:
         plan = self._plan
-        name = plan.baseline_name
-        return score_against(baseline, plan.windows, self._saved, self._progress, name=name, replace=replace)
+        return score_against(
+            baseline, plan.windows, self._saved, self._progress, numbers, name=plan.baseline_name, replace=replace
+        )
 
     def _mark(self) -> int | None:
         """Live bytes on the device now; None where nobody counts them."""

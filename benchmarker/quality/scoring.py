@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -91,6 +91,7 @@ def score_against(
     windows: Windows,
     saved: SavedPredictions,
     progress: Progress,
+    numbers: Sequence[int],
     *,
     name: str,
     replace: bool,
@@ -98,17 +99,18 @@ def score_against(
     """Compare the saved predictions with the baseline's.
 
     Args:
+        numbers: Of the windows that are compared.
         name: The baseline's, for messages.
         replace: Save the baseline's predictions in place of those that were compared.
 
     Returns:
-        Scores of every position, [windows, positions].
+        Scores of every position, [numbers, positions].
 
     Raises:
         QualityError: A logit is not a finite number.
     """
     compared: list[PositionScores] = []
-    for window, logits, targets in predictions(baseline, windows, progress, name=name):
+    for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
         if replace:
             saved.put(window, logits, targets)
@@ -122,11 +124,12 @@ def score_against(
 
 
 def predictions(
-    model: PreTrainedModel, windows: Windows, progress: Progress, *, name: str
+    model: PreTrainedModel, windows: Windows, progress: Progress, numbers: Sequence[int], *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """A model's predictions by its own forward, window by window.
 
     Args:
+        numbers: Of the windows.
         name: The model's, for messages.
 
     Yields:
@@ -138,14 +141,14 @@ def predictions(
     """
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
     started = time.monotonic()
-    for window in range(len(ids)):
+    for done, window in enumerate(numbers, start=1):
         with torch.inference_mode():
             logits = _logits(model, ids[window : window + 1], windows.scored)
             if not bool(torch.isfinite(logits).all()):
                 raise _not_finite(name, window, len(ids), model.dtype)
         yield window, logits, targets[window]
         if time.monotonic() - started > PATIENCE_S:
-            progress.step(f"scoring {name}", window + 1, len(ids))
+            progress.step(f"scoring {name}", done, len(numbers))
 
 
 def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> QualityError:

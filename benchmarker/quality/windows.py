@@ -40,6 +40,11 @@ class Windows:
         """The tokens that are scored, [windows, scored]."""
         return self.ids[:, SCORED_FROM + 1 :]
 
+    def spread(self, count: int) -> NDArray[np.int64]:
+        """Numbers of so many windows, or of all where there are fewer, spread evenly over the text."""
+        whole = len(self.ids)
+        return np.arange(min(count, whole)) * whole // min(count, whole)
+
     @property
     def tokens(self) -> int:
         """Of one window."""

@@ -110,10 +110,10 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
     )
     windows, dtype = plan.windows, getattr(torch, DTYPE)
     saved = SavedLogits(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
-    for window, logits, targets in predictions(model, windows, Silent(), name="model"):
+    for window, logits, targets in predictions(model, windows, Silent(), range(len(windows.ids)), name="model"):
         saved.put(window, logits, targets)
     baseline = load_model(MODEL, dtype=DTYPE, device=find_device("cpu").torch_name)
-    scores = score_against(baseline, windows, saved, Silent(), name="fp16", replace=False)
+    scores = score_against(baseline, windows, saved, Silent(), range(len(windows.ids)), name="fp16", replace=False)
     difference = divergence(scores)
     assert difference.ln_ratio_error is not None
     return Outcome(

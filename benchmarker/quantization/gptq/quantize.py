@@ -7,6 +7,7 @@ import gc
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quantization.gptq.backends import check_shapes
 from benchmarker.quantization.gptq.packing import is_group_aware, quantization_config
+from benchmarker.schema.base import DType
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,8 @@ CALIBRATION_KEYS = (
     "calibration_tokens",
 )
 """Options that decide the weights."""
+SMALL = 1 << 27
+"""Parameters below which gptqmodel packs in Python: seconds, where its C++ extension has to be compiled for 40."""
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
@@ -71,9 +75,15 @@ def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str
             "calibration": _sha256(text),
             "dtype": target.dtype,
             "device": target.device.partition(":")[0],
+            **({"computed": "float32"} if computed_dtype(target) != target.dtype else {}),
             "libraries": {name: version(name) for name in LIBRARIES},
         }
     )
+
+
+def computed_dtype(target: Target) -> DType:
+    """Type in which the calibration text goes through the model: most processors take ten times as long in 16 bit."""
+    return "float32" if target.device == "cpu" else target.dtype
 
 
 def _make(
@@ -123,13 +133,18 @@ def _quantize(
         # Packs into the format's own layout; other kernels rearrange the weights for themselves.
         backend="torch",
     )
-    model = read_model(checkpoint, target)
+    model = read_model(checkpoint, replace(target, dtype=computed_dtype(target)))
     # Says where the blocks are, or optimum moves them to the first GPU whichever was chosen.
     vars(model)["hf_device_map"] = {"": target.device}
     with undisturbed(), _blocks_reported(progress):
+        if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
+            os.environ["GPTQMODEL_DISABLE_PACK_EXT"] = "1"
         quantizer.quantize_model(model)
         # Tensors, which no JSON takes.
         quantizer.dataset = None
+        # What stays plain; packed weights and their scales are buffers.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(getattr(torch, target.dtype))
         del model.config.quantization_config
         del vars(model)["hf_device_map"]
         quantizer.save(model, str(folder))
