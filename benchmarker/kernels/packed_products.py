@@ -1,4 +1,4 @@
-"""Products of packed weights with the vectors of 2 to 128 sequences, in a compiled decode step.
+"""Products of packed weights with 2 to 128 vectors, of several sequences in a decode step or of a short prompt.
 
 torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
 first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` reads the packed weights, as
@@ -6,13 +6,13 @@ the libraries keep them, where a measurement at set-up finds that faster (`produ
 
 | form | bytes a weight, scales included | layout | GB/s of 19456 x 2560 at 8 rows (fp16: 2,800) |
 | :-- | --: | :-- | --: |
-| int8 | 1 + 2 / inputs | [outputs, inputs], a scale of 16 bits for each output | 2,130 |
-| GPTQ | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs | 790 |
-| NF4, FP4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs | 810 |
+| int8 | 1 + 2 / inputs | [outputs, inputs], a scale of 16 bits for each output | 2,170 |
+| GPTQ | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs | 860 |
+| NF4, FP4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs | 830 |
 
-Measured on one H200 (2026-11-23), each product after its last cache was overwritten, with tiles of four and eight
-warps; those of two warps were added afterwards, and are not measured. There int8 was faster than cuBLAS in fp16 up to
-32 rows (1.1 to 1.5 times at 8), 4 bit nowhere by much: it waits for the tensor cores and not for its weights.
+Measured on one H200 (2026-11-23), each product after its last cache was overwritten. int8 is 1.2 to 1.6 times as fast
+as cuBLAS in fp16 at 8 and 32 rows and 0.86 to 0.98 times at 64; GPTQ 0.9 to 1.2 times at 8 and 32 (by tiles of two
+warps mostly) and NF4 0.8 to 1.0; both 0.7 times at 64. 4 bit waits for the tensor cores and not for its weights.
 """
 
 from typing import Any
