@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,6 +177,20 @@ def test_a_round_that_was_measured_again_says_why(tmp_path):
     throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
     text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
     assert "round 1 was measured again: invalid: throttled by hardware_thermal\n" in text
+
+
+def test_rounds_that_were_measured_again_for_one_reason_are_one_line(tmp_path):
+    def disturbed(name: str, share: int, number: int) -> Any:
+        reason = f"the hypervisor took {share} % of our cores' time meanwhile"
+        return record(name, failed_cell("invalid", reason), round_number=number, run_id=f"{name} {number}")
+
+    tries = [disturbed("fp16", 6, 1), disturbed("int8", 3, 0), disturbed("int8", 9, 2)]
+    text = shown(tmp_path, *tries, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
+    assert (
+        "- measured again: int8 rounds 1 and 3; fp16 round 2; the first: invalid: the hypervisor took 3 % of our "
+        "cores' time meanwhile\n" in text
+    )
+    assert text.count("- measured again") == 1
 
 
 def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_path):

@@ -49,4 +49,4 @@ def _rest(results: Results, hidden: int) -> str:
         *(["reasons"] if results.reasons else []),
         "all columns",
     ]
-    return f"--all: {', '.join(parts)}. --columns, --sort and --format choose; `benchmarker report` draws."
+    return f"--all: {', '.join(parts)}; --columns, --sort, --format; `benchmarker report` draws."

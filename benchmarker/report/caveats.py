@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from benchmarker.comparison.drift import find_drift
-from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.rows import CellKey, Failure, Row
+from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.numbers import percent
 from benchmarker.core.tables import escaped
 from benchmarker.core.words import duration_words, plural
@@ -125,13 +126,31 @@ def failed(rows: Sequence[Row]) -> list[str]:
     for (variant, status, reason), members in by_failure.items():
         by_explanation.setdefault(f"{_where(members)}: {_why(status, reason)}", []).append(variant)
     lines = [f"{names(variants)}{explanation}" for explanation, variants in by_explanation.items()]
-    failures = [(row, failure) for row in rows for failure in row.failures]
-    return lines + [
-        f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} "
-        f"{'was measured again' if failure.is_repeated else 'is left out'}: "
-        f"{_why(failure.status, failure.reason or '')}"
-        for row, failure in failures
-    ]
+    return lines + _failed_rounds(rows)
+
+
+def _failed_rounds(rows: Sequence[Row]) -> list[str]:
+    """One line for the rounds that failed alike: for reasons that differ in their numbers alone."""
+    alike: dict[tuple[bool, str], list[tuple[Row, Failure]]] = {}
+    for row in rows:
+        for failure in row.failures:
+            kind = re.sub(r"\d+", "#", f"{failure.status} {failure.reason}")
+            alike.setdefault((failure.is_repeated, kind), []).append((row, failure))
+    lines = []
+    for (is_repeated, _), members in alike.items():
+        what = "measured again" if is_repeated else "left out"
+        row, failure = members[0]
+        why = _why(failure.status, failure.reason or "")
+        if len(members) == 1:
+            was = "was" if is_repeated else "is"
+            lines.append(f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} {was} {what}: {why}")
+            continue
+        numbers: dict[str, list[str]] = {}
+        for member, failed_round in members:
+            numbers.setdefault(member.variant, []).append(str(failed_round.round + 1))
+        each = (f"{escaped(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
+        lines.append(f"{what}: {'; '.join(each)}; the first: {why}")
+    return lines
 
 
 def _why(status: str, reason: str) -> str:
