@@ -16,7 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from benchmarker.engines import attention
+from benchmarker.engines import attention, static_cache
 from benchmarker.engines.attention import attend
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.compile import CompileDecoder
@@ -24,7 +24,7 @@ from benchmarker.engines.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import WARM_STEPS, Captured, operation
 from benchmarker.engines.graph_driver import Driver
-from benchmarker.engines.static_cache import SequenceLengths, StaticKVLayer
+from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.engine_facts import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
@@ -311,6 +311,18 @@ def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_fold
     expected, made = (model.lm_head(model.model.norm(one)).detach().float() for one in (hidden[1], hidden[-1]))
     assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
     assert runtime.facts().frames_compiled == 2
+
+
+def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_there_is(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = 2 * LAYERS * 3 * 2**19 * 2 * 16 * 4
+    monkeypatch.setattr(static_cache, "free_bytes", lambda device: needed - 1)
+    said = r"out of memory: the KV cache of 3 x 524288 positions needs 3.75 GiB, and 3.75 GiB are free beside"
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=said):
+        StaticKVCache(model, batch=3, length=2**19)
+    monkeypatch.setattr(static_cache, "free_bytes", lambda device: 2 * LAYERS * 1 * 128 * 2 * 16 * 4)
+    assert StaticKVCache(model, batch=1, length=128).length == 128
 
 
 def test_attending_leaves_the_unfilled_part_out() -> None:

@@ -5,6 +5,7 @@ transformers' static cache keeps a counter in every layer, which costs a handful
 one write. Keys lie as [batch, positions, heads, head_dim], as attention kernels for several sequences want them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
 from benchmarker.checkpoints.attention_shape import head_dim, key_heads
+from benchmarker.core.units import gib
 from benchmarker.engines.base import UnsupportedError
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
@@ -98,6 +100,28 @@ class StaticKVLayer(StaticLayer):
         return self.position.on_device if self.position.on_host is None else self.position.on_host
 
 
+def check_room(needed_bytes: int, batch: int, length: int, device: torch.device) -> None:
+    """Refuse a KV cache that cannot fit beside what is loaded already, before any of it is taken.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: With what it needs and what there is.
+    """
+    free = free_bytes(device)
+    if free is not None and needed_bytes > free:
+        raise torch.cuda.OutOfMemoryError(
+            f"out of memory: the KV cache of {batch} x {length} positions needs {gib(needed_bytes)}, and {gib(free)} "
+            "are free beside the weights"
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What tensors can still take of a GPU's memory; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
 class StaticKVCache:
     """The KV cache of all layers, for one batch size and length, with the position that they share."""
 
@@ -112,8 +136,10 @@ class StaticKVCache:
         if unfit:
             raise UnsupportedError(f"a static cache of {unfit} is not written yet; use --engine eager")
         parts = [StaticKVLayer(length, self.position) for _ in self.layers.layers]
+        shape = batch, key_heads(config), head_dim(config)
+        check_room(2 * len(parts) * length * math.prod(shape) * weight.element_size(), batch, length, device)
         for part in parts:
-            part.allocate((batch, key_heads(config), head_dim(config)), dtype=weight.dtype, device=device)
+            part.allocate(shape, dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
         """The first layer's, which are like all others'."""
         self.layers.layers = list(parts)
