@@ -286,7 +286,7 @@ def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallbac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+@pytest.mark.parametrize("quant", ["fp16", pytest.param("int8", marks=pytest.mark.by_hand), "bnb4"])
 def test_every_form_makes_the_same_tokens_in_every_runtime(model_folder, quant: str) -> None:
     model = load(model_folder, quant, dtype="float32").model
     asked = torch.arange(10, 30)[None]
@@ -298,7 +298,7 @@ def test_every_form_makes_the_same_tokens_in_every_runtime(model_folder, quant: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["auto", "torch"])
+@pytest.mark.parametrize("kernel", ["auto", pytest.param("torch", marks=pytest.mark.by_hand)])
 def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_folder, kernel: str) -> None:
     # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
     model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model

@@ -49,7 +49,7 @@ def test_the_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("captured", [pytest.param(False, marks=pytest.mark.by_hand), True])
 def test_the_compiled_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel, captured: bool) -> None:
     decoder = CompileDecoder(model, CpuDevice(), capture=Rerun() if captured else None)
     assert divergence(model, decoder) < 1e-3

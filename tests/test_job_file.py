@@ -265,6 +265,7 @@ def config_text(model: Path, quant: str, new_tokens: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_an_edited_config_changes_no_real_sweep_and_its_job_is_measured_again(
     model_folder: Path, tmp_path: Path
 ) -> None:

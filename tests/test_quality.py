@@ -190,6 +190,7 @@ def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_compiled_variant_is_judged_like_the_eager_one(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
     eager, compiled = int8.quality, run(peaked, "int8", tmp_path, runtime="compile").quality
     assert eager is not None
