@@ -13,6 +13,7 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
+from benchmarker.checkpoints import gguf_file
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
@@ -316,6 +317,18 @@ def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path)
     assert "convert_hf_to_gguf.py" in (engine.takes(form, checkpoint(tmp_path, model_type="mamba")) or "")
     assert "--engine-option gguf=" in (engine.takes(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
     assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
+
+
+def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):
+    assert LlamaCppEngine().installed() == (
+        "it has no environment: 'benchmarker engine install llama-cpp' (cpu) or "
+        "'benchmarker engine install llama-cpp-cuda' (cuda) makes one"
+    )
+    register_environment(SPEC, python=Path(sys.executable))
+    assert LlamaCppEngine().installed() is None
+    # What writes the files is on this side, and an environment of the user's own says nothing of it.
+    monkeypatch.setattr(gguf_file, "installed_version", lambda package: None)
+    assert "the library 'gguf', which is not installed" in (LlamaCppEngine().installed() or "")
 
 
 def test_doctor_has_one_thing_to_do_for_each_engine():

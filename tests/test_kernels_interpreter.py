@@ -18,6 +18,12 @@ PACKED = """
 from benchmarker.kernels.packed_matmul import Tile, launch
 from benchmarker.kernels.packed_weights import Packed, by_place
 outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
+def in_both_layouts(hidden, packed, words):
+    one_tile = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, words, 3, 4, 4))
+    side_by_side = by_place(hidden, packed.in_word, rows_last=True).permute(2, 0, 1)
+    tiles = launch(side_by_side, packed, Tile(64, 16, words, 3, 4, 3))
+    assert float((tiles - one_tile).norm() / one_tile.norm()) < 5e-4
+    return tiles
 """
 CASES = {
     "gemv_dense": """
@@ -68,7 +74,7 @@ expected = torch.stack([
 weights = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
 scales = torch.rand(outputs) / 100
 packed = Packed("int8 by row", weights.view(torch.int32), scales)
-result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, 3, 4, 4))
+result = in_both_layouts(hidden, packed, 32)
 expected = hidden.double() @ (weights.double() * scales.double()[:, None]).T
 """,
     "packed_matmul of GPTQ's words": PACKED
@@ -78,9 +84,20 @@ scales, shifts = torch.rand(inputs // 128, outputs), 4 * torch.arange(8)
 words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int32)
 packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
 packed = Packed("int4 by group, zeros", words, scales, packed_zeros)
-result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 16, 3, 4, 4))
+result = in_both_layouts(hidden, packed, 16)
 weights = (codes - zeros.repeat_interleave(128, 0)).double() * scales.double().repeat_interleave(128, 0)
 expected = hidden.double() @ weights
+""",
+    "unpack_gptq": """
+from benchmarker.kernels.unpack_gptq import launch
+inputs, outputs, group = 640, 72, 64
+codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
+scales, shifts = torch.rand(inputs // group, outputs), 4 * torch.arange(8)
+words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int32)
+packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
+result = torch.empty(inputs, outputs)
+launch(words, packed_zeros, scales, result)
+expected = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
 """,
     "packed_matmul of bitsandbytes' codes": PACKED
     + """
@@ -89,7 +106,7 @@ codes, scales = torch.randint(0, 16, (outputs, inputs)), torch.rand(outputs, inp
 words = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8).view(torch.int16)
 table = torch.tensor(NUMBERS["nf4"])
 packed = Packed("nf4", words, scales, table)
-result = launch(by_place(hidden, packed.in_word), packed, Tile(64, 16, 3, 4, 4))
+result = in_both_layouts(hidden, packed, 16)
 expected = hidden.double() @ (table.half().double()[codes] * scales.double().repeat_interleave(64, 1)).T
 """,
 }

@@ -50,9 +50,11 @@ def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ids", [torch.arange(3)[:, None] + 10, torch.arange(5)[None, :] + 10])
+@pytest.mark.parametrize(
+    "ids", [torch.arange(3)[:, None] + 10, torch.arange(5)[None, :] + 10, torch.arange(150)[None, :] + 10]
+)
 @pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
-def test_several_sequences_and_a_short_prompt_multiply_packed_weights_and_make_what_they_made(
+def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_they_made(
     model_folder,
     quant: str,
     form: str,
@@ -65,7 +67,7 @@ def test_several_sequences_and_a_short_prompt_multiply_packed_weights_and_make_w
     replacements = optimize(model)
     packed = next(len(one.modules) for one in replacements if one.kernel == "packed_matmul")
     assert packed == 14
-    assert "packed_matmul, benchmarker's own kernel, multiplies packed weights by 2 to 128 rows: 14 of 15 linears" in [
+    assert "packed_matmul, benchmarker's own kernel, multiplies packed weights by several rows: 14 of 15 linears" in [
         use.words() for use in native_kernels(model, replacements)
     ]
     # Whoever calls a layer outside of a compiled step gets what it was.
@@ -117,12 +119,14 @@ def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
     assert packed_products.packed_form(linear) is None
 
 
-def test_rows_that_the_kernel_takes_are_2_to_128_of_16_bits() -> None:
+@pytest.mark.parametrize(("form", "most"), [("int8 by row", 2048), ("int4 by group", 512), ("nf4", 512)])
+def test_rows_that_the_kernel_takes_are_several_of_16_bits(form: str, most: int) -> None:
     taken = {
-        rows: packed_products.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16)) for rows in (1, 2, 128, 129)
+        rows: packed_products.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16), form)
+        for rows in (1, 2, most, most + 1)
     }
-    assert taken == {1: False, 2: True, 128: True, 129: False}
-    assert not packed_products.takes_rows(torch.empty(2, 1, 8))
+    assert taken == {1: False, 2: True, most: True, most + 1: False}
+    assert not packed_products.takes_rows(torch.empty(2, 1, 8), form)
 
 
 def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
@@ -140,6 +144,9 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
             # No program is left without a step.
             steps = 2560 // 4 // tile.words
             assert (tile.parts - 1) * -(-steps // tile.parts) < steps
+    # 20 x 4 tiles of 128 x 128 leave a third of the card; 152 x 4 fill it four times.
+    assert [tile.parts for tile in tiles_for(packed(2560, 4096), 512, 132) if tile.rows == 128] == [2, 3, 2, 3]
+    assert {tile.parts for tile in tiles_for(packed(19456, 2560), 512, 132)} == {1}
 
 
 def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
@@ -150,12 +157,12 @@ def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    tile = Tile(64, 32, 2, 4, 6)
+    tile = Tile(64, 16, 32, 2, 4, 6)
     choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
     (kept,) = product_choices({1, 8})
     assert product_choices({64}) == ()
     assert kept.words() == (
-        "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 32 words, 2 parts, 4 warps, 6 stages "
-        "(of 2 candidates; the slowest 58.6 us)"
+        "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 16 rows, 32 words, 2 parts, 4 warps, "
+        "6 stages (of 2 candidates; the slowest 58.6 us)"
     )

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
-from benchmarker.kernels.replace_linears import is_one_query, is_several_queries, rows_forward
+from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, is_several_queries, rows_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -112,10 +112,11 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
     Returns:
         [batch, tokens, outputs of this linear].
     """
-    if not (is_one_query(hidden, linear) or is_several_queries(hidden)):
+    part: FusedSlice = linear.fused_slice
+    is_several = is_several_queries(hidden) or is_packed_product(hidden, part.fused.linear)
+    if not (is_one_query(hidden, linear) or is_several):
         result: Tensor = linear.original_forward(hidden)
         return result
-    part: FusedSlice = linear.fused_slice
     if part.start == 0:
         part.fused.output = part.fused.linear(hidden)
     assert part.fused.output is not None

@@ -1,4 +1,4 @@
-"""Packed weights times 2 to 128 rows, by tensor cores: each word is read once, and unpacked in registers.
+"""Packed weights times 2 or more rows, by tensor cores: words are unpacked in registers.
 
 Weights are the left operand of `tl.dot` and come from registers; rows are the right one and come from shared memory, so
 that eight rows are no more than eight columns of an instruction. A word holds consecutive inputs. The sum over the
@@ -6,7 +6,10 @@ inputs may be made in any order, so the first input of every word is one product
 rows are given in that order (`by_place`), and no weight moves between threads. Scales multiply the sums of a group, in
 32 bits, and not the weights: fewer operations, and no rounding.
 
-Where the outputs do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
+Up to 128 rows are one tile, so that each word is read once. More are several tiles, whose programs run side by side and
+find each other's words in the last cache; those rows lie side by side in memory, a place of a word after another.
+
+Where the tiles do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
 that ends last adds them up, always in the same order.
 """
 
@@ -23,9 +26,7 @@ from benchmarker.kernels.triton_if_present import tl, triton
 from benchmarker.kernels.unpack_words import unpack_codes, unpack_gptq, unpack_int8
 
 MOST_TILES = 1 << 14
-"""Tiles of outputs of the largest product."""
-FEWEST_ROWS = 16
-"""Rows of the smallest tile: fewer would be copied two bytes at a time."""
+"""Tiles of the largest product."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Tile:
 
     outputs: int
     """Outputs of a program."""
+    rows: int
+    """Rows that a program has room for."""
     words: int
     """Words of an output that a program takes in one step."""
     parts: int
@@ -43,18 +46,14 @@ class Tile:
     """Steps whose words are on their way at the same time, and the one that is being multiplied."""
 
 
-def rows_of_tile(rows: int) -> int:
-    """Rows that a program's tile has room for."""
-    return max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
-
-
 def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     """The product of packed weights with rows.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16.
+        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16. As a view of
+            [in_word, length, rows] its rows lie side by side.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
@@ -62,7 +61,7 @@ def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     output = hidden.new_empty((len(hidden), packed.outputs))
     positional, named = _arguments(hidden, packed, tile, output)
     with torch.cuda.device_of(output):
-        packed_matmul_kernel[_grid(packed, tile)](*positional, **named)
+        packed_matmul_kernel[_grid(hidden, packed, tile)](*positional, **named)
     return output
 
 
@@ -70,27 +69,29 @@ def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> None:
     """Have the kernel of a tile compiled, and not run. Several threads can do so at once."""
     positional, named = _arguments(hidden, packed, tile, hidden)
     with torch.cuda.device_of(hidden):
-        packed_matmul_kernel.warmup(*positional, grid=_grid(packed, tile), **named)
+        packed_matmul_kernel.warmup(*positional, grid=_grid(hidden, packed, tile), **named)
 
 
-def _grid(packed: Packed, tile: Tile) -> tuple[int, int]:
-    return triton.cdiv(packed.outputs, tile.outputs), tile.parts
+def _grid(hidden: Tensor, packed: Packed, tile: Tile) -> tuple[int, int]:
+    return triton.cdiv(packed.outputs, tile.outputs) * triton.cdiv(len(hidden), tile.rows), tile.parts
 
 
 def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the kernel, those with a place and those with a name."""
-    tile_rows, tiles = rows_of_tile(len(hidden)), _grid(packed, tile)[0]
-    numbers = tiles * tile.parts * tile.outputs * tile_rows if tile.parts > 1 else 1
+    tiles = _grid(hidden, packed, tile)[0]
+    assert tiles <= MOST_TILES
+    numbers = tiles * tile.parts * tile.outputs * tile.rows if tile.parts > 1 else 1
     sums = hidden.new_empty(numbers, dtype=torch.float32)
     early = can_start_early(hidden.device)
+    is_rows_last = hidden.stride(0) == 1
     positional = (
         hidden, packed.words, packed.scales, packed.scales if packed.zeros is None else packed.zeros, sums,
-        _arrived(hidden.device), output, len(hidden), packed.outputs,
+        _arrived(hidden.device), output, len(hidden), packed.outputs, len(hidden) if is_rows_last else 1,
     )  # fmt: skip
     named = {
         "length": packed.length, "in_word": packed.in_word, "in_group": packed.in_group, "form": packed.form,
-        "tile_rows": tile_rows, "tile_outputs": tile.outputs, "tile_words": tile.words, "parts": tile.parts,
-        "early": early, "by_ptx": hidden.is_cuda and torch.version.hip is None,
+        "rows_last": is_rows_last, "tile_rows": tile.rows, "tile_outputs": tile.outputs, "tile_words": tile.words,
+        "parts": tile.parts, "early": early, "by_ptx": hidden.is_cuda and torch.version.hip is None,
         "num_warps": tile.warps, "num_stages": tile.stages, **({"launch_pdl": True} if early else {}),
     }  # fmt: skip
     return positional, named
@@ -135,6 +136,16 @@ def _unpacked(  # type: ignore[no-untyped-def]
     return weights
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _values(  # type: ignore[no-untyped-def]
+    hidden, at, word, row, rows, between, length: tl.constexpr, in_word: tl.constexpr, rows_last: tl.constexpr
+):  # fmt: skip
+    """What these rows have at a place of these words, [words, rows]."""
+    between_rows: tl.constexpr = 1 if rows_last else length * in_word
+    start = hidden + at * length * between + row[None, :] * between_rows
+    return tl.load(start + word[:, None] * between, mask=(row < rows)[None, :], other=0.0)
+
+
 @triton.jit
 def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
     """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
@@ -144,13 +155,13 @@ def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _fetch_first(  # type: ignore[no-untyped-def]
-    words, column, outputs, length: tl.constexpr, first,
+    words, column, first_column, outputs, length: tl.constexpr, first,
     tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
 ):  # fmt: skip
     """Have the words of a program's first steps brought into the last cache: four lines of 128 bytes of each output,
     or four tiles of words by column."""
     if by_column:
-        line = tl.minimum(tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
+        line = tl.minimum(first_column + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
         ahead = tl.minimum(first + tl.arange(0, 4 * tile_words), length - 1)
         place = ahead.to(tl.int64)[:, None] * outputs + line[None, :]
     else:
@@ -185,32 +196,37 @@ def _sum_of_parts(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     hidden, words, scales, zeros, sums, arrived, output,
-    rows, outputs,
-    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr,
+    rows, outputs, between,
+    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr, rows_last: tl.constexpr,
     tile_rows: tl.constexpr, tile_outputs: tl.constexpr, tile_words: tl.constexpr, parts: tl.constexpr,
     early: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """hidden: [rows, in_word, length], see `by_place`; words: [outputs, length], for GPTQ [length, outputs]; scales:
-    int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups]; zeros: GPTQ's [groups, outputs / 8], for codes
-    their table [16]; sums: [tiles, parts, tile_outputs, tile_rows]; arrived: [tiles], zeros, and zeros again at the
-    end; output: [rows, outputs]. `length` are the words of an output, and `in_group` those that share a scale."""
+    """hidden: [rows, in_word, length], see `by_place`, or with `rows_last` [in_word, length, rows]; words: [outputs,
+    length], for GPTQ [length, outputs]; scales: int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups];
+    zeros: GPTQ's [groups, outputs / 8], for codes their table [16]; sums: [tiles, parts, tile_outputs, tile_rows];
+    arrived: [tiles], zeros, and zeros again at the end; output: [rows, outputs]. `between` is from a word's input to
+    the next word's, `length` are the words of an output, and `in_group` those that share a scale."""
     kind: tl.constexpr = hidden.dtype.element_ty
     # Triton's interpreter knows no product of bfloat16.
     exact: tl.constexpr = kind if by_ptx else tl.float32
     by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
     by_group: tl.constexpr = form != "int8 by row"
     groups: tl.constexpr = length // in_group
-    column = tl.program_id(0) * tile_outputs + tl.arange(0, tile_outputs)
+    # Programs of the same outputs follow one another.
+    row_tiles = tl.cdiv(rows, tile_rows)
+    first_column = tl.program_id(0) // row_tiles * tile_outputs
+    column = first_column + tl.arange(0, tile_outputs)
     inside = column < outputs
-    row = tl.arange(0, tile_rows)
-    is_row = row < rows
+    row = tl.program_id(0) % row_tiles * tile_rows + tl.arange(0, tile_rows)
     steps: tl.constexpr = length // tile_words
     each: tl.constexpr = (steps + parts - 1) // parts
     first = tl.program_id(1) * each
     last = min(first + each, steps)
     if early:
         # They come out of memory while the kernel before this one ends.
-        _fetch_first(words, column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column)
+        _fetch_first(
+            words, column, first_column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column
+        )
     scale = _scale(scales, min(first, steps - 1) * tile_words // in_group, column, inside, outputs, groups, form)
     if early:
         tl.extra.cuda.gdc_wait()
@@ -226,8 +242,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
         part = tl.zeros([tile_outputs, tile_rows], tl.float32) if by_group else total
         sum_of_rows = tl.zeros([tile_outputs, tile_rows], tl.float32)
         for at in tl.static_range(in_word):
-            start_of_rows = hidden + at * length + row[None, :] * (length * in_word)
-            values = tl.load(start_of_rows + word[:, None], mask=is_row[None, :], other=0.0)
+            values = _values(hidden, at, word, row, rows, between, length, in_word, rows_last)
             part = tl.dot(weights[at].to(exact), values.to(exact), part)
             if form == "int4 by group, zeros":
                 sum_of_rows = tl.dot(
@@ -248,4 +263,4 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
         if not by_group:
             total *= scale[:, None]
         place = row[None, :] * outputs + column[:, None]
-        tl.store(output + place, total.to(kind), mask=is_row[None, :] & inside[:, None])
+        tl.store(output + place, total.to(kind), mask=(row < rows)[None, :] & inside[:, None])

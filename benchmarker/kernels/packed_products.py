@@ -1,4 +1,4 @@
-"""Products of packed weights with 2 to 128 vectors, of several sequences in a decode step or of a short prompt.
+"""Products of packed weights with several vectors, of sequences in a decode step or of a prompt.
 
 torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
 first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` reads the packed weights, as
@@ -13,6 +13,15 @@ the libraries keep them, where a measurement at set-up finds that faster (`produ
 Measured on one H200 (2026-11-23), each product after its last cache was overwritten. int8 is 1.2 to 1.6 times as fast
 as cuBLAS in fp16 at 8 and 32 rows and 0.86 to 0.98 times at 64; GPTQ 0.9 to 1.2 times at 8 and 32 (by tiles of two
 warps mostly) and NF4 0.8 to 1.0; both 0.7 times at 64. 4 bit waits for the tensor cores and not for its weights.
+
+For the hundreds of vectors of a prompt a product waits for the tensor cores in any form, and unpacking first is added
+to it. 19456 x 2560 weights on one H100 (2026-11-24), us:
+
+| rows | fp16 by cuBLAS | int8 packed | int8 unpacked first | GPTQ packed | GPTQ unpacked first | NF4 packed | first |
+| --: | --: | --: | --: | --: | --: | --: | --: |
+| 256 | 51 | 64 | 195 | 77 | 96 | 95 | 108 |
+| 512 | 78 | 93 | 232 | 124 | 122 | 141 | 136 |
+| 1,024 | 150 | 171 | 330 | 231 | 195 | 233 | 210 |
 """
 
 from typing import Any
@@ -24,12 +33,14 @@ from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.packed_matmul import launch
 from benchmarker.kernels.packed_weights import Packed, by_place, in_word, is_int4_by_group
 from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.product_choice import chosen
+from benchmarker.kernels.product_choice import ONE_TILE, chosen
 from benchmarker.kernels.unpack_words import NUMBERS
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
-MOST_ROWS = 128
+MOST_ROWS = {"int8 by row": 2048}
+"""Most vectors of a form's products."""
+MOST_ROWS_4_BIT = 512
 STEP = 128
 """Inputs of a step of the kernel, and of the smallest group with scales of GPTQ's."""
 BLOCK = 64
@@ -63,13 +74,15 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     """A linear's product without its bias.
 
     Args:
-        hidden: [..., inputs], 2 to 128 vectors in all, float16 or bfloat16.
+        hidden: [..., inputs], as many vectors as `takes_rows`, float16 or bfloat16.
         form: `packed_form` of the linear.
 
     Returns:
         [vectors, outputs].
     """
-    rows = by_place(hidden.reshape(-1, hidden.shape[-1]), in_word(form))
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    is_rows_last = len(rows) > ONE_TILE
+    placed = by_place(rows, in_word(form), rows_last=is_rows_last)
     weights: tuple[Any, ...]
     if is_int4_by_group(form):
         weights = linear.qweight, linear.scales, linear.qzeros
@@ -78,26 +91,33 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     else:
         state = linear.weight.quant_state
         weights = linear.weight, state.absmax, state.code
-    product: Tensor = packed_matmul(rows, *weights, form, linear.out_features)
+    product: Tensor = packed_matmul(placed, *weights, form, linear.out_features, is_rows_last)
     return product
 
 
-def takes_rows(hidden: Tensor) -> bool:
-    """Whether there are as many vectors as the kernel takes, of a type that it takes."""
+def takes_rows(hidden: Tensor, form: str) -> bool:
+    """Whether there are as many vectors as the kernel takes of this form, of a type that it takes."""
     rows = hidden.numel() // hidden.shape[-1]
-    return 1 < rows <= MOST_ROWS and hidden.dtype in (torch.float16, torch.bfloat16)
+    return 1 < rows <= MOST_ROWS.get(form, MOST_ROWS_4_BIT) and hidden.dtype in (torch.float16, torch.bfloat16)
 
 
 @torch.library.custom_op("benchmarker::packed_matmul", mutates_args=())
 def packed_matmul(
-    hidden: Tensor, weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int
+    hidden: Tensor,
+    weights: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    form: str,
+    outputs: int,
+    rows_last: bool,
 ) -> Tensor:
     """The product of packed weights with rows, in the way that is fastest for its shape on this device.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [rows, weights of a word, words of an output], see `by_place`.
+        hidden: [rows, weights of a word, words of an output], see `by_place`, or with `rows_last`
+            [weights of a word, words of an output, rows].
         weights: As the library keeps them: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
         scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
         zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
@@ -114,6 +134,8 @@ def packed_matmul(
         codes = weights.view(-1).view(torch.int16).view(outputs, -1)
         packed = Packed(form, codes, scales.view(outputs, -1), zeros)
     hidden = hidden.contiguous()
+    if rows_last:
+        hidden = hidden.permute(2, 0, 1)
     choice = chosen(hidden, packed, unpacked_product)
     return unpacked_product(hidden, packed) if choice.tile is None else launch(hidden, packed, choice.tile)
 
@@ -126,8 +148,9 @@ def _shape(
     zeros: Tensor | None,  # noqa: ARG001
     form: str,  # noqa: ARG001
     outputs: int,
+    rows_last: bool,
 ) -> Tensor:
-    return hidden.new_empty((hidden.shape[0], outputs))
+    return hidden.new_empty((hidden.shape[2 if rows_last else 0], outputs))
 
 
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:

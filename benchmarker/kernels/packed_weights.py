@@ -52,13 +52,14 @@ def in_word(form: str) -> int:
     return 8 if is_int4_by_group(form) else 4
 
 
-def by_place(hidden: Tensor, in_word: int) -> Tensor:
+def by_place(hidden: Tensor, in_word: int, *, rows_last: bool = False) -> Tensor:
     """Rows in the order that the kernel reads: the first input of every word, then the second of every word, and so on.
 
     Args:
         hidden: [rows, inputs].
 
     Returns:
-        [rows, in_word, inputs / in_word].
+        [rows, in_word, inputs / in_word], or with `rows_last` [in_word, inputs / in_word, rows].
     """
-    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
+    places = hidden.view(len(hidden), -1, in_word)
+    return (places.permute(2, 1, 0) if rows_last else places.transpose(1, 2)).contiguous()

@@ -13,7 +13,7 @@ from math import ceil, log2
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.packed_matmul import Tile, compile_only, launch, rows_of_tile
+from benchmarker.kernels.packed_matmul import Tile, compile_only, launch
 from benchmarker.kernels.packed_weights import Packed
 
 REPEATS = 12
@@ -30,6 +30,13 @@ SHAPES = {
 }
 """By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. Two
 warps ask the tensor cores one by one (mma), four together (wgmma): which is faster depends on the shape."""
+LARGE_SHAPES = {True: ((128, 128, 16, 8), (128, 128, 32, 8), (128, 64, 32, 4)), False: ((128, 128, 16, 8),)}
+"""Of more than 128 rows, for int8 and for 4 bit: outputs and rows of a tile, words of a step, warps. Of twelve tiles
+these were the fastest of some product of Qwen3-4B with 256 to 1,024 rows, on an H100."""
+FEWEST_ROWS = 16
+"""Rows of the smallest tile: fewer would be copied two bytes at a time."""
+ONE_TILE = 128
+"""Most rows of a single tile."""
 COMPILERS = 8
 """Kernels that are compiled at once."""
 MOST_OFF = 0.01
@@ -68,8 +75,9 @@ def choices() -> tuple[Choice, ...]:
 
 
 def name_of(tile: Tile) -> str:
-    """`128 outputs, 16 words, 2 parts, 4 warps, 4 stages`."""
-    return f"{tile.outputs} outputs, {tile.words} words, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
+    """`128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
+    size = f"{tile.outputs} outputs, {tile.rows} rows, {tile.words} words"
+    return f"{size}, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
 
 
 def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:
@@ -109,7 +117,9 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
     Their inputs are shared until there are two to four programs for each processor: with fewer the memory rests, with
     more their sums take longer than they save.
     """
-    least, tile_rows = 32 if packed.form == "int8 by row" else 16, rows_of_tile(rows)
+    if rows > ONE_TILE:
+        return _large_tiles(packed, rows, processors)
+    least, tile_rows = 32 if packed.form == "int8 by row" else 16, max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
     tiles: list[Tile] = []
     for programs in (2, 4) if tile_rows < 128 else (1, 2):
         for outputs, warps, times in SHAPES[tile_rows]:
@@ -118,7 +128,20 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
             wanted = programs * processors / ceil(packed.outputs / outputs)
             parts = max(1, min(1 << max(0, round(log2(wanted))), 8, steps // 4))
             step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
-            tile = Tile(outputs, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
+            tile = Tile(outputs, tile_rows, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
+            if tile not in tiles and packed.length % words == 0:
+                tiles.append(tile)
+    return tiles
+
+
+def _large_tiles(packed: Packed, rows: int, processors: int) -> list[Tile]:
+    """The same for more than 128 rows: inputs are shared until there is a program for each processor, or two."""
+    tiles: list[Tile] = []
+    for outputs, tile_rows, words, warps in LARGE_SHAPES[packed.form == "int8 by row"]:
+        count, steps = ceil(packed.outputs / outputs) * ceil(rows / tile_rows), packed.length // words
+        for programs in (1, 2):
+            parts = max(1, min(round(programs * processors / count), 8, steps // 4))
+            tile = Tile(outputs, tile_rows, words, parts, warps, 3)
             if tile not in tiles and packed.length % words == 0:
                 tiles.append(tile)
     return tiles
@@ -127,7 +150,7 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
 def measure(hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:
     """Time the tiles, and the way without our kernel, and choose the fastest that is right."""
     # A model's own rows may be zeros before its weights are read.
-    hidden = torch.arange(hidden.numel(), device=hidden.device).sin().to(hidden.dtype).view_as(hidden)
+    hidden = torch.empty_like(hidden).copy_(torch.arange(hidden.numel(), device=hidden.device).sin().view_as(hidden))
     us: dict[str, float] = {}
     refused: dict[str, str] = {}
 

@@ -11,8 +11,9 @@ memory first (`materialized`).
 - NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
   `gemv_nf4` is for scales that are not quantized themselves.
 
-For 2 to 128 vectors, of several sequences or of a short prompt, int8, GPTQ and NF4 are `packed_products`, where they
-take the weights; the rest is the library's. What is not compiled does what it did before.
+For several vectors, of sequences or of a prompt, int8, GPTQ and NF4 are `packed_products`, where they take the weights;
+of a longer prompt `unpack_gptq` makes GPTQ's matrix, and the rest is the library's. What is not compiled does what it
+did before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.custom_op import through_operator
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.packed_products import packed_form, packed_product, takes_rows
+from benchmarker.kernels.product_choice import ONE_TILE
+from benchmarker.kernels.unpack_gptq import unpack_gptq
 
 
 def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
@@ -78,12 +81,15 @@ def is_several_queries(hidden: Tensor) -> bool:
     """
     if not torch.compiler.is_compiling() or hidden.dim() != 3:
         return False
-    return takes_rows(hidden) or (hidden.shape[1] == 1 and hidden.shape[0] > 1)
+    rows = hidden.shape[0] * hidden.shape[1]
+    return rows > 1 and (rows <= ONE_TILE or hidden.shape[1] == 1)
 
 
 def is_packed_product(hidden: Tensor, linear: Any) -> bool:
     """Whether what is compiled multiplies by the linear's packed weights."""
-    return is_several_queries(hidden) and linear.packed_form is not None and takes_rows(hidden)
+    if not torch.compiler.is_compiling() or hidden.dim() != 3 or linear.packed_form is None:
+        return False
+    return takes_rows(hidden, linear.packed_form)
 
 
 def is_compiled_prompt(hidden: Tensor) -> bool:
@@ -115,8 +121,7 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
     if is_compiled_prompt(hidden):
-        # The compiler makes one kernel of it, where the library's own takes several passes over the matrix.
-        matrix = gemv_gptq.unpacked(linear.qweight, linear.qzeros, linear.scales)
+        matrix = unpack_gptq(linear.qweight, linear.qzeros, linear.scales)
         return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)

@@ -31,7 +31,7 @@ class KernelUse(Plain):
     """One kernel, or one kind of layer, that a decode step uses."""
 
     purpose: Purpose
-    """`packed_rows` is the product of packed weights with 2 to 128 rows, `linear` that with one; `joined_linears` are
+    """`packed_rows` is the product of packed weights with several rows, `linear` that with one; `joined_linears` are
     several linears of one input as one; `swiglu` is an MLP's activation inside its product."""
     origin: Origin
     """Whose kernel it is: the library's that brought the layer, written by torch's compiler, or this program's."""
@@ -51,7 +51,7 @@ class KernelUse(Plain):
         }
         what = {
             "linear": "multiplies",
-            "packed_rows": "multiplies packed weights by 2 to 128 rows",
+            "packed_rows": "multiplies packed weights by several rows",
             "joined_linears": "linears of one input are one product",
             "swiglu": "an MLP's activation is part of its product",
             "attention": "attends to the KV cache",

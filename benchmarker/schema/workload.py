@@ -14,6 +14,7 @@ from benchmarker.core.named_import import imported
 from benchmarker.schema.workload_defaults import (
     as_typed,
     no_inputs,
+    nothing_lacks,
     nothing_to_look_for,
     nothing_to_prepare,
     nothing_wrong,
@@ -177,6 +178,8 @@ class Workload:
     """Whether two jobs read the same files of the same model, or whatever `look_for` says the commit of."""
     look_for: Callable[[Any], str | None] = nothing_to_look_for
     """Sees before a sweep begins that what the job needs is there, and says its hub commit. Raises BenchmarkerError."""
+    lacking: Callable[[Any], str | None] = nothing_lacks
+    """What this machine lacks for a job, seen at a glance; None for nothing. A sweep says it before it begins."""
     prepare: Callable[[Any, Any, Any], None] = nothing_to_prepare
     """Makes what a job loads ready on disk: (job, device, progress). Raises BenchmarkerError."""
     processes: Callable[[Any], int] = one_process

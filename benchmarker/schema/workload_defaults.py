@@ -61,6 +61,11 @@ def nothing_to_prepare(job: Any, device: Any, progress: Any) -> None:
     """Needs nothing on disk."""
 
 
+def nothing_lacks(job: Job) -> str | None:  # noqa: ARG001
+    """Needs nothing that a glance could miss."""
+    return None
+
+
 def nothing_to_look_for(job: Job) -> str | None:  # noqa: ARG001
     """Needs nothing that could be missing."""
     return None

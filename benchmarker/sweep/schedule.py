@@ -125,7 +125,15 @@ def plan_lines(request: SweepRequest, forecast: Forecast, places: str | None = N
         *_place_lines(places, together, unused=len(numbers or ()) - together),
         f"  order rotated, and reversed in every second round; seed {request.seed}",
         *_judging_lines(workload, list(request.jobs.values())),
+        # Hosts elsewhere have libraries of their own.
+        *([] if places else _lacking_lines(request.jobs)),
     ]
+
+
+def _lacking_lines(jobs: Mapping[str, Job]) -> list[str]:
+    """Variants that cannot run on this host, said before hours are spent on the others."""
+    reasons = {name: workload_of(job.workload).lacking(job) for name, job in jobs.items()}
+    return [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
 
 
 def _place_lines(places: str | None, together: int, *, unused: int) -> list[str]:

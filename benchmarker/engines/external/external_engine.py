@@ -30,8 +30,11 @@ class ExternalEngine(SubprocessEngine):
     def installed(self) -> str | None:
         """None where an environment is ready, for whatever device."""
         states = [state for state in environment_states() if state.spec.engine == self.name]
-        problems = [state.problem for state in states]
-        return None if None in problems else problems[0]
+        if any(state.problem is None for state in states):
+            return None
+        touched = [state.problem for state in states if state.folder.exists()]
+        ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
+        return touched[0] if touched else f"it has no environment: {ways} makes one"
 
     def command(self, form: Form) -> Sequence[str]:
         """Interpreter and driver of the environment for the CPU; `open` picks the device's."""

@@ -11,7 +11,7 @@ from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.files import content_sha256
 from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, write_gguf
-from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.errors import BenchmarkerError, MissingLibraryError, ModelError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
@@ -48,6 +48,14 @@ class LlamaCppEngine(ExternalEngine):
     name = "llama-cpp"
     summary = "llama.cpp, in an environment of its own: GGUF forms"
     options = LlamaCppOptions
+
+    def installed(self) -> str | None:
+        """None where an environment is ready, and here what writes and reads its files."""
+        try:
+            require_gguf()
+        except MissingLibraryError as error:
+            return str(error)
+        return super().installed()
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """See Engine.takes."""

@@ -33,6 +33,7 @@ WORKLOAD = Workload(
     inputs=lazily(f"{_HOME}.job_facts:inputs"),
     is_same=words.same_model,
     look_for=lazily(f"{_HOME}.job_facts:look_for_model"),
+    lacking=lazily(f"{_HOME}.job_facts:lacking"),
     prepare=lazily(f"{_HOME}.prepare:prepare_job"),
     processes=lazily(f"{_HOME}.job_facts:processes"),
     cell=lazily(f"{_HOME}.job_facts:cell_fields"),

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
-from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options
@@ -83,6 +83,11 @@ def look_for_model(job: GenerationJob) -> str | None:
         ModelError: There is none.
     """
     return look_for(job.model)
+
+
+def lacking(job: GenerationJob) -> str | None:
+    """What has to be installed for the engine; a quantization's library is asked for by the process that loads it."""
+    return ENGINES[job.variant.engine].installed()
 
 
 def processes(job: GenerationJob) -> int:
