@@ -308,6 +308,8 @@ def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):
     )
     assert "as fast as int8 within 2 %, in least memory." in lines_of(pair)[0]
     assert lines_of(pair)[1].startswith("Costs 2.00 GiB instead of 7.59 GiB; quality not measured")
+    alike = compared(tmp_path / "alike", *rounds("fp16", STEADY), *rounds("int8", halves))
+    assert lines_of(alike)[1].startswith("Costs 7.59 GiB, like fp16; quality not measured")
 
 
 def test_the_answer_ends_with_the_command_that_runs_it(tmp_path):

@@ -25,6 +25,8 @@ from benchmarker.sweep.request import SweepRequest
 
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
+FORKED_START_S = 3.0
+"""The same where the libraries are imported already."""
 
 
 def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
@@ -74,8 +76,9 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
 class Forecast:
     """How long what is left will take: a guess that becomes a measurement."""
 
-    def __init__(self, jobs: Mapping[str, Job]) -> None:
-        self._guesses = {name: _guess_s(job) for name, job in jobs.items()}
+    def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool = False) -> None:
+        start_s = FORKED_START_S if shared_imports else START_S
+        self._guesses = {name: start_s + _repeats_s(job) for name, job in jobs.items()}
         self._ratios: dict[str, list[float]] = {}
 
     def learn(self, task: Task, seconds: float) -> None:
@@ -94,10 +97,10 @@ class Forecast:
         )
 
 
-def _guess_s(job: Job) -> float:
-    """Seconds of one process, before anything is known of the device."""
+def _repeats_s(job: Job) -> float:
+    """Seconds of the repeats of one process, before anything is known of the device."""
     repeats, workload = job.procedure.warmup + job.procedure.runs, workload_of(job.workload)
-    return START_S + sum(repeats * workload.repeat_s(point) for point in job.grid.points())
+    return sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
 
 def plan_lines(request: SweepRequest, forecast: Forecast, places: str | None = None) -> list[str]:

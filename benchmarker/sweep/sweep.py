@@ -115,7 +115,7 @@ def run_sweep(
         check_devices(request)
     else:
         check_inputs(request.jobs.values())
-    forecast = Forecast(request.jobs)
+    forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, forecast, settings.places)):
         terminal.line(line)
     if settings.dry_run:
