@@ -14,11 +14,13 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.units import GIB
-from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.explain.waterfall import PARTS
+from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
 from benchmarker.report.brief import brief
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
+from benchmarker.report.charts.stacked import looks_of
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
@@ -401,3 +403,11 @@ def _made(folder: Path) -> Path:
 def test_a_sample_without_spread_is_drawn_too(tmp_path):
     one = cell().model_copy(update={"samples": (sample(1.4),)})
     assert "One timed run each: no spread is known." in page(compared(tmp_path, record("fp16", one)))
+
+
+def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise():
+    looks = looks_of([*CATEGORIES, "something new"], colours=7)
+    assert len(set(looks.values())) == len(looks)
+    parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)
+    assert {parts[name][0] == looks[category][0] for category, name in PARTS.items() if category in looks} == {True}
+    assert parts["matrix products"] == looks["matmul"]

@@ -12,6 +12,17 @@ from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Ink, label
 
 Parts = Mapping[str, float]
 """Milliseconds by name."""
+LOOKS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("matmul", "matrix products", "moving the bytes", "arithmetic at the measured rate"), (0, 0)),
+    **{"linear layers at the measured rate": (0, 0), "quantized matmul": (0, 1), "matrix products beyond that": (0, 2)},
+    **dict.fromkeys(("dequantize", "dequantizing"), (1, 0)),
+    **{"attention": (2, 0), "linear attention": (2, 1), "attention in float32": (2, 1), "convolution": (2, 2)},
+    **{"norm": (3, 0), "norms, rotary, elementwise": (3, 0), "rotary": (3, 1), "elementwise": (3, 2)},
+    **dict.fromkeys(("copy/cast", "copies and casts"), (4, 0)),
+    **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 1), "optimizer": (5, 2)},
+    **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
+}
+"""Colour and hatching of a part by its name: charts that stand side by side use other names for some."""
 WIDEST_SCALE = 10.0
 """Of the shortest bar of a panel: what is longer has a panel of its own, or the short ones could not be read."""
 
@@ -62,20 +73,35 @@ def panels_of(totals: Parts) -> list[list[str]]:
     return panels
 
 
+def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
+    """Colour and hatching of each part; an unknown one takes what none of the others has.
+
+    Args:
+        colours: How many there are.
+    """
+    looks = {name: LOOKS[name] for name in names if name in LOOKS}
+    free = [(colour, hatch) for hatch in range(len(HATCHES)) for colour in range(colours)]
+    for name in names:
+        if name not in looks:
+            looks[name] = next((look for look in free if look not in looks.values()), free[0])
+    return looks
+
+
 def _panel(
     axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, nothing: str | None, is_labelled: bool
 ) -> None:
-    starts = dict.fromkeys(bars, 0.0)
-    for index, name in enumerate(names):
+    starts, looks = dict.fromkeys(bars, 0.0), looks_of(names, len(ink.parts))
+    for name in names:
+        colour, hatch = looks[name]
         axes.barh(
             range(len(bars)),
             [parts.get(name, 0.0) for parts in bars.values()],
             left=list(starts.values()),
             height=0.62,
-            color=ink.faint if name == nothing else ink.part(index),
+            color=ink.faint if name == nothing else ink.part(colour),
             edgecolor=ink.paper,
             linewidth=0.25,  # a part of a hundredth is as thin as a wider edge, which would paint it over
-            hatch="xxxx" if name == nothing else HATCHES[index // len(ink.parts)],
+            hatch="xxxx" if name == nothing else HATCHES[hatch],
             label=name if is_labelled else None,
         )
         starts = {bar: starts[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
