@@ -4,6 +4,8 @@ The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interprete
 way that unpacks first.
 """
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
 from benchmarker.kernels.packed_matmul import Tile
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.product_choice import MOST_OFF, Choice, difference, name_of, tiles_for
+from benchmarker.kernels.product_choice import MOST_OFF, Choice, difference, kept_choice, name_of, tiles_for
+from benchmarker.kernels.product_memory import remember
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
 from tests.test_kernels import unpacked
@@ -166,3 +169,21 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
         "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 16 rows, 32 words, 2 parts, 4 warps, "
         "6 stages (of 2 candidates; the slowest 58.6 us)"
     )
+
+
+def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
+    tile, other, path = Tile(64, 16, 32, 2, 4, 6), Tile(32, 16, 32, 2, 4, 6), tmp_path / "folder" / "products.json"
+    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0}, {"a": "wrong"})
+    without = Choice("nf4", 8, 2560, 6144, None, {"unpacked": 58.6})
+    assert kept_choice("a", path, [tile]) is None
+    remember("a", asdict(choice), path)
+    remember("b", asdict(without), path)
+    assert kept_choice("a", path, [other, tile]) == choice
+    assert kept_choice("b", path, [tile]) == without
+    # A tile that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
+    assert kept_choice("a", path, [other]) is None
+    remember("a", {"tile": {"outputs": 1}}, path)
+    assert kept_choice("a", path, [tile]) is None
+    path.write_text("{")
+    assert kept_choice("b", path, [tile]) is None
+    assert [file.name for file in path.parent.iterdir()] == ["products.json"]

@@ -1,4 +1,4 @@
-"""Which way a product of packed weights with several rows is made: measured once for each shape, and kept.
+"""Which way a product of packed weights with several rows is made: measured once for each shape on a machine, and kept.
 
 The candidates are a few tiles of `packed_matmul`, and the way without it: unpack the matrix to 16 bits and multiply by
 it. Each is timed on the device alone, in a graph, with the last cache overwritten before each product, as a model's
@@ -7,14 +7,17 @@ other weights do.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import ceil, log2
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarker.kernels.packed_matmul import Tile, compile_only, launch
 from benchmarker.kernels.packed_weights import Packed
+from benchmarker.kernels.product_memory import file_for, recalled, remember
 
 REPEATS = 12
 """Products in a timed graph."""
@@ -81,7 +84,7 @@ def name_of(tile: Tile) -> str:
 
 
 def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:
-    """The way of a product, measured at its first call.
+    """The way of a product, measured at its first call on this machine.
 
     Args:
         hidden: As of `launch`.
@@ -92,8 +95,24 @@ def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], 
         tiles = tiles_for(packed, len(hidden), _processors(hidden.device))
         if not hidden.is_cuda or torch.cuda.is_current_stream_capturing():
             return _choice(hidden, packed, tiles[0])
-        _choices[key] = measure(hidden, packed, tiles, unpacked)
+        name, path = ", ".join(map(str, key[:-1])), file_for(hidden.device)
+        choice = kept_choice(name, path, tiles)
+        if choice is None:
+            choice = measure(hidden, packed, tiles, unpacked)
+            remember(name, asdict(choice), path)
+        _choices[key] = choice
     return _choices[key]
+
+
+def kept_choice(name: str, path: Path, tiles: list[Tile]) -> Choice | None:
+    """What an earlier process chose among these tiles; None where it is not known."""
+    fields: dict[str, Any] | None = recalled(name, path)
+    try:
+        tile = Tile(**fields["tile"]) if fields and fields["tile"] else None
+        kept = Choice(**{**fields, "tile": tile}) if fields else None
+    except (KeyError, TypeError):
+        return None
+    return kept if tile is None or tile in tiles else None
 
 
 def _choice(

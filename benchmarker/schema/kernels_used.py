@@ -61,7 +61,8 @@ class KernelUse(Plain):
 
 
 class ProductChoice(Plain):
-    """How the products of one shape are made in a step of several sequences, and the measurement that chose it."""
+    """How the products of one shape are made in a step of several sequences, and the measurement that chose it: of this
+    process, or of the first on this machine."""
 
     form: str
     """Form of the weights, in the words of `kernels/packed_matmul.py`."""
