@@ -1,0 +1,83 @@
+"""Packed products on a GPU: every tile that could be chosen makes the product, and a choice is the next process's too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.kernels import gemv_gptq, product_choice
+from benchmarker.kernels.packed_matmul import launch
+from benchmarker.kernels.packed_products import ALL_EIGHT, unpacked_product
+from benchmarker.kernels.packed_weights import Packed, by_place
+from benchmarker.kernels.product_choice import ONE_TILE, chosen, difference, tiles_for
+from benchmarker.kernels.unpack_gptq import unpack_gptq
+from benchmarker.kernels.unpack_words import NUMBERS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+FORMS = ("int8 by row", "int4 by group", "int4 by group, zeros", "nf4")
+
+
+def packed(form: str, outputs: int = 1152, inputs: int = 2560) -> Packed:
+    """Random weights of a form, [outputs, inputs], about as large as a model's."""
+    torch.manual_seed(0)
+
+    def words(*shape: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int64, device="cuda").to(kind)
+
+    def scales(*shape: int, kind: torch.dtype = torch.float16) -> torch.Tensor:
+        return (torch.rand(shape, device="cuda") * 1e-2 + 1e-3).to(kind)
+
+    if form == "int8 by row":
+        return Packed(form, words(outputs, inputs // 4), scales(outputs))
+    if form == "nf4":
+        table = torch.tensor(NUMBERS["nf4"], device="cuda")
+        codes = words(outputs, inputs // 4, kind=torch.int16)
+        return Packed(form, codes, scales(outputs, inputs // 64, kind=torch.float32), table)
+    zeros = words(inputs // 128, outputs // 8)
+    if form == "int4 by group":
+        zeros = torch.full_like(zeros, ALL_EIGHT)
+    return Packed(form, words(inputs // 8, outputs), scales(inputs // 128, outputs), zeros)
+
+
+def placed(hidden: torch.Tensor, in_word: int) -> torch.Tensor:
+    """Rows as the operator gives them to a tile."""
+    if len(hidden) <= ONE_TILE:
+        return by_place(hidden, in_word)
+    return by_place(hidden, in_word, rows_last=True).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("rows", [2, 8, 64, 128, 160, 512])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_tile_makes_the_product(form: str, rows: int) -> None:
+    weights = packed(form)
+    hidden = torch.randn(rows, 2560, device="cuda", dtype=torch.float16)
+    every_input = torch.eye(2560, device="cuda", dtype=torch.float16)
+    matrix = unpacked_product(by_place(every_input, weights.in_word), weights).double()
+    expected = hidden.double() @ matrix
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    tiles = tiles_for(weights, rows, processors)
+    assert tiles
+    for tile in tiles:
+        made = launch(placed(hidden, weights.in_word), weights, tile)
+        assert difference(made, expected.float()) < 1e-3, tile
+
+
+def test_gptqs_matrix_is_that_of_torchs_own_operators() -> None:
+    weights = packed("int4 by group, zeros")
+    assert weights.zeros is not None
+    made = unpack_gptq(weights.words, weights.zeros, weights.scales)
+    assert torch.equal(made, gemv_gptq.unpacked(weights.words, weights.zeros, weights.scales))
+
+
+def test_a_choice_is_measured_once_on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, weights = tmp_path / "products.json", packed("int8 by row")
+    monkeypatch.setattr(product_choice, "file_for", lambda device: path)
+    monkeypatch.setattr(product_choice, "_choices", {})
+    hidden = placed(torch.randn(8, 2560, device="cuda", dtype=torch.float16), weights.in_word)
+    first = chosen(hidden, weights, unpacked_product)
+    assert path.exists()
+    monkeypatch.setattr(product_choice, "_choices", {})
+    monkeypatch.setattr(product_choice, "measure", lambda *_: pytest.fail("it was measured again"))
+    assert chosen(hidden, weights, unpacked_product) == first
