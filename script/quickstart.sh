@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole tool on any machine in six to twelve minutes: a small model in all forms, with what each costs in quality.
+# The whole tool on any machine in four to twelve minutes: a small model in all forms, with what each costs in quality.
 #
 #   bash script/quickstart.sh                  needs Python 3.11+ and a package index
 #   PYTHON=python3 bash script/quickstart.sh   in an environment that has everything already

@@ -1,4 +1,4 @@
-"""Packed products on a GPU: every tile that could be chosen makes the product, and a choice is the next process's too."""
+"""Packed products on a GPU: every tile that could be chosen makes the product; a choice is the next process's too."""
 
 from __future__ import annotations
 
