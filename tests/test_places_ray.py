@@ -143,10 +143,13 @@ def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path
     settings = Settings(rounds=2, seed=1, places="ray", output=tmp_path / "ray")
     assert sweep_config(config, options, Terminal(), settings) == []
     records = collect([tmp_path / "ray"]).records
-    assert sorted((record.round, record.variant.name) for record in records) == sorted(
+    kept = [record for record in records if {cell.status for cell in record.cells} == {"ok"}]
+    assert sorted((record.round, record.variant.name) for record in kept) == sorted(
         (number, name)
         for number in range(2)
         for name in ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
     )
-    assert {cell.status for record in records for cell in record.cells} == {"ok"}
+    # Here both hosts have the same cores: a process that the other disturbed was run again, and is kept with the reason.
+    disturbed = [cell for record in records if record not in kept for cell in record.cells]
+    assert all(cell.status == "invalid" and "other programs took" in (cell.reason or "") for cell in disturbed)
     assert len({record.place for record in records}) == 2
