@@ -149,7 +149,7 @@ def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path
         for number in range(2)
         for name in ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
     )
-    # Here both hosts have the same cores: a process that the other disturbed was run again, and is kept with the reason.
+    # Here both hosts have the same cores: what one disturbed was run again, and the first is kept with its reason.
     disturbed = [cell for record in records if record not in kept for cell in record.cells]
     assert all(cell.status == "invalid" and "other programs took" in (cell.reason or "") for cell in disturbed)
     assert len({record.place for record in records}) == 2

@@ -156,7 +156,9 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingLibraryError("--places ray: Ray is not installed; pip install 'benchmarker[ray]'") from error
+        raise MissingLibraryError(
+            "--places ray: Ray is not installed; pip install -e '.[ray]' in benchmarker's folder"
+        ) from error
     return ray
 
 

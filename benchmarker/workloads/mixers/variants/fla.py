@@ -56,7 +56,7 @@ def fla(
         layout=LENGTH_FIRST,
         dtypes=("bfloat16", "float16"),
         modules=("triton", "fla.ops"),
-        remedy="pip install 'benchmarker[mixers]'",
+        remedy="pip install -e '.[mixers]' in benchmarker's folder",
         packages=("fla-core", "triton", "torch"),
         normalizes=normalizes,
         has_backward=has_backward,
