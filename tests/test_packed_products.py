@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
 from benchmarker.kernels.packed_matmul import Tile
-from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.product_choice import MOST_OFF, Choice, difference, kept_choice, name_of, tiles_for
-from benchmarker.kernels.product_memory import remember
+from benchmarker.kernels.packed_weights import Packed, by_place
+from benchmarker.kernels.product_choice import MOST_OFF, ONE_TILE, Choice, difference, name_of, read_choice, tiles_for
+from benchmarker.kernels.product_memory import kept
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
 from tests.test_kernels import unpacked
@@ -173,17 +173,36 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
 
 def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
     tile, other, path = Tile(64, 16, 32, 2, 4, 6), Tile(32, 16, 32, 2, 4, 6), tmp_path / "folder" / "products.json"
-    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0}, {"a": "wrong"})
+    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0})
     without = Choice("nf4", 8, 2560, 6144, None, {"unpacked": 58.6})
-    assert kept_choice("a", path, [tile]) is None
-    remember("a", asdict(choice), path)
-    remember("b", asdict(without), path)
-    assert kept_choice("a", path, [other, tile]) == choice
-    assert kept_choice("b", path, [tile]) == without
+    assert kept("a", path) is None
+    assert read_choice(kept("a", path, asdict(choice)), [other, tile]) == choice
+    assert read_choice(kept("b", path, asdict(without)), [tile]) == without
+    # Who comes later takes what the first has chosen.
+    assert read_choice(kept("a", path, asdict(without)), [other, tile]) == choice
     # A tile that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
-    assert kept_choice("a", path, [other]) is None
-    remember("a", {"tile": {"outputs": 1}}, path)
-    assert kept_choice("a", path, [tile]) is None
+    assert read_choice(kept("a", path), [other]) is None
+    assert read_choice(kept("c", path, {"tile": {"outputs": 1}}), [tile]) is None
     path.write_text("{")
-    assert kept_choice("b", path, [tile]) is None
-    assert [file.name for file in path.parent.iterdir()] == ["products.json"]
+    assert kept("b", path) is None
+    (tmp_path / "file").write_text("")
+    assert kept("a", tmp_path / "file" / "products.json", asdict(choice)) is None
+
+
+def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]]) -> None:
+    # The second length makes the number of rows a symbol, also where it decides how they are laid.
+    weights = packed_of(outputs=64, inputs=128)
+
+    def product(rows: torch.Tensor) -> torch.Tensor:
+        is_rows_last = len(rows) > ONE_TILE
+        placed = by_place(rows, 4, rows_last=is_rows_last)
+        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64, is_rows_last)
+
+    compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
+    for tokens in (32, 64, 160, 512, 2176):
+        rows = torch.randn(tokens, 128)
+        torch.testing.assert_close(compiled(rows), rows @ weights.float().T, rtol=1e-4, atol=1e-3)
+
+
+def packed_of(*, outputs: int, inputs: int) -> torch.Tensor:
+    return torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)

@@ -14,13 +14,14 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.units import GIB
+from benchmarker.explain.reasons import reasons_of
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
 from benchmarker.report.brief import brief
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
-from benchmarker.report.charts.stacked import looks_of
+from benchmarker.report.charts.stacked import LOOKS, looks_of
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
@@ -34,6 +35,7 @@ from benchmarker.schema.environment import Conditions
 from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record import Memory
+from benchmarker.schema.registry import WORKLOADS
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 
@@ -408,6 +410,11 @@ def test_a_sample_without_spread_is_drawn_too(tmp_path):
 def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise():
     looks = looks_of([*CATEGORIES, "something new"], colours=7)
     assert len(set(looks.values())) == len(looks)
+    for workload in WORKLOADS:
+        reasons = reasons_of(workload)
+        named = {*reasons.floors.values(), *reasons.parts.values(), "matrix products", "matrix products beyond that"}
+        assert named <= LOOKS.keys()
+        assert len({LOOKS[name] for name in named}) == len(named)
     parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)
     assert {parts[name][0] == looks[category][0] for category, name in PARTS.items() if category in looks} == {True}
     assert parts["matrix products"] == looks["matmul"]

@@ -114,7 +114,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
     assert "26 x 50; 26 x 100" in stage.printed
     assert "10 processes, 20 cells, by a first guess about 7 min" in stage.printed
     assert stage.sweep(dry_run=True, shared_imports=True) == []
-    assert "10 processes, 20 cells, by a first guess about 4 min" in stage.printed
+    assert "10 processes, 20 cells, by a first guess about 6 min" in stage.printed
     assert not stage.results.exists()
 
 

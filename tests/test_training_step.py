@@ -47,7 +47,7 @@ def test_a_step_is_that_of_a_loop_by_hand():
     with torch.no_grad():
         for parameter in others.parameters():
             parameter -= 0.1 * parameter.grad
-    # To the last bit but one: whether a product and a sum are rounded once or twice depends on the processor.
+    # To the last three bits: whether a product and a sum are rounded once or twice depends on the processor.
     torch.testing.assert_close(weights(layers), weights(others), rtol=1e-6, atol=1e-7)
     assert step.losses[0].item() == loss.item()
 

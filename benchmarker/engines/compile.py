@@ -10,7 +10,7 @@ a token against 2.5).
 
 `generate` compiles by itself only for a static cache on a GPU and for quantizers that say they can; elsewhere it runs
 uncompiled without a word. Here a graph break is an error, and so is a recompilation while timing: a row that says
-`compile` was compiled. Prefill stays uncompiled.
+`compile` was compiled. Prefill stays uncompiled, but for `native`, which compiles `prompt_layer` for it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class FusedLinear:
     linear: nn.Module
     """The linear with the weights of all, [outputs of all, in]. Kept in here, it is no module of the model's."""
     output: Tensor | None = None
-    """Outputs of all, [batch, 1, outputs of all], from the call of the first linear to that of the last; else None."""
+    """[batch, tokens, outputs of all], from the call of the first linear to that of the last; else None."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
 
 
 def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
-    """A linear's outputs in a decode step, out of the fused linear's.
+    """A linear's outputs in a decode step or a prompt, out of the fused linear's.
 
     The first linear of the group runs the fused one, the last forgets its output. The model calls them in the order
     that `_groups_by_input` saw, and all with the same input.

@@ -65,11 +65,15 @@ def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     return output
 
 
-def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> None:
-    """Have the kernel of a tile compiled, and not run. Several threads can do so at once."""
+def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> Any:
+    """Have the kernel of a tile compiled, and not run. Several threads can do so at once.
+
+    Returns:
+        Triton's compiled kernel, with its PTX in `asm`.
+    """
     positional, named = _arguments(hidden, packed, tile, hidden)
     with torch.cuda.device_of(hidden):
-        packed_matmul_kernel.warmup(*positional, grid=_grid(hidden, packed, tile), **named)
+        return packed_matmul_kernel.warmup(*positional, grid=_grid(hidden, packed, tile), **named)
 
 
 def _grid(hidden: Tensor, packed: Packed, tile: Tile) -> tuple[int, int]:
@@ -142,8 +146,11 @@ def _values(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """What these rows have at a place of these words, [words, rows]."""
     between_rows: tl.constexpr = 1 if rows_last else length * in_word
+    # The same number, but one that the compiler knows to be a multiple of 16, where it is: only then are 16 bytes read
+    # at a time along the rows, and ahead of their use.
+    bound = between if rows_last else rows
     start = hidden + at * length * between + row[None, :] * between_rows
-    return tl.load(start + word[:, None] * between, mask=(row < rows)[None, :], other=0.0)
+    return tl.load(start + word[:, None] * between, mask=(row < bound)[None, :], other=0.0)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ as cuBLAS in fp16 at 8 and 32 rows and 0.86 to 0.98 times at 64; GPTQ 0.9 to 1.2
 warps mostly) and NF4 0.8 to 1.0; both 0.7 times at 64. 4 bit waits for the tensor cores and not for its weights.
 
 For the hundreds of vectors of a prompt a product waits for the tensor cores in any form, and unpacking first is added
-to it. 19456 x 2560 weights on one H100 (2026-11-24), us:
+to it. 19456 x 2560 weights on one H100 (2026-11-24), us, GPTQ unpacked by `unpack_gptq`:
 
 | rows | fp16 by cuBLAS | int8 packed | int8 unpacked first | GPTQ packed | GPTQ unpacked first | NF4 packed | first |
 | --: | --: | --: | --: | --: | --: | --: | --: |
@@ -34,6 +34,7 @@ from benchmarker.kernels.packed_matmul import launch
 from benchmarker.kernels.packed_weights import Packed, by_place, in_word, is_int4_by_group
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import ONE_TILE, chosen
+from benchmarker.kernels.unpack_gptq import unpack_gptq
 from benchmarker.kernels.unpack_words import NUMBERS
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
@@ -122,6 +123,8 @@ def packed_matmul(
         scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
         zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
         form: As `Packed.form`.
+        outputs: Of the matrix.
+        rows_last: Whether the rows lie side by side, as they do for more than 128 of them.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
@@ -162,7 +165,8 @@ def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
         return (rows @ matrix.T) * packed.scales.to(rows.dtype)
     if is_int4_by_group(packed.form):
         assert packed.zeros is not None
-        return rows @ gemv_gptq.unpacked(packed.words, packed.zeros, packed.scales).to(rows.dtype)
+        matrix = unpack_gptq(packed.words, packed.zeros, packed.scales).to(rows.dtype)
+        return rows @ matrix
     shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word
     codes = packed.words.view(torch.uint8).view(-1, 1)
     # bitsandbytes' own operator: whoever has such weights has it.

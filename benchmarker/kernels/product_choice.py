@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from math import ceil, log2
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from benchmarker.kernels.packed_matmul import Tile, compile_only, launch
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.product_memory import file_for, recalled, remember
+from benchmarker.kernels.product_memory import file_for, kept
 
 REPEATS = 12
 """Products in a timed graph."""
@@ -96,23 +95,24 @@ def chosen(hidden: Tensor, packed: Packed, unpacked: Callable[[Tensor, Packed], 
         if not hidden.is_cuda or torch.cuda.is_current_stream_capturing():
             return _choice(hidden, packed, tiles[0])
         name, path = ", ".join(map(str, key[:-1])), file_for(hidden.device)
-        choice = kept_choice(name, path, tiles)
+        choice = read_choice(kept(name, path), tiles)
         if choice is None:
             choice = measure(hidden, packed, tiles, unpacked)
-            remember(name, asdict(choice), path)
+            if not choice.refused:
+                # Another process that measured meanwhile may have been first.
+                choice = read_choice(kept(name, path, asdict(choice)), tiles) or choice
         _choices[key] = choice
     return _choices[key]
 
 
-def kept_choice(name: str, path: Path, tiles: list[Tile]) -> Choice | None:
-    """What an earlier process chose among these tiles; None where it is not known."""
-    fields: dict[str, Any] | None = recalled(name, path)
+def read_choice(fields: dict[str, Any] | None, tiles: list[Tile]) -> Choice | None:
+    """What was kept, if it is one of these tiles or the way without; else None."""
     try:
         tile = Tile(**fields["tile"]) if fields and fields["tile"] else None
-        kept = Choice(**{**fields, "tile": tile}) if fields else None
+        choice = Choice(**{**fields, "tile": tile}) if fields else None
     except (KeyError, TypeError):
         return None
-    return kept if tile is None or tile in tiles else None
+    return choice if tile is None or tile in tiles else None
 
 
 def _choice(

@@ -1,17 +1,19 @@
 """Choices of earlier processes, kept in a file beside the compilers' own caches.
 
 Where two ways of a product take nearly the same time, two processes that measure may choose differently; then sums
-round differently, and random weights make another text. So the first measurement on a machine is kept. A file is of one
-kind of card, one version of torch and Triton and one text of these kernels: with another of them all is measured anew.
+round differently, and random weights make another text. So the first measurement is kept, for all that share the
+compilers' caches. A file is of one kind of card, one version of the libraries and one text of this package's files:
+with another of them all is measured anew.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +21,30 @@ import torch
 
 from benchmarker.kernels.triton_if_present import triton
 
-SOURCES = ("packed_matmul.py", "packed_products.py", "product_choice.py", "unpack_words.py")
-"""Files of this folder that decide what a candidate is and how long it takes."""
 
+def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """What is kept under a name.
 
-def recalled(name: str, path: Path) -> dict[str, Any] | None:
-    """What was kept under a name; None for nothing, and where the file cannot be read."""
-    fields = _read(path).get(name)
-    return fields if isinstance(fields, dict) else None
+    Args:
+        fields: Are kept, if nothing is yet: the first of several processes decides for all.
 
-
-def remember(name: str, fields: Mapping[str, Any], path: Path) -> None:
-    """Keep fields under a name, for the processes that come. Where nothing can be written, nothing is kept.
-
-    Of two processes that write at the same time one loses what it added, and measures it again the next time.
+    Returns:
+        None where nothing is kept, and where the file cannot be read or written.
     """
-    draft = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps({**_read(path), name: dict(fields)}, indent=1))
-        draft.replace(path)
+        with path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            found = _parsed(file.read())
+            if name not in found and fields is not None:
+                found[name] = dict(fields)
+                file.truncate(0)
+                file.write(json.dumps(found, indent=1))
     except OSError:
-        draft.unlink(missing_ok=True)
+        return None
+    known = found.get(name)
+    return known if isinstance(known, dict) else None
 
 
 def file_for(device: torch.device) -> Path:
@@ -52,13 +56,19 @@ def file_for(device: torch.device) -> Path:
 
 @cache
 def _fingerprint(card: str) -> str:
-    sources = [Path(__file__).with_name(name).read_text() for name in SOURCES]
-    return sha256("\0".join([card, torch.__version__, str(triton.__version__), *sources]).encode()).hexdigest()[:16]
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        # Its kernel is a candidate for its codes.
+        bitsandbytes = version("bitsandbytes")
+    except PackageNotFoundError:
+        bitsandbytes = "none"
+    sources = [path.read_text() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts = [card, torch.__version__, str(triton.__version__), bitsandbytes, *sources]
+    return sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -26,7 +26,7 @@ from benchmarker.sweep.request import SweepRequest
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
 FORKED_START_S = 3.0
-"""The same where the libraries are imported already."""
+"""The same where the libraries are imported already, which takes `START_S` once a round."""
 
 
 def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
@@ -77,7 +77,7 @@ class Forecast:
     """How long what is left will take: a guess that becomes a measurement."""
 
     def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool = False) -> None:
-        start_s = FORKED_START_S if shared_imports else START_S
+        start_s = FORKED_START_S + START_S / len(jobs) if shared_imports else START_S
         self._guesses = {name: start_s + _repeats_s(job) for name, job in jobs.items()}
         self._ratios: dict[str, list[float]] = {}
 

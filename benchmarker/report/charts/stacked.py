@@ -13,13 +13,16 @@ from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Ink, label
 Parts = Mapping[str, float]
 """Milliseconds by name."""
 LOOKS: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("matmul", "matrix products", "moving the bytes", "arithmetic at the measured rate"), (0, 0)),
-    **{"linear layers at the measured rate": (0, 0), "quantized matmul": (0, 1), "matrix products beyond that": (0, 2)},
+    **{"matmul": (0, 0), "quantized matmul": (0, 1), "matrix products": (0, 0), "matrix products beyond that": (0, 2)},
+    **dict.fromkeys(("reading the weights", "moving the bytes", "moving data at the measured bandwidth"), (0, 1)),
+    "arithmetic at the measured rate": (0, 3),
+    "linear layers at the measured rate": (0, 3),
+    "products at the measured matmul rate": (0, 3),
     **dict.fromkeys(("dequantize", "dequantizing"), (1, 0)),
-    **{"attention": (2, 0), "linear attention": (2, 1), "attention in float32": (2, 1), "convolution": (2, 2)},
+    **{"attention": (2, 0), "linear attention": (2, 1), "attention in float32": (2, 2), "convolution": (2, 3)},
     **{"norm": (3, 0), "norms, rotary, elementwise": (3, 0), "rotary": (3, 1), "elementwise": (3, 2)},
     **dict.fromkeys(("copy/cast", "copies and casts"), (4, 0)),
-    **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 1), "optimizer": (5, 2)},
+    **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 2), "optimizer": (5, 3)},
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
 """Colour and hatching of a part by its name: charts that stand side by side use other names for some."""

@@ -24,7 +24,7 @@ PNG_DPI = 200
 
 MARKERS = "osD^v<>p"
 """All with an interior, which tells a hollow mark from a full one."""
-HATCHES = ("", "////", "....")
+HATCHES = ("", "////", "....", "||||")
 
 
 @dataclass(frozen=True)
