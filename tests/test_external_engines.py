@@ -38,7 +38,9 @@ from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradic
 from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
+from benchmarker.workloads.generation.job_facts import lacking
 from benchmarker.workloads.generation.reading.caveats import external_notes
+from tests.jobs import job_of
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
@@ -326,6 +328,10 @@ def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):
     )
     register_environment(SPEC, python=Path(sys.executable))
     assert LlamaCppEngine().installed() is None
+    # Of a device that is named, the environment for that one is asked for.
+    assert lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cpu")) is None
+    assert "llama-cpp-cuda" in (lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cuda")) or "")
+    assert lacking(job_of(device="cuda")) is None
     # What writes the files is on this side, and an environment of the user's own says nothing of it.
     monkeypatch.setattr(gguf_file, "installed_version", lambda package: None)
     assert "the library 'gguf', which is not installed" in (LlamaCppEngine().installed() or "")

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
+from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model_facts import ModelFacts
@@ -86,8 +87,14 @@ def look_for_model(job: GenerationJob) -> str | None:
 
 
 def lacking(job: GenerationJob) -> str | None:
-    """What has to be installed for the engine; a quantization's library is asked for by the process that loads it."""
-    return ENGINES[job.variant.engine].installed()
+    """What has to be installed for the engine; a quantization's library is asked for by the process that loads it.
+
+    For `auto` an environment for any device will do: which it is, nobody has looked yet.
+    """
+    reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
+    if reason or kind == "auto":
+        return reason
+    return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
 
 
 def processes(job: GenerationJob) -> int:
