@@ -37,10 +37,12 @@ from benchmarker.engines.external.source import ExternalSource
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
+from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.workloads.generation.job_facts import lacking
-from benchmarker.workloads.generation.reading.caveats import external_notes
+from benchmarker.workloads.generation.reading.caveats import choosing_notes, external_notes
 from tests.jobs import job_of
+from tests.records import record
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
@@ -436,6 +438,26 @@ def test_a_row_says_what_the_name_of_its_form_does_not():
     )
     assert external_notes(facts) == [
         "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
-        "choosing tokens on the host takes 3.4 % of a step",
         "its own times differ from our clock's by 5 %, more than 2 %",
+    ]
+
+
+def test_the_time_for_choosing_tokens_is_one_line_a_variant_over_its_processes():
+    facts = ExternalFacts(environment="llama-cpp", version="1", python="3")
+    records = [
+        record(name=name).model_copy(
+            update={
+                "engine": EngineFacts(
+                    name="llama-cpp",
+                    tokens_read="each",
+                    kv_cache="paged",
+                    external=facts.model_copy(update={"choosing_share": share}),
+                )
+            }
+        )
+        for name, share in (("F16", 0.064), ("Q4_0", 0.08), ("F16", 0.055), ("Q4_0", 0.0801), ("vllm", None))
+    ]
+    assert choosing_notes(records) == [
+        "F16: choosing tokens on the host takes 5.5 to 6.4 % of a step",
+        "Q4_0: choosing tokens on the host takes 8.0 % of a step",
     ]

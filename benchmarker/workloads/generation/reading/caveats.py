@@ -151,8 +151,6 @@ def external_notes(facts: ExternalFacts) -> list[str]:
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
-    if facts.choosing_share is not None:
-        notes.append(f"choosing tokens on the host takes {percent(facts.choosing_share, places=1)} of a step")
     if facts.kv_cache_bytes:
         notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
     if facts.times_disagree and facts.disagreement is not None:
@@ -169,4 +167,18 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
-    return list(dict.fromkeys(lines))
+    return [*dict.fromkeys(lines), *choosing_notes(records)]
+
+
+def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
+    """For each variant of an external engine, how much of a step goes into choosing the token, over its processes."""
+    shares: dict[str, list[float]] = {}
+    for record in records:
+        facts = record.engine.external if record.engine else None
+        if facts and facts.choosing_share is not None:
+            shares.setdefault(record.variant.name, []).append(facts.choosing_share)
+    lines = []
+    for name, found in shares.items():
+        ends = dict.fromkeys(f"{100 * share:.1f}" for share in (min(found), max(found)))
+        lines.append(f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step")
+    return lines
