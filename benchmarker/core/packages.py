@@ -19,6 +19,11 @@ COMPUTING = (
 """Those whose code runs while a model is loaded or generates."""
 
 
+def install_words(extra: str) -> str:
+    """How its libraries are installed. The name alone would fetch somebody else's package from an index."""
+    return f"pip install -e '.[{extra}]' in benchmarker's folder"
+
+
 def installed_version(package: str) -> str | None:
     """Of a pip package; None where it is not installed."""
     try:

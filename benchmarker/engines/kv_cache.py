@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.checkpoints.attention_shape import head_dim, key_heads
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.packages import installed_version
-from benchmarker.quantization.base import Options, install_words
+from benchmarker.core.packages import install_words, installed_version
+from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, QuantizedCache

@@ -123,9 +123,9 @@ def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor, scales: Tensor) -> T
 
 
 def unpacked(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """The unpacked matrix, [in, out] in the type of the scales, for products with many rows.
+    """The unpacked matrix, [in, out] in the type of the scales, by torch's own operators.
 
-    It is computed by torch's own operators, of which the compiler makes one kernel. Arguments as of `gemv_gptq`.
+    `unpack_gptq` makes the same by one kernel on a GPU. Arguments as of `gemv_gptq`.
     """
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
     groups, outputs = scales.shape

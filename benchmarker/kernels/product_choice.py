@@ -5,7 +5,7 @@ it. Each is timed on the device alone, in a graph, with the last cache overwritt
 other weights do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from math import ceil, log2
@@ -131,15 +131,18 @@ def _processors(device: torch.device) -> int:
 
 
 def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
-    """Tiles worth timing, the likeliest first.
+    """Tiles worth timing, the likeliest first."""
+    tiles = _small_tiles(packed, rows, processors) if rows <= ONE_TILE else _large_tiles(packed, rows, processors)
+    return list(dict.fromkeys(tile for tile in tiles if packed.length % tile.words == 0))
+
+
+def _small_tiles(packed: Packed, rows: int, processors: int) -> Iterator[Tile]:
+    """Tiles that take all rows, 128 at most.
 
     Their inputs are shared until there are two to four programs for each processor: with fewer the memory rests, with
     more their sums take longer than they save.
     """
-    if rows > ONE_TILE:
-        return _large_tiles(packed, rows, processors)
     least, tile_rows = 32 if packed.form == "int8 by row" else 16, max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
-    tiles: list[Tile] = []
     for programs in (2, 4) if tile_rows < 128 else (1, 2):
         for outputs, warps, times in SHAPES[tile_rows]:
             words = least * times if packed.form == "int8 by row" else least
@@ -147,23 +150,17 @@ def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
             wanted = programs * processors / ceil(packed.outputs / outputs)
             parts = max(1, min(1 << max(0, round(log2(wanted))), 8, steps // 4))
             step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
-            tile = Tile(outputs, tile_rows, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
-            if tile not in tiles and packed.length % words == 0:
-                tiles.append(tile)
-    return tiles
+            yield Tile(outputs, tile_rows, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))
 
 
-def _large_tiles(packed: Packed, rows: int, processors: int) -> list[Tile]:
-    """The same for more than 128 rows: inputs are shared until there is a program for each processor, or two."""
-    tiles: list[Tile] = []
+def _large_tiles(packed: Packed, rows: int, processors: int) -> Iterator[Tile]:
+    """Tiles of more than 128 rows, several of them: inputs are shared until there is a program for each processor, or
+    two."""
     for outputs, tile_rows, words, warps in LARGE_SHAPES[packed.form == "int8 by row"]:
         count, steps = ceil(packed.outputs / outputs) * ceil(rows / tile_rows), packed.length // words
         for programs in (1, 2):
             parts = max(1, min(round(programs * processors / count), 8, steps // 4))
-            tile = Tile(outputs, tile_rows, words, parts, warps, 3)
-            if tile not in tiles and packed.length % words == 0:
-                tiles.append(tile)
-    return tiles
+            yield Tile(outputs, tile_rows, words, parts, warps, 3)
 
 
 def measure(hidden: Tensor, packed: Packed, tiles: list[Tile], unpacked: Callable[[Tensor, Packed], Tensor]) -> Choice:

@@ -79,7 +79,7 @@ def is_several_queries(hidden: Tensor) -> bool:
     Args:
         hidden: [batch, tokens, in].
     """
-    if not torch.compiler.is_compiling() or hidden.dim() != 3:
+    if not _is_compiled(hidden):
         return False
     rows = hidden.shape[0] * hidden.shape[1]
     return rows > 1 and (rows <= ONE_TILE or hidden.shape[1] == 1)
@@ -87,14 +87,18 @@ def is_several_queries(hidden: Tensor) -> bool:
 
 def is_packed_product(hidden: Tensor, linear: Any) -> bool:
     """Whether what is compiled multiplies by the linear's packed weights."""
-    if not torch.compiler.is_compiling() or hidden.dim() != 3 or linear.packed_form is None:
-        return False
-    return takes_rows(hidden, linear.packed_form)
+    form: str | None = linear.packed_form
+    return _is_compiled(hidden) and form is not None and takes_rows(hidden, form)
 
 
 def is_compiled_prompt(hidden: Tensor) -> bool:
     """Whether the compiler is tracing a prompt: `hidden`, [batch, tokens, in], has several tokens a sequence."""
-    return torch.compiler.is_compiling() and hidden.dim() == 3 and hidden.shape[1] > 1
+    return _is_compiled(hidden) and hidden.shape[1] > 1
+
+
+def _is_compiled(hidden: Tensor) -> bool:
+    """Whether the compiler is tracing, and `hidden` has tokens of sequences: [batch, tokens, in]."""
+    return torch.compiler.is_compiling() and hidden.dim() == 3
 
 
 def _plain_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:

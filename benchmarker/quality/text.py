@@ -11,7 +11,7 @@ from typing import Any
 from benchmarker.checkpoints.shipped_models import shipped_text
 from benchmarker.core.disk_errors import why_not_read
 from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean
-from benchmarker.quantization.base import install_words
+from benchmarker.core.packages import install_words
 from benchmarker.schema.quality import Quality
 
 SHIPPED = "evaluation.txt"

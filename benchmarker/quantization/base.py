@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
-from benchmarker.core.packages import installed_version
+from benchmarker.core.packages import install_words, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model_facts import TensorTypes
 
@@ -106,11 +106,6 @@ class Loader:
     kernels: Mapping[str, Category] = field(default_factory=dict)
     """Names of its kernels and operators as profiles have them, and what each is for. Whoever reads a profile has no
     loader at hand, so the rules that tell are in profiling/categories.py; a test holds them to these names."""
-
-
-def install_words(extra: str) -> str:
-    """How its libraries are installed. The name alone would fetch somebody else's package from an index."""
-    return f"pip install -e '.[{extra}]' in benchmarker's folder"
 
 
 def require(variant: str, *packages: str) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError
-from benchmarker.core.packages import installed_version
-from benchmarker.quantization.base import FormOptions, Loaded, Options, install_words
+from benchmarker.core.packages import install_words, installed_version
+from benchmarker.quantization.base import FormOptions, Loaded, Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

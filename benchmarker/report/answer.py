@@ -95,10 +95,10 @@ def _decides(results: Results, ranking: Ranking) -> str:
 def _costs(row: Row, ranking: Ranking) -> str:
     """Memory and quality, beside the fastest plain form's."""
     plain = ranking.plain if ranking.plain is not row else None
-    size, plain_size = gib(row.peak_memory_bytes), gib(plain.peak_memory_bytes if plain else None)
-    instead = "" if not plain or plain.peak_memory_bytes is None else f" instead of {plain_size}"
-    if plain and size == plain_size:
-        instead = f", like {escaped(plain.label)}"
+    size, instead = gib(row.peak_memory_bytes), ""
+    if plain and plain.peak_memory_bytes:
+        plain_size = gib(plain.peak_memory_bytes)
+        instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
     quality = presentation_of(row.workload).quality_words(row)
     parts += [quality] if quality else []

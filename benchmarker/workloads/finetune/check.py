@@ -11,8 +11,7 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.core.fingerprint import folder_fingerprint
-from benchmarker.core.packages import installed_version
-from benchmarker.quantization.base import install_words
+from benchmarker.core.packages import install_words, installed_version
 from benchmarker.schema.job import Job
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.workloads.finetune.record import FinetuneVariantFacts

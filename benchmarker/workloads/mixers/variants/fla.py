@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.packages import install_words
 from benchmarker.workloads.mixers.spec import Shape
 from benchmarker.workloads.mixers.variants.base import Implementation, Layout, Mixer, Operation
 
@@ -56,7 +57,7 @@ def fla(
         layout=LENGTH_FIRST,
         dtypes=("bfloat16", "float16"),
         modules=("triton", "fla.ops"),
-        remedy="pip install -e '.[mixers]' in benchmarker's folder",
+        remedy=install_words("mixers"),
         packages=("fla-core", "triton", "torch"),
         normalizes=normalizes,
         has_backward=has_backward,
