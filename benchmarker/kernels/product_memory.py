@@ -26,7 +26,7 @@ def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict
     """What is kept under a name.
 
     Args:
-        fields: Are kept, if nothing is yet: the first of several processes decides for all.
+        fields: What to keep if nothing is kept yet. So the first of several processes decides for all.
 
     Returns:
         None where nothing is kept, and where the file cannot be read or written.

@@ -62,7 +62,7 @@ def nothing_to_prepare(job: Any, device: Any, progress: Any) -> None:
 
 
 def nothing_lacks(job: Job) -> str | None:  # noqa: ARG001
-    """Needs nothing that a glance could miss."""
+    """Nothing is known to be missing."""
     return None
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 GCC_WITHOUT = {11: 5, 12: 4, 13: 3}
 """By major version of GCC the first minor one without the fault. There is no AMX before 11, and no fault from 14 on."""
-FAULT = "without AMX, of which this compiler makes a crash (GCC's bug 114098; 12.4, 13.3 and 14 are without it)"
+FAULT = (
+    "AMX is left out: with this compiler's header for it programs crash (GCC bug 114098; 12.4, 13.3 and 14 are right)"
+)
 WITHOUT_AMX = "-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
 
 

@@ -25,7 +25,7 @@ LOOKS: Mapping[str, tuple[int, int]] = {
     **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 2), "optimizer": (5, 3)},
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
-"""Colour and hatching of a part by its name: charts that stand side by side use other names for some."""
+"""Colour and hatching of a part, by its name. Two charts of a page name some parts differently, and draw them alike."""
 WIDEST_SCALE = 10.0
 """Of the shortest bar of a panel: what is longer has a panel of its own, or the short ones could not be read."""
 
