@@ -46,6 +46,8 @@ class ExternalFacts(Plain):
     """Tensors that the form's name does not cover."""
     choosing_share: float | None = None
     """Share of the decode time that went into choosing tokens on the host, in the last generation."""
+    step_s: float | None = None
+    """Median seconds of a step of the last generation without choosing the token: what llama-bench times."""
     disagreement: float | None = None
     """Share by which the engine's own TTFT or seconds a token, whichever is worse, differ from our clock's: the median
     over all generations. None where it gives no times of its own."""

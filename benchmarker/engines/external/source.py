@@ -48,6 +48,7 @@ class ExternalSource(SubprocessSource):
         self._fields = fields or {}
         self._growth_bytes = growth_bytes
         self._choosing_share: float | None = None
+        self._step_s: float | None = None
         self._disagreements: list[float] = []
 
     def generate(
@@ -73,6 +74,8 @@ class ExternalSource(SubprocessSource):
         decode_ns = answer["last_ns"] - answer["first_ns"]
         if "choosing_ns" in answer and decode_ns:
             self._choosing_share = answer["choosing_ns"] / decode_ns
+        if answer.get("step_ns"):
+            self._step_s = answer["step_ns"] / 1e9
         difference = disagreement(answer)
         if difference is not None:
             self._disagreements.append(difference)
@@ -143,6 +146,7 @@ class ExternalSource(SubprocessSource):
                 "environment": self._environment,
                 "attention": tuple(answer.get("attention", ())),
                 "choosing_share": self._choosing_share,
+                "step_s": self._step_s,
                 "disagreement": median(self._disagreements) if self._disagreements else None,
             }
         )

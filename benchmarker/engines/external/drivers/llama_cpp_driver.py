@@ -1,7 +1,8 @@
 """llama.cpp, through llama-cpp-python's low-level calls: a GGUF file, our token ids, our clock around every call.
 
 A step is `llama_decode` and `llama_synchronize`, as in llama-bench, and then the choice of the likeliest token on the
-host, which llama-bench leaves out. How long the choices took is told apart.
+host, which llama-bench leaves out. How long the choices took is told apart, and so is the median of `llama_decode` and
+`llama_synchronize` alone: the first two steps after a prompt take longer, since the graph is built and recorded anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 DEFAULT_BATCH = 2048
@@ -77,7 +79,8 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Greedy tokens, and readings of the clock in nanoseconds; `choosing_ns` lies between first and last."""
+        """Greedy tokens, and readings of the clock in nanoseconds; `choosing_ns` lies between first and last. `step_ns` is
+        the median of the steps without it."""
         depth = len(context[0]) if context else 0
         self._make_room(len(prompt_ids), depth + len(prompt_ids[0]) + new_tokens, len(prompt_ids[0]))
         self._fill(context or [])
@@ -86,6 +89,7 @@ class Driver:
         step = self._batch([(0, 0, row, True) for row in range(len(prompt_ids))])
         last_of_prompt = [(row + 1) * len(prompt_ids[0]) - 1 for row in range(len(prompt_ids))]
         choosing_ns, depth = 0, depth + len(prompt_ids[0])
+        steps_ns: list[int] = []
 
         start_ns = time.perf_counter_ns()
         self._decode(prompt)
@@ -94,8 +98,10 @@ class Driver:
         for position in range(depth, depth + new_tokens - 1):
             for row, chosen in enumerate(tokens):
                 step.token[row], step.pos[row] = chosen[-1], position
+            began_ns = time.perf_counter_ns()
             self._decode(step)
             decoded_ns = time.perf_counter_ns()
+            steps_ns.append(decoded_ns - began_ns)
             for row, chosen in enumerate(tokens):
                 chosen.append(self._likeliest(row))
             choosing_ns += time.perf_counter_ns() - decoded_ns
@@ -110,6 +116,7 @@ class Driver:
             "last_ns": last_ns,
             "end_ns": last_ns,
             "choosing_ns": choosing_ns,
+            "step_ns": median(steps_ns) if steps_ns else None,
         }
 
     def score(self, *, ids: list[int], output: str, together: int, rows_from: int) -> dict[str, Any]:

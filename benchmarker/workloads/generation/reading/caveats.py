@@ -10,7 +10,7 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib
+from benchmarker.core.units import gib, significant
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
@@ -173,12 +173,19 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
     """For each variant of an external engine, how much of a step goes into choosing the token, over its processes."""
     shares: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
     for record in records:
         facts = record.engine.external if record.engine else None
         if facts and facts.choosing_share is not None:
             shares.setdefault(record.variant.name, []).append(facts.choosing_share)
+            if facts.step_s:
+                steps.setdefault(record.variant.name, []).append(1 / facts.step_s)
     lines = []
     for name, found in shares.items():
         ends = dict.fromkeys(f"{100 * share:.1f}" for share in (min(found), max(found)))
-        lines.append(f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step")
+        line = f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
+        if rates := steps.get(name):
+            rates_words = dict.fromkeys(significant(rate) for rate in (min(rates), max(rates)))
+            line += f"; the engine's own step makes {' to '.join(rates_words)} tok/s without it (median of a generation)"
+        lines.append(line)
     return lines
