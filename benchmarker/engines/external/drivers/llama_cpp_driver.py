@@ -79,8 +79,10 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Greedy tokens, and readings of the clock in nanoseconds; `choosing_ns` lies between first and last. `step_ns` is
-        the median of the steps without it."""
+        """Greedy tokens, and readings of the clock in nanoseconds.
+
+        `choosing_ns` lies between first and last; `step_ns` is the median of the steps without it.
+        """
         depth = len(context[0]) if context else 0
         self._make_room(len(prompt_ids), depth + len(prompt_ids[0]) + new_tokens, len(prompt_ids[0]))
         self._fill(context or [])

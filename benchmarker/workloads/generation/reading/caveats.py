@@ -186,6 +186,8 @@ def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
         line = f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
         if rates := steps.get(name):
             rates_words = dict.fromkeys(significant(rate) for rate in (min(rates), max(rates)))
-            line += f"; the engine's own step makes {' to '.join(rates_words)} tok/s without it (median of a generation)"
+            line += (
+                f"; the engine's own step makes {' to '.join(rates_words)} tok/s without it (median of a generation)"
+            )
         lines.append(line)
     return lines
