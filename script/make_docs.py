@@ -56,6 +56,7 @@ def pages() -> dict[str, str]:
         "docs/attention.md": attention_page(),
         "docs/mixers.md": mixers_page(),
         "docs/finetune.md": finetune_page(),
+        "docs/context-parallel.md": context_parallel_page(),
     }
 
 
@@ -121,6 +122,13 @@ def mixers_page() -> str:
     """The page of token mixers with the first table of a real GPU."""
     sheet = first_table(ranking_of(compare([REFERENCE / "h100-mixers"])))
     return _with_table("docs/mixers.md", "results/reference/h100-mixers", table(sheet.columns, sheet.rows))
+
+
+def context_parallel_page() -> str:
+    """The page of context parallel attention with the first table of two real GPUs."""
+    source = "h100-x2-context-parallel"
+    sheet = first_table(ranking_of(compare([REFERENCE / source])))
+    return _with_table("docs/context-parallel.md", f"results/reference/{source}", table(sheet.columns, sheet.rows))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:
