@@ -120,3 +120,10 @@ def test_every_profiled_variant_of_the_references_has_a_reason_and_its_shares_ad
             assert one.why
         else:
             assert one.allows is not None
+
+
+def test_a_ring_whose_ranks_have_unequal_work_is_told_so_and_a_zigzag_is_not() -> None:
+    found = compare(REFERENCE / "h100-x2-context-parallel").explained
+    advice = {one.variant: one.verdict.advice for one in found if isinstance(one, Explanation)}
+    assert "zigzag" in advice["ring"]
+    assert "zigzag" not in advice["zigzag"]

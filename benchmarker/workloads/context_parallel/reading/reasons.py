@@ -15,18 +15,20 @@ from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.numbers import percent
 from benchmarker.explain.advice import ADVICE, always
-from benchmarker.explain.case import Timed
+from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.reasons import Reasons, floor_of
 from benchmarker.explain.sentence_numbers import ms
 from benchmarker.explain.values import NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.profile import Kernel
-from benchmarker.workloads.context_parallel.declared import critical_trace
+from benchmarker.workloads.context_parallel.declared import critical_trace, imbalance
 from benchmarker.workloads.context_parallel.reading.comparing import form
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord, RankTrace
 
 COMPUTES = tuple(category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise"))
 """Categories of kernels that the floor is of."""
+UNEVEN = 1.1
+"""Imbalance from which on the order of the sequence costs more than a kernel could win."""
 
 
 def timed_call(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
@@ -98,6 +100,17 @@ def _notes(row: Row, trace: RankTrace) -> list[str]:
     return notes
 
 
+def _slow_products(case: Case) -> str:
+    """What to do about products that take longer than an even share of the work must."""
+    assert case.timed.cell is not None
+    record = cast("ContextParallelRecord", case.record)
+    cell = cast("ContextParallelCell | None", cell_of(record, case.timed.cell))
+    uneven = imbalance(record, cell) if cell else None
+    if uneven is not None and uneven >= UNEVEN:
+        return "One rank has more work than the others: an order in which all have the same (`zigzag`) helps most."
+    return "Another kernel for the same blocks helps, where a row here is faster."
+
+
 REASONS = Reasons(
     timed=timed_call,  # type: ignore[arg-type]
     floors={"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"},
@@ -108,7 +121,7 @@ REASONS = Reasons(
             "A longer sequence gives more arithmetic to hide it behind; fewer ranks or a shared head of keys and "
             "values sends less."
         ),
-        "slow products": always("Another kernel for the same blocks helps, where a row here is faster."),
+        "slow products": _slow_products,
     },
     form=form,  # type: ignore[arg-type]
 )
