@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from scipy.stats import binom
 
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.hardware.device import find_device
@@ -30,9 +31,9 @@ POINT = FinetunePoint(seq_len=1024, batch_size=4, accumulate=1)
 WARM_UP = 3
 REPEATS = 25
 """Of each way, in turns: with 15 of them the medians of the unsteady recipes still differed by 2.5 %."""
-UNSTEADY = {"lora", "qlora-bf16"}
-"""The host launches 15,000 kernels in about the time that the device takes for them: on an H200 their
-steps differ by 20 % and more, and the medians of the other recipes by 0.6 %."""
+RANK = int(binom.ppf(0.025, REPEATS, 0.5))
+"""Of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in about the time
+that the device takes for them: their steps differ by 20 % and more, and two medians of one step by 4 %."""
 
 
 class Ready(NamedTuple):
@@ -74,13 +75,20 @@ def test_the_step_takes_as_long_as_a_loop_by_hand(ready):
             tool.append(ready.step().latency_s)
             if not number % 2:
                 hand.append(_by_hand(ready, number))
-    tool_s, hand_s = median(tool), median(hand)
+    ratio, low, high = _median_with_interval([tool_s / hand_s for tool_s, hand_s in zip(tool, hand, strict=True)])
     tokens = POINT.seq_len * POINT.batch_size
     print(
-        f"{ready.recipe}: {tool_s * 1e3:.2f} ms a step ({tokens / tool_s:.0f} tok/s) by the tool, "
-        f"{hand_s * 1e3:.2f} ms by hand: ratio {tool_s / hand_s:.4f}"
+        f"{ready.recipe}: {median(tool) * 1e3:.2f} ms a step ({tokens / median(tool):.0f} tok/s) by the tool, "
+        f"{median(hand) * 1e3:.2f} ms by hand: ratio {ratio:.4f} [{low:.4f}, {high:.4f}]"
     )
-    assert tool_s == pytest.approx(hand_s, rel=0.05 if ready.recipe in UNSTEADY else 0.02)
+    assert low <= 1.02
+    assert high >= 0.98
+
+
+def _median_with_interval(values):
+    """The median and its 95 % interval, from the ranks: a disturbed step is one value, however long it took."""
+    ranked = sorted(values)
+    return median(values), ranked[RANK - 1], ranked[-RANK]
 
 
 def _by_hand(ready, number):
@@ -104,11 +112,14 @@ def test_forward_backward_and_optimizer_add_up_to_the_step(ready):
     with no_garbage_collection():
         pairs = [(ready.step().latency_s, ready.step.parts()) for _ in range(REPEATS)]
     whole_s = median(latency_s for latency_s, _ in pairs)
-    sum_s = median(sum(parts.values()) for _, parts in pairs)
-    means = {part: median(parts[part] for _, parts in pairs) * 1e3 for part in ("forward", "backward", "optimizer")}
-    words = ", ".join(f"{part} {mean:.2f}" for part, mean in means.items())
-    print(f"{ready.recipe}: {words}; together {sum_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms: {sum_s / whole_s:.4f}")
-    assert sum_s == pytest.approx(whole_s, rel=0.05 if ready.recipe in UNSTEADY else 0.03)
+    ratio, low, high = _median_with_interval([sum(parts.values()) / latency_s for latency_s, parts in pairs])
+    medians = {part: median(parts[part] for _, parts in pairs) * 1e3 for part in ("forward", "backward", "optimizer")}
+    words = ", ".join(f"{part} {middle:.2f}" for part, middle in medians.items())
+    print(
+        f"{ready.recipe}: {words} of {whole_s * 1e3:.2f} ms; together {ratio:.4f} [{low:.4f}, {high:.4f}] of the step"
+    )
+    assert low <= 1.03
+    assert high >= 0.97
 
 
 def test_every_step_runs_the_same_kernels_and_each_weight_is_unpacked_as_often_as_expected(ready):
