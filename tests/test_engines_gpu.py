@@ -63,6 +63,8 @@ def test_a_captured_step_makes_the_tokens_of_generate(kind: type[CudaGraphDecode
     ours = {use.name: use.covered for use in facts.kernels_used if use.origin == "benchmarker"}
     linears = {"gemv_dense": 71, "fuse_qkv_gate_up": None, "gemv_swiglu": None} if EARLY else {}
     attends = {} if depth else {"decode_attention": None}
+    if EARLY and batch == 1 and not depth:
+        attends = {"one_row_layer": None, "one_row_attention": None}
     assert ours == ({**linears, **attends} if kind is NativeDecoder else {})
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
     assert facts.graph_kernels == runtime.kernels_per_token(lambda work: count_kernels(work, device))
@@ -135,7 +137,9 @@ def test_every_form_can_be_captured_and_compiling_makes_fewer_kernels(
     assert kernels <= before
     if kind is not CudaGraphDecoder:
         assert kernels < before
-        assert runtime.facts().frames_compiled == 2
+        # NF4's products are no part of a step of one row yet.
+        is_one_row = EARLY and kind is NativeDecoder and quant != "bnb4"
+        assert runtime.facts().frames_compiled == (0 if is_one_row else 2)
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "group"), [(2560, 1024, 128), (9728, 2560, 128), (640, 200, 64)])
@@ -149,14 +153,14 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
 
     hidden = torch.randn(inputs, device="cuda", dtype=torch.float16)
     words, zeros = packed(inputs // 8, outputs), packed(inputs // group, outputs // 8)
-    scales = torch.rand(inputs // group, outputs, device="cuda", dtype=torch.float16)
+    scales = torch.rand(inputs // group, outputs, device="cuda", dtype=torch.float16) / 100
     shifts = torch.arange(0, 32, 4, device="cuda")
     numbers = ((words[:, None] >> shifts[None, :, None]) & 15).view(inputs, outputs).double()
     zero = ((zeros[:, :, None] >> shifts) & 15).view(-1, outputs).double()
     weights = (numbers - zero.repeat_interleave(group, 0)) * scales.double().repeat_interleave(group, 0)
     expected = hidden.double() @ weights
-    made = gemv_gptq(hidden, words, zeros, scales).sum(0).double()
-    assert float((made - expected).norm() / expected.norm()) < 1e-5
+    made = gemv_gptq(hidden, words, zeros, scales).double()
+    assert float((made - expected).norm() / expected.norm()) < 5e-4
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
@@ -271,30 +275,43 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     """Of 2,560 inputs, by every kernel that starts early."""
     from bitsandbytes.functional import quantize_4bit
 
+    from benchmarker.kernels import gemv_dense as dense
+    from benchmarker.kernels import gemv_gptq as gptq
     from benchmarker.kernels.decode_attention import decode_attention
     from benchmarker.kernels.gemv_dense import gemv_dense, gemv_swiglu
-    from benchmarker.kernels.gemv_gptq import gemv_gptq
+    from benchmarker.kernels.gemv_ends import Ends
+    from benchmarker.kernels.gemv_gptq import Matrix, gemv_gptq
     from benchmarker.kernels.gemv_nf4 import gemv_nf4, parts_of
+    from benchmarker.kernels.likeliest_token import likeliest_token
+    from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 
     words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
     zeros = torch.randint(-(2**31), 2**31 - 1, (20, 128), dtype=torch.int32, device="cuda")
-    scales = torch.rand(20, 1024, device="cuda", dtype=torch.float16)
+    scales = torch.rand(20, 1024, device="cuda", dtype=torch.float16) / 100
     rows = torch.randn(1024, 2560, device="cuda").half()
     packed, state = quantize_4bit(rows, blocksize=64, quant_type="nf4")
 
     cache = torch.randn(1, 40, 10, 128, device="cuda").half()
     filled = torch.full((1,), 30, dtype=torch.int32, device="cuda")
+    keys, values = (torch.randn(1, 40, 4, 128, device="cuda").half() for _ in range(2))
+    gain = torch.rand(2560, device="cuda").half()
+    heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1)
+    rotation = Rotation(torch.rand(40, 128, device="cuda"), torch.rand(40, 128, device="cuda"))
     return [
         lambda hidden: gemv_gptq(hidden, words, zeros, scales),
         lambda hidden: gemv_dense(hidden, rows, None),
         lambda hidden: gemv_swiglu(hidden, rows, None),
         lambda hidden: decode_attention(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
         lambda hidden: gemv_nf4(hidden, packed, state.absmax, state.code, parts_of(2560)),
+        lambda hidden: dense.launch(hidden, rows, None, Ends(gain, 1e-6, residual=hidden[:1024].contiguous())),
+        lambda hidden: gptq.launch(hidden, [Matrix(words, None, scales)] * 2, Ends(gain, 1e-6, swiglu=True)),
+        lambda hidden: one_row_attention(hidden, heads, rotation, keys, values, filled),
+        likeliest_token,
     ]
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("which", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("which", range(9))
 def test_a_kernel_that_starts_early_waits_for_the_vector_that_the_one_before_it_makes(which: int) -> None:
     from benchmarker.kernels.gemv_dense import gemv_dense
 

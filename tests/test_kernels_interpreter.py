@@ -53,7 +53,7 @@ def packed(numbers):
     return shifted.sum(1).to(torch.int32)
 weights = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
 expected = hidden.double() @ weights
-result = gemv_gptq(hidden, packed(codes), packed(zeros.T.contiguous()).T.contiguous(), scales).sum(0)
+result = gemv_gptq(hidden, packed(codes), packed(zeros.T.contiguous()).T.contiguous(), scales)
 """,
     "decode_attention": """
 from benchmarker.kernels.decode_attention import decode_attention

@@ -175,8 +175,12 @@ class CompileDecoder(StaticCacheDecoder):
     def check(self) -> None:
         """See TokenSource.check."""
         super().check()
-        if self._frames == 0:
+        if self._frames == 0 and self._needs_compiler():
             raise UnsupportedError("torch.compile compiled nothing: the step ran in eager mode")
+
+    def _needs_compiler(self) -> bool:
+        """Whether the step that ran last is wrong where nothing was compiled."""
+        return True
 
     def facts(self) -> EngineFacts:
         """Graphs compiled over all shapes: the step, or a layer of every kind and the head."""
@@ -190,10 +194,13 @@ class CompileDecoder(StaticCacheDecoder):
                     "graph_breaks": 0 if self._frames else None,
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
-                    "compiled": "layer" if self._capture else "step",
+                    "compiled": None if not (self._frames or self._needs_compiler()) else self._compiled_part(),
                 }
             )
         )
+
+    def _compiled_part(self) -> Literal["layer", "step"]:
+        return "layer" if self._capture else "step"
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return linear_kernels(self._model, compiled=True)

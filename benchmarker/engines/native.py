@@ -1,5 +1,8 @@
 """The compiled decode step with this program's own kernels where they fit, captured as a graph.
 
+For one sequence, and a model whose layers are of the kind that `kernels/one_row_layer.py` knows, nothing of the step is
+left to the compiler: it is five kernels a layer.
+
 Not what a user of the libraries gets: `eager`, `cuda_graph` and `compile` are that. A linear that no kernel of ours
 takes keeps its library's, and the facts say how many there are of each.
 """
@@ -7,22 +10,26 @@ takes keeps its library's, and the facts say how many there are of each.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.attention_shape import key_heads
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.kernels import optimize
+from benchmarker.kernels import one_row_attention, optimize
+from benchmarker.kernels.one_row_layer import LayerCache
+from benchmarker.kernels.one_row_step import OneRowStep, one_row_step
+from benchmarker.schema.kernels_used import KernelUse, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarker.engines.cache_shape import Shape
     from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
+    from benchmarker.kernels.one_row_attention import Rotation
     from benchmarker.schema.engine_facts import StepFacts
-    from benchmarker.schema.kernels_used import KernelUse
 
 
 class NativeDecoder(CompileDecoder):
@@ -31,16 +38,46 @@ class NativeDecoder(CompileDecoder):
     name = "native"
     native_attention = True
     _replaced: tuple[KernelUse, ...] | None = None
+    _one_row: OneRowStep | None = None
+    """The step of one sequence without the compiler; None for models that it is not for."""
+    _rotation: Rotation | None = None
+    """Rotary embedding at the positions of the shape; None for a shape that steps by the compiler's layer."""
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """Set a shape up as `CompileDecoder` does, the first time after replacing the linears: that is set-up too."""
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self._model, optimize(self._model))
+            self._one_row = one_row_step(self._model, key_heads(self._model.config.get_text_config(decoder=True)))
+        if self._one_row is not None and (self._shape is None or self._shape.tokens.shape != (batch, length)):
+            self._rotation = self._one_row.rotation(length) if batch == 1 else None
         return super()._prepare(batch, length)
+
+    def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
+        """See `decode_step`."""
+        if self._one_row is None or self._rotation is None or one_row_attention.supports(cache.keys) is not None:
+            return super()._decode(token, cache)
+        layers: Any = cache.layers.layers
+        caches = [LayerCache(layer.stored_keys, layer.stored_values) for layer in layers]
+        step = self._one_row(token, caches, self._rotation, cache.sequence_lengths.lengths)
+        cache.advance()
+        return step
+
+    def _is_one_row(self) -> bool:
+        """Whether the shape that ran last steps without the compiler."""
+        shape = self._shape
+        is_known = self._rotation is not None and shape is not None
+        return is_known and shape is not None and one_row_attention.supports(shape.cache.keys) is None
+
+    def _needs_compiler(self) -> bool:
+        return not self._is_one_row()
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
+
+    def _kernels_used(self) -> tuple[KernelUse, ...]:
+        uses = super()._kernels_used()
+        return one_row(uses) if self._is_one_row() else uses
 
     def step_facts(self) -> StepFacts | None:
         """See TokenSource.step_facts; with how the products of several rows are made, the prompt's too."""

@@ -1,26 +1,24 @@
-"""W16A16 and W8A16 GEMV: a matrix of floating point or int8 times a vector, each row read once; SwiGLU as its epilogue.
+"""W16A16 and W8A16 GEMV: a matrix of floating point or int8 times a vector, each row read once.
 
 On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
 its weights at once, as no step writes them, and waits for the vector. Inductor's own GEMV waits before it reads
 anything, so that the memory rests between two kernels: about three microseconds for each.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarker.kernels.gemv_ends import PLAIN, Ends, write_ends
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.triton_if_present import tl, triton
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
-TILE_BYTES = 5 << 10
-"""Bytes of the matrix that a program of the grid holds in registers. On an H100 8 times as many were 20 % slower."""
-CHUNK = 512
-"""Numbers of a row that a program reads at once."""
-WARPS = 4
-
+HELD_BYTES = 20 << 10
+"""Bytes of each row that a program reads before it waits for the vector."""
 
 IN_A_LOAD = 16
 """int8 numbers in the longest load: rows that begin at a multiple of 16 need no shorter loads."""
@@ -55,6 +53,26 @@ def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
     return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut."""
+
+    rows: int
+    """Outputs of a program, of each matrix."""
+    chunk: int
+    """Numbers of a row that a program reads in a step."""
+    warps: int
+    held: int
+    """Steps whose weights are read ahead."""
+
+
+def tile_for(inputs: int, element_bytes: int, ends: Ends) -> Tile:
+    """The tile for rows of so many numbers. Small programs are many at once: a tile of 40 KB was 20 % slower (H100)."""
+    rows = 2 if element_bytes == 1 and not ends.swiglu else 1
+    chunk, warps = (512, 2) if inputs <= 4096 else (1024, 4)
+    return Tile(rows, chunk, warps, HELD_BYTES // (chunk * element_bytes))
+
+
 def _name(specialization: Any) -> str:
     """The kernel's name in a profile."""
     return "gemv_int8_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
@@ -62,64 +80,106 @@ def _name(specialization: Any) -> str:
 
 @triton.jit(repr=_name)  # type: ignore[untyped-decorator]
 def gemv_dense_kernel(  # type: ignore[no-untyped-def]
-    hidden, rows, scales, output,
-    outputs,
-    inputs: tl.constexpr, chunk: tl.constexpr, rows_each: tl.constexpr, held: tl.constexpr,
-    scaled: tl.constexpr, matrices: tl.constexpr, early: tl.constexpr,
+    hidden, weights, scales, gain, residual, output,
+    outputs, epsilon,
+    inputs: tl.constexpr, chunk: tl.constexpr, rows: tl.constexpr, held: tl.constexpr, scaled: tl.constexpr,
+    matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """hidden: [inputs]; rows: [matrices * outputs, inputs]; scales: [matrices * outputs], read only if `scaled`;
-    output: [outputs]. With two matrices a program takes the same rows of both, one beside the other."""
-    first = tl.program_id(0) * rows_each
-    lane = tl.arange(0, rows_each * matrices)
-    inside = first + lane // matrices < outputs
-    row = lane % matrices * outputs + first + lane // matrices
-    within = tl.arange(0, chunk)
-    start = rows + row.to(tl.int64)[:, None] * inputs + within[None, :]
+    """hidden, gain: [inputs]; weights: [matrices * outputs, inputs]; scales: [matrices * outputs], read only if
+    `scaled`; residual, output: [outputs]. With two matrices a program takes the same rows of both."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = ()
-    for each in tl.static_range(held):
-        is_inside = inside[:, None] & (each * chunk + within < inputs)[None, :]
-        part = tl.load(start + each * chunk, mask=is_inside, other=0.0, eviction_policy="evict_first")
-        weights = weights + (part,)  # type: ignore[assignment]  # noqa: RUF005
+    first = tl.program_id(0) * rows
+    lane = tl.arange(0, matrices * rows)
+    inside = first + lane % rows < outputs
+    row = lane // rows * outputs + first + lane % rows
+    start = weights + row.to(tl.int64)[None, :, None] * inputs
+    steps: tl.constexpr = (inputs + chunk - 1) // chunk
+    parts = ()
+    for step in tl.static_range(held):
+        part = _weights(start, inside, step, inputs, chunk)
+        parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
     if early:
         tl.extra.cuda.gdc_wait()
-    total = tl.zeros([rows_each * matrices, chunk], tl.float32)
-    for each in tl.static_range(held):
-        value = tl.load(hidden + each * chunk + within, mask=each * chunk + within < inputs, other=0.0).to(tl.float32)
-        total += weights[each].to(tl.float32) * value[None, :]
-    for each in range(held, tl.cdiv(inputs, chunk)):
-        column = each * chunk + within < inputs
-        value = tl.load(hidden + each * chunk + within, mask=column, other=0.0).to(tl.float32)
-        tile = tl.load(
-            start + each * chunk, mask=inside[:, None] & column[None, :], other=0.0, eviction_policy="evict_first"
-        )
-        total += tile.to(tl.float32) * value[None, :]
-    result = tl.sum(total, 1)
+    total = tl.zeros([chunk // 8, matrices * rows, 8], tl.float32)
+    squares = tl.zeros([chunk // 8, 8], tl.float32)
+    for step in tl.static_range(steps):
+        if step + held < steps:
+            part = _weights(start, inside, step + held, inputs, chunk)
+            parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
+        place = _places(step, chunk)
+        value = tl.load(hidden + place, mask=place < inputs, other=0.0).to(tl.float32)
+        if normed:
+            squares += value * value
+            value *= tl.load(gain + place, mask=place < inputs, other=0.0).to(tl.float32)
+        total += parts[step].to(tl.float32) * value[:, None, :]
+    result = tl.sum(tl.sum(total, 2), 0)
     if scaled:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
-    if matrices == 2:
-        gate, up = tl.split(tl.reshape(result, [rows_each, 2]))
-        result = gate * tl.sigmoid(gate) * up
-    place = first + tl.arange(0, rows_each)
-    tl.store(output + place, result.to(output.dtype.element_ty), mask=place < outputs)
+    write_ends(
+        result, tl.sum(tl.sum(squares, 1), 0), epsilon, residual, output, first, outputs, inputs,
+        rows, matrices, normed, added,
+    )  # fmt: skip
 
 
-@torch.library.custom_op("benchmarker::gemv_dense", mutates_args=())
-def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """rows @ hidden, each sum multiplied by its row's scale.
+@triton.jit  # type: ignore[untyped-decorator]
+def _places(step: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The numbers of a step, by the eight that a thread reads at once, [chunk / 8, 8]."""
+    return step * chunk + tl.arange(0, chunk // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _weights(  # type: ignore[no-untyped-def]
+    start, inside, step: tl.constexpr, inputs: tl.constexpr, chunk: tl.constexpr
+):  # fmt: skip
+    """A step's weights, [chunk / 8, rows, 8].
+
+    In this order the compiler has the lanes of a warp read one row, and a thread the same places of all rows, so that
+    it needs a part of the vector alone.
+    """
+    place = _places(step, chunk)[:, None, :]
+    is_inside = inside[None, :, None] & (place < inputs)
+    return tl.load(start + place, mask=is_inside, other=0.0, eviction_policy="evict_first")
+
+
+def launch(
+    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: Ends = PLAIN, *, tile: Tile | None = None
+) -> Tensor:
+    """One kernel for the product and its ends.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
         hidden: [in].
-        rows: [out, in], where `in` is a multiple of 16: floating point, or int8.
+        weights: [out, in], where `in` is a multiple of 16: floating point, or int8. For SwiGLU the gate's rows, then
+            up's.
         scales: The scale of each row, [out] or [out, 1]; None for rows without.
 
     Returns:
-        [out], of the vector's type; summed in 32 bits.
+        [out], or half as many for SwiGLU; of the vector's type, summed in 32 bits.
     """
-    return _launched(hidden, rows, scales, matrices=1)
+    matrices = 2 if ends.swiglu else 1
+    outputs, inputs = len(weights) // matrices, weights.shape[1]
+    tile = tile or tile_for(inputs, weights.element_size(), ends)
+    output = hidden.new_empty(outputs)
+    early = can_start_early(hidden.device)
+    with torch.cuda.device_of(output):
+        gemv_dense_kernel[(triton.cdiv(outputs, tile.rows),)](
+            hidden.contiguous(), weights, output if scales is None else scales,
+            output if ends.gain is None else ends.gain, output if ends.residual is None else ends.residual, output,
+            outputs, ends.epsilon,
+            inputs=inputs, chunk=tile.chunk, rows=tile.rows, held=min(tile.held, triton.cdiv(inputs, tile.chunk)),
+            scaled=scales is not None, matrices=matrices, normed=ends.gain is not None,
+            added=ends.residual is not None, early=early, num_warps=tile.warps,
+            **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
+    return output
+
+
+@torch.library.custom_op("benchmarker::gemv_dense", mutates_args=())
+def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
+    """rows @ hidden, each sum multiplied by its row's scale. Arguments as of `launch`."""
+    return launch(hidden, rows, scales)
 
 
 @gemv_dense.register_fake
@@ -129,39 +189,10 @@ def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # no
 
 @torch.library.custom_op("benchmarker::gemv_swiglu", mutates_args=())
 def gemv_swiglu(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """silu(gate @ hidden) * (up @ hidden), the first half of an MLP with SwiGLU.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
-
-    Args:
-        hidden: [in].
-        rows: The gate's rows, then up's, [2 * out, in], where `in` is a multiple of 16: floating point, or int8.
-        scales: The scale of each row, [2 * out] or [2 * out, 1]; None for rows without.
-
-    Returns:
-        [out], of the vector's type; computed in 32 bits.
-    """
-    return _launched(hidden, rows, scales, matrices=2)
+    """silu(gate @ hidden) * (up @ hidden), the first half of an MLP with SwiGLU. Arguments as of `launch`."""
+    return launch(hidden, rows, scales, Ends(swiglu=True))
 
 
 @gemv_swiglu.register_fake
 def _gated_shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # noqa: ARG001
     return hidden.new_empty(rows.shape[0] // 2)
-
-
-def _launched(hidden: Tensor, rows: Tensor, scales: Tensor | None, *, matrices: int) -> Tensor:
-    """Launch the kernel: with one matrix as `gemv_dense`, with two as `gemv_swiglu`."""
-    outputs, inputs = len(rows) // matrices, rows.shape[1]
-    output = hidden.new_empty(outputs)
-    early = can_start_early(hidden.device)
-    row_bytes = inputs * matrices * rows.element_size()
-    rows_each = max(1, triton.next_power_of_2(TILE_BYTES // row_bytes + 1) // 2)
-    with torch.cuda.device_of(output):
-        gemv_dense_kernel[(triton.cdiv(outputs, rows_each),)](
-            hidden.contiguous(), rows, output if scales is None else scales, output, outputs,
-            inputs=inputs, chunk=CHUNK, rows_each=rows_each,
-            held=triton.cdiv(min(inputs, TILE_BYTES // rows.element_size()), CHUNK),
-            scaled=scales is not None, matrices=matrices, early=early, num_warps=WARPS,
-            **({"launch_pdl": True} if early else {}),
-        )  # fmt: skip
-    return output

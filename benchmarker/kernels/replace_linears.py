@@ -39,17 +39,22 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         The linears of each kernel, by the kernel's name.
     """
     replaced: dict[str, list[nn.Module]] = {"gemv_dense": [], "gemv_gptq": [], "gemv_nf4": []}
-    kernels = {rows_forward: "gemv_dense", _gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
     modules: list[Any] = list(model.modules())
     for module in modules:
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)
             module.__class__ = with_forward(type(module), forward)
-        kernel = kernels.get(_forward_of(module))
+        kernel = kernel_of(module)
         if kernel:
             replaced[kernel].append(module)
     return replaced
+
+
+def kernel_of(module: nn.Module) -> str | None:
+    """The kernel by which a module multiplies by one vector; None for what is no linear, or its library's."""
+    kernels = {rows_forward: "gemv_dense", _gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
+    return kernels.get(_forward_of(module))
 
 
 def _forward_of(module: nn.Module) -> Callable[..., Any]:
@@ -129,8 +134,9 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
         return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
-    sums = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, linear.qzeros, linear.scales)
-    return _with_bias(sums.sum(0).to(hidden.dtype), linear, hidden)
+    zeros = None if linear.packed_form == "int4 by group" else linear.qzeros
+    product = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, zeros, linear.scales)
+    return _with_bias(product, linear, hidden)
 
 
 def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:

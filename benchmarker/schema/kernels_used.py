@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarker.schema.base import Number, Plain, Whole
 
-Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention"]
+Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]
 Origin = Literal["library", "inductor", "benchmarker"]
 LIBRARY_LINEAR = "the library's own linear"
 """Name of a linear's kernel where an old record counts it and does not name it."""
@@ -32,7 +32,8 @@ class KernelUse(Plain):
 
     purpose: Purpose
     """`packed_rows` is the product of packed weights with several rows, `linear` that with one; `joined_linears` are
-    several linears of one input as one; `swiglu` is an MLP's activation inside its product."""
+    several linears of one input as one; `swiglu` is an MLP's activation inside its product; `layer` is a whole decoder
+    layer made of few kernels."""
     origin: Origin
     """Whose kernel it is: the library's that brought the layer, written by torch's compiler, or this program's."""
     name: str
@@ -55,6 +56,7 @@ class KernelUse(Plain):
             "joined_linears": "linears of one input are one product",
             "swiglu": "an MLP's activation is part of its product",
             "attention": "attends to the KV cache",
+            "layer": "a decoder layer of one sequence is five kernels",
         }[self.purpose]
         count = "" if self.covered is None else f": {self.covered} of {self.total} linears"
         return f"{self.name}, {owner[self.origin]}, {what}{count}"
@@ -98,6 +100,12 @@ def read_attention(way: str) -> KernelUse:
     if way == OWN_ATTENTION:
         return _own("attention", "decode_attention")
     return KernelUse(purpose="attention", origin="library", name=way.split(",")[0])
+
+
+def one_row(uses: tuple[KernelUse, ...]) -> tuple[KernelUse, ...]:
+    """The same of a step whose layers are five kernels each: attention is another kernel there."""
+    rest = tuple(use for use in uses if use.purpose != "attention")
+    return (*rest, _own("layer", "one_row_layer"), _own("attention", "one_row_attention"))
 
 
 def _uses_of(sentence: str) -> list[KernelUse]:
