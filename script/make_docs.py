@@ -32,7 +32,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 RUNTIMES = REFERENCE / "h200-runtimes"
-ANSWERED = REFERENCE / "h100-runtimes-2"
+ANSWERED = REFERENCE / "h100-llama-cpp"
 EXPLAINED = (REFERENCE / "h100-runtimes", RUNTIMES)
 Line = tuple[str, ...]
 
@@ -81,14 +81,9 @@ def explained(folder: Path) -> str:
 
 
 def front_page() -> str:
-    """The README with the answer's table of a real GPU: the fastest two engines of each form."""
+    """The README with the answer's table of a real GPU."""
     sheet = first_table(ranking_of(compare([ANSWERED])))
-    places: dict[str, int] = {}
-    rows = []
-    for row in sheet.rows:
-        places[row.family] = places.get(row.family, 0) + 1
-        rows += [row] if places[row.family] <= 2 else []
-    return _with_table("README.md", "results/reference/h100-runtimes-2", table(sheet.columns, rows))
+    return _with_table("README.md", "results/reference/h100-llama-cpp", table(sheet.columns, sheet.rows))
 
 
 def control_page() -> str:

@@ -127,3 +127,10 @@ def test_a_ring_whose_ranks_have_unequal_work_is_told_so_and_a_zigzag_is_not() -
     advice = {one.variant: one.verdict.advice for one in found if isinstance(one, Explanation)}
     assert "zigzag" in advice["ring"]
     assert "zigzag" not in advice["zigzag"]
+
+
+def test_a_model_over_two_gpus_that_waits_for_the_host_is_not_told_to_take_an_engine_that_cannot_split_it() -> None:
+    found = compare(REFERENCE / "h100-x2-generation").explained
+    advice = {one.variant: one.verdict.advice for one in found if isinstance(one, Explanation)}
+    assert "which do not split a model" in advice["two GPUs"]
+    assert advice["one GPU"] == "`--engine compile` takes the host out of each token."

@@ -62,7 +62,8 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path, rec
     (cell,) = record.cells
     assert (record.workload, record.status, cell.status) == ("finetune", "complete", "ok")
     assert cell.checked.error < 1e-6, "in float32 the gradients are the reference's"
-    assert cell.memory.resident_growth_bytes > 2**20, "the model alone is 2.4 MiB and more"
+    # How much depends on what the tests before left to this process; tests/test_memory.py holds the number.
+    assert cell.memory.resident_growth_bytes is not None
     assert record.built.frozen_unchanged is (None if recipe == "full" else True)
     assert abs(record.first_loss - record.base_loss) < 0.05
     (row,) = to_rows(compare([tmp_path]))

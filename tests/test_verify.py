@@ -62,6 +62,13 @@ def test_a_measurement_on_the_cpu_passes(tmp_path):
     assert mismatches(tmp_path) == []
 
 
+def test_an_engine_in_a_process_of_its_own_has_one_reading_of_memory_for_all_repeats(tmp_path):
+    samples = tuple(one.model_copy(update={"peak_allocated_bytes": None}) for one in cell().samples)
+    memory = cell().memory.model_copy(update={"peak_allocated_bytes": 5_000_000_000, "peak_reserved_bytes": None})
+    save(tmp_path, record("fp16", cell(samples=samples).model_copy(update={"memory": memory})))
+    assert mismatches(tmp_path) == []
+
+
 def test_a_latency_that_its_tokens_do_not_fill_is_found(folder):
     edit(folder / "000.json", "cells", 0, "samples", 1, "latency_s", to=1.1)
     [first, *_] = mismatches(folder)

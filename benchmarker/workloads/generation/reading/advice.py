@@ -47,6 +47,11 @@ def _without_the_host(case: Case) -> str:
         if not _is_fused(case):
             return "`--engine compile` takes Python and dispatch out of each token."
         return "A larger model or `--batch-size` gives the processor more to do at once."
+    if _record(case).variant.gpus > 1:
+        return (
+            "More GPUs share what a token reads, and not what the host does for it. A model that fits one GPU is "
+            "faster there with `--engine compile` or `native`, which do not split a model."
+        )
     if _engine(case) != "eager":
         return "What the host still does between tokens is in the way; a larger `--batch-size` fills the gaps."
     if not can_be_captured(_record(case)):

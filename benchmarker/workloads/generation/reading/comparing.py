@@ -199,6 +199,12 @@ def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
     return checks(record)
 
 
+def _family(record: GenerationRecord) -> str:
+    """The quantization, by llama.cpp's name where it is a form of llama.cpp's."""
+    gguf = record.variant.engine_options.get("gguf", "F16")
+    return record.variant.quant if gguf == "F16" else str(gguf)
+
+
 COMPARING = Comparing(
     row=GenerationRow,
     fields=row_fields,
@@ -207,7 +213,7 @@ COMPARING = Comparing(
     form=form,
     ran=ran,
     libraries=lambda record: libraries_of(record.variant.quant),
-    family=lambda record: record.variant.quant,
+    family=_family,
     place=place,
     plainness=plainness,
     is_plain=lambda row: _is_plain(row.weights, row.quantized_fraction),
