@@ -105,14 +105,14 @@ def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict
     return {number: float(np.exp(np.mean(np.log(medians[number])))) for number in sorted(medians)}
 
 
-def _peak(cell: Raw) -> float | None:
+def _peak(cell: Raw) -> int | None:
     """Peak memory in bytes: on a GPU the repeats' allocated peak, or where an engine in a process of its own tells none
     the driver's growth; on a CPU the cell's resident growth."""
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     if peaks:
-        return float(max(peaks) + (cell.memory.graph_pool_bytes or 0))
-    of_driver: float | None = cell.memory.peak_allocated_bytes
-    growth: float | None = cell.memory.resident_growth_bytes
+        return int(max(peaks) + (cell.memory.graph_pool_bytes or 0))
+    of_driver: int | None = cell.memory.peak_allocated_bytes
+    growth: int | None = cell.memory.resident_growth_bytes
     return growth if of_driver is None else of_driver
 
 
