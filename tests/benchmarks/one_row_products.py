@@ -1,0 +1,177 @@
+"""How fast is each product of a decode step of one row by itself? Qwen3-4B's four shapes, in us and GB/s.
+
+Each product is timed in a graph over layers with weights of their own, more than a cache holds, each kernel starting
+while the one before it ends, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
+
+    python tests/benchmarks/one_row_products.py                    # NVIDIA's Hopper and newer
+    python tests/benchmarks/one_row_products.py --forms gptq       # with its candidate, gptq_on_tensor_cores.py
+    TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, on any machine
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import gptq_on_tensor_cores
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import gemv_dense, gemv_gptq
+from benchmarker.kernels.gemv_ends import Ends
+from benchmarker.kernels.gemv_gptq import Matrix
+
+CACHE_BYTES = 50 * 2**20
+"""Of an H100; the weights of all layers are four times as many."""
+LEAST_LAYERS = 8
+REPLAYS = 21
+GROUP = 128
+WRONG = 1e-3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product of a layer: outputs of each of its linears, and inputs."""
+
+    name: str
+    outputs: tuple[int, ...]
+    inputs: int
+
+    def ends(self, hidden: Tensor) -> Ends:
+        """What stands around it in a layer."""
+        if self.name in ("o", "down"):
+            return Ends(residual=torch.randn(self.outputs[0], device=hidden.device).to(hidden.dtype))
+        gain = 1 + torch.randn(self.inputs, device=hidden.device) / 4
+        return Ends(gain.to(hidden.dtype), 1e-6, swiglu=self.name == "gate_up")
+
+
+SHAPES = (
+    Shape("qkv", (4096, 1024, 1024), 2560),
+    Shape("o", (2560,), 4096),
+    Shape("gate_up", (9728, 9728), 2560),
+    Shape("down", (2560,), 9728),
+)
+SMALLEST = (
+    Shape("qkv", (64, 32, 32), 256), Shape("o", (64,), 256), Shape("gate_up", (64, 64), 256), Shape("down", (64,), 512),
+)  # fmt: skip
+CANDIDATES = {
+    "qkv": [(16, 2, 5), (8, 2, 5), (16, 4, 3)],
+    "o": [(8, 4, 4), (8, 2, 8), (8, 8, 2)],
+    "gate_up": [(8, 2, 5), (4, 2, 5), (8, 4, 3)],
+    "down": [(8, 4, 10), (8, 8, 5), (8, 4, 5)],
+}
+"""Tiles of `gptq_on_tensor_cores`: outputs, warps, steps read ahead."""
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One layer's weights of a shape in a form."""
+
+    products: dict[str, Callable[..., Tensor]]
+    """Each kernel that multiplies by them, by its name."""
+    size_bytes: int
+    matrix: Callable[[], Tensor]
+    """They in float32, [outputs, inputs]."""
+
+
+def weights_of(form: str, shape: Shape, device: str) -> Weights:
+    """Random weights of a layer."""
+    outputs = sum(shape.outputs)
+    if form == "fp16":
+        rows = (torch.randn(outputs, shape.inputs, device=device) / 50).half()
+        product = partial(gemv_dense.launch, weights=rows, scales=None)
+        return Weights({"gemv_dense": product}, rows.nbytes, rows.float)
+    if form == "int8":
+        numbers = torch.randint(-127, 128, (outputs, shape.inputs), device=device, dtype=torch.int8)
+        row_scales = (torch.rand(outputs, 1, device=device) * 5e-4).half()
+        product = partial(gemv_dense.launch, weights=numbers, scales=row_scales)
+        return Weights({"gemv_dense": product}, numbers.nbytes, lambda: numbers.float() * row_scales.float())
+    matrices = [_gptq(count, shape.inputs, device) for count in shape.outputs]
+    products: dict[str, Callable[..., Tensor]] = {"gemv_gptq": partial(gemv_gptq.launch, matrices=matrices)}
+    if device != "cpu":  # an interpreter knows no PTX
+        for numbers_of_tile in CANDIDATES[shape.name]:
+            tile = gptq_on_tensor_cores.Tile(*numbers_of_tile)
+            products[f"tensor cores {numbers_of_tile}"] = partial(
+                gptq_on_tensor_cores.launch, matrices=matrices, tile=tile
+            )
+    size_bytes = sum(matrix.words.nbytes + matrix.scales.nbytes for matrix in matrices)
+    return Weights(products, size_bytes, lambda: torch.cat([_unpacked(matrix) for matrix in matrices]))
+
+
+def _gptq(outputs: int, inputs: int, device: str) -> Matrix:
+    words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), device=device, dtype=torch.int32)
+    return Matrix(words, None, (torch.rand(inputs // GROUP, outputs, device=device) / 100).half())
+
+
+def _unpacked(matrix: Matrix) -> Tensor:
+    numbers = gemv_gptq.unpacked(matrix.words, torch.full_like(matrix.scales, -2004318072, dtype=torch.int32)[:, ::8],
+                                 matrix.scales.float())  # fmt: skip
+    return numbers.T
+
+
+def expected(hidden: Tensor, matrix: Tensor, ends: Ends) -> Tensor:
+    """The product with its ends in float32."""
+    vector = hidden.float()
+    if ends.gain is not None:
+        vector = vector * torch.rsqrt(vector.square().mean() + ends.epsilon) * ends.gain.float()
+    product = matrix @ vector
+    if ends.swiglu:
+        gate, up = product.chunk(2)
+        product = torch.nn.functional.silu(gate) * up
+    return product if ends.residual is None else product + ends.residual.float()
+
+
+def seconds_each(products: list[Product], hidden: Tensor) -> float:
+    """Median seconds of one of them, all in one graph."""
+    for product in products:
+        product(hidden)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [product(hidden) for product in products]
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    del kept
+    return statistics.median(times) / len(products)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forms", nargs="+", default=["fp16", "int8", "gptq"], choices=["fp16", "int8", "gptq"])
+    parser.add_argument("--bandwidth", type=float, default=3.10e12, help="bytes a second that the card reads")
+    parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
+    given = parser.parse_args()
+    device = "cpu" if given.smallest else "cuda"
+    torch.manual_seed(0)
+    for form in given.forms:
+        for shape in SMALLEST if given.smallest else SHAPES:
+            hidden = torch.randn(shape.inputs, device=device).half()
+            ends = shape.ends(hidden)
+            first = weights_of(form, shape, device)
+            count = max(LEAST_LAYERS, 4 * CACHE_BYTES // first.size_bytes)
+            layers = (
+                [first] if given.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
+            )
+            right = expected(hidden, first.matrix(), ends)
+            for name, product in first.products.items():
+                error = float((product(hidden, ends=ends).float() - right).norm() / right.norm())
+                words = f"{form:5} {shape.name:8} {name:26} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
+                if not given.smallest:
+                    each_s = seconds_each([partial(layer.products[name], ends=ends) for layer in layers], hidden)
+                    rate = first.size_bytes / each_s
+                    words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
+                print(words, flush=True)
+
+
+if __name__ == "__main__":
+    main()
