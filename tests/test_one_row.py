@@ -1,19 +1,35 @@
 """The step of one sequence as five kernels a layer, in Triton's interpreter, against the same sums in 64 bit.
 
-A GPU tests that no kernel starts too early, and the PTX (tests/test_engines_gpu.py).
+Which models and shapes it is for is asked without a kernel. A GPU tests that no kernel starts too early, and the PTX
+(tests/test_engines_gpu.py).
 """
 
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
-]
+from benchmarker.engines import native
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.prefill_decode import decode_step
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.kernels import gemv_dense, one_row_step
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.one_row_attention import Rotation
+from benchmarker.kernels.one_row_layer import one_row_layer
+from benchmarker.kernels.read_vector import can_read_by_ptx
+from benchmarker.kernels.replace_linears import replace_linears
+from tests.loading import with_uneven_norms
+from tests.test_engines_graph import Rerun
 
 START = """
 import torch
@@ -131,7 +147,15 @@ with torch.no_grad():
     + """
 from benchmarker.kernels import optimize
 optimize(model)
-assert one_row_step.one_row_step(model, 2) is not None
+step = one_row_step.one_row_step(model, 2)
+assert step is not None
+def capped(**arguments):
+    output = type(model).forward(model, **arguments)
+    output.logits = 5 * torch.tanh(output.logits / 5)
+    return output
+model.forward = capped
+assert not one_row_step._is_the_models(model, step, 2)
+del model.forward
 attention = model.model.layers[1].self_attn
 plain = type(attention.q_norm).forward
 attention.q_norm.forward = lambda hidden: plain(attention.q_norm, hidden) + 1
@@ -142,12 +166,10 @@ assert one_row_step.one_row_step(model, 2) is None
 """,
     "the engine that is timed": MODEL
     + """
-import benchmarker.kernels.one_row_attention as one_row_attention
 from benchmarker.engines.eager import EagerDecoder
 from benchmarker.engines.graph_capture import Captured
 from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import CpuDevice
-one_row_attention.supports = lambda key: None if len(key) == 1 else "several sequences"
 class Rerun:
     def __call__(self, step):
         step()
@@ -165,6 +187,8 @@ assert native.generate(ids[:, :8], 5).tokens.tolist() == eager.generate(ids[:, :
 }
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("name", CASES)
 def test_one_row_makes_what_64_bits_make(name: str) -> None:
     # Triton reads the variable when it is imported: a process of its own.
@@ -177,3 +201,146 @@ def test_one_row_makes_what_64_bits_make(name: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return replaced(monkeypatch)
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, **others: Any) -> Any:
+    """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
+    monkeypatch.setattr(gemv_dense, "supports", lambda _: None)
+    monkeypatch.setattr(one_row_step, "can_start_early", lambda _: True)
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **others}
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, initializer_range=0.1, **sizes
+    )
+    tried: Any = with_uneven_norms(Qwen3ForCausalLM(config)).eval()
+    replace_linears(tried)
+    fuse_linears(tried)
+    return tried
+
+
+class CutOff(nn.Module):
+    """SiLU as ordinary activations know it."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(hidden).clamp(max=6)
+
+
+def subtract_the_mean(layer: Any) -> None:
+    plain = layer.input_layernorm.forward
+    layer.input_layernorm.forward = lambda hidden: plain(hidden - hidden.mean(-1, keepdim=True))
+
+
+def add_one_to_the_gain(layer: Any) -> None:
+    plain = layer.input_layernorm.forward
+    layer.input_layernorm.forward = lambda hidden: plain(hidden) * (1 + 1 / layer.input_layernorm.weight)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "the attention has sinks": lambda layer: setattr(layer.self_attn, "sinks", nn.Parameter(torch.zeros(4))),
+    "the scores are capped": lambda layer: setattr(layer.self_attn, "attn_logit_softcapping", 50.0),
+    "the attention has a window": lambda layer: setattr(layer.self_attn, "sliding_window", 4096),
+    "the attention names no factor": lambda layer: delattr(layer.self_attn, "scaling"),
+    "the query's norm is over all heads": lambda layer: setattr(
+        layer.self_attn.q_norm, "weight", nn.Parameter(torch.ones(64))
+    ),
+    "the norms add different numbers": lambda layer: setattr(layer.self_attn.k_norm, "variance_epsilon", 1e-5),
+    "a norm subtracts the mean": subtract_the_mean,
+    "a norm adds 1 to its weight": add_one_to_the_gain,
+    "a norm has a type of its own": lambda layer: layer.input_layernorm.double(),
+    "large activations are cut off": lambda layer: setattr(layer.mlp, "act_fn", CutOff()),
+    "a linear has a bias": lambda layer: setattr(layer.mlp.down_proj, "bias", nn.Parameter(torch.zeros(64))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_that_does_more_than_its_parts_tell_stays_the_compilers(model: Any, change: str) -> None:
+    layer = model.model.layers[1]
+    assert one_row_layer(layer, 2) is not None
+    CHANGES[change](layer)
+    assert one_row_layer(layer, 2) is None
+
+
+@pytest.mark.parametrize("head_dim", [8, 24])
+def test_heads_that_the_matrix_units_do_not_take_stay_the_compilers(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int
+) -> None:
+    tried = replaced(monkeypatch, head_dim=head_dim)
+    assert one_row_layer(tried.model.layers[0], 2) is None
+    assert one_row_step.one_row_step(tried, 2) is None
+
+
+def test_a_layer_of_other_key_heads_than_the_caches_stays_the_compilers(model: Any) -> None:
+    assert one_row_layer(model.model.layers[0], 4) is None
+
+
+def test_a_rotation_of_half_of_each_head_stays_the_compilers(model: Any) -> None:
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq[:4]
+    assert one_row_step.one_row_step(model, 2) is None
+
+
+def test_a_model_in_another_type_than_its_embedding_stays_the_compilers(model: Any) -> None:
+    model.model.embed_tokens.half()
+    assert one_row_step.one_row_step(model, 2) is None
+
+
+def test_the_rotations_table_has_the_factor_of_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    rotary = replaced(monkeypatch, rope_parameters=yarn, max_position_embeddings=256).model.rotary_emb
+    step = one_row_step.OneRowStep(nn.Embedding(2, 2), (), None, None, rotary)  # type: ignore[arg-type]
+    table = step.rotation(30)
+    cosines, sines = rotary(torch.zeros(1), torch.tensor([[29]]))
+    assert rotary.attention_scaling > 1
+    assert torch.equal(table.cosines[29], cosines[0, 0])
+    assert torch.equal(table.sines[29], sines[0, 0])
+
+
+def test_a_vector_of_32_bits_or_an_odd_place_is_not_read_by_ptx() -> None:
+    vector = torch.zeros(64, dtype=torch.float16)
+    assert can_read_by_ptx(vector, None, vector[8:])
+    assert not can_read_by_ptx(vector, vector.float())
+    assert not can_read_by_ptx(vector[1:])
+
+
+class CountedStep:
+    """A model's step that makes nothing, and remembers its tables' positions and its calls."""
+
+    def __init__(self) -> None:
+        self.tables: list[int] = []
+        self.calls = 0
+
+    def rotation(self, positions: int) -> Rotation:
+        self.tables.append(positions)
+        return Rotation(torch.ones(positions, 16), torch.zeros(positions, 16))
+
+    def __call__(self, token: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls += 1
+        return token, torch.zeros(1, 1, 128)
+
+
+def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = CountedStep()
+    monkeypatch.setattr(native, "one_row_step", lambda *_: step)
+    monkeypatch.setattr(native, "optimize", lambda _: ())
+    monkeypatch.setattr(CompileDecoder, "_decode", lambda decoder, *step: decode_step(decoder._model, *step))
+    decoder = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    # The last cache is so long that a kernel over the whole card reads it faster; it needs no table.
+    ways = []
+    for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (1, 1000):
+        before = step.calls
+        decoder.generate(torch.zeros(batch, prompt_tokens, dtype=torch.int64), 3)
+        ways.append(step.calls > before)
+        names = {use.name for use in decoder.facts().kernels_used}
+        assert ({"one_row_layer", "one_row_attention"} <= names) == ways[-1]
+        assert (decoder.facts().compiled is None) == ways[-1]
+        if ways[-1]:
+            decoder.check()
+        else:
+            with pytest.raises(UnsupportedError, match="compiled nothing"):
+                decoder.check()
+    assert ways == [True, False, True, True, True, False]
+    assert step.tables == [128, 128, 256]

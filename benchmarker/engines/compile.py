@@ -194,7 +194,7 @@ class CompileDecoder(StaticCacheDecoder):
                     "graph_breaks": 0 if self._frames else None,
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
-                    "compiled": None if not (self._frames or self._needs_compiler()) else self._compiled_part(),
+                    "compiled": self._compiled_part() if self._frames or self._needs_compiler() else None,
                 }
             )
         )

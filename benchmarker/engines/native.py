@@ -49,13 +49,14 @@ class NativeDecoder(CompileDecoder):
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self._model, optimize(self._model))
             self._one_row = one_row_step(self._model, key_heads(self._model.config.get_text_config(decoder=True)))
-        if self._one_row is not None and (self._shape is None or self._shape.tokens.shape != (batch, length)):
-            self._rotation = self._one_row.rotation(length) if batch == 1 else None
+        if self._shape is None or self._shape.tokens.shape != (batch, length):
+            step = self._one_row if one_row_attention.takes_cache(batch, length) else None
+            self._rotation = step.rotation(length) if step else None
         return super()._prepare(batch, length)
 
     def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
         """See `decode_step`."""
-        if self._one_row is None or self._rotation is None or one_row_attention.supports(cache.keys) is not None:
+        if self._one_row is None or self._rotation is None:
             return super()._decode(token, cache)
         layers: Any = cache.layers.layers
         caches = [LayerCache(layer.stored_keys, layer.stored_values) for layer in layers]
@@ -65,9 +66,7 @@ class NativeDecoder(CompileDecoder):
 
     def _is_one_row(self) -> bool:
         """Whether the shape that ran last steps without the compiler."""
-        shape = self._shape
-        is_known = self._rotation is not None and shape is not None
-        return is_known and shape is not None and one_row_attention.supports(shape.cache.keys) is None
+        return self._shape is not None and self._rotation is not None
 
     def _needs_compiler(self) -> bool:
         return not self._is_one_row()

@@ -36,8 +36,12 @@ def supports(key: Tensor) -> str | None:
         return "not on a GPU"
     if positions >= BEST_UNDER_POSITIONS:
         return "a cache of 1,024 positions or more"
-    is_power = head_dim & (head_dim - 1) == 0
-    return None if is_power and head_dim >= SMALLEST_TILE else "heads whose size is no power of two from 16 up"
+    return None if is_tile(head_dim) else "heads whose size is no power of two from 16 up"
+
+
+def is_tile(head_dim: int) -> bool:
+    """Whether the matrix units take heads of this size: a power of two from 16 up."""
+    return head_dim >= SMALLEST_TILE and head_dim & (head_dim - 1) == 0
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarker.kernels.gemv_ends import PLAIN, Ends, gated, norm_factor
 from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.read_vector import read_eight
+from benchmarker.kernels.read_vector import can_read_by_ptx, read_eight
 from benchmarker.kernels.triton_if_present import tl, triton
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
@@ -259,7 +259,7 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN, *, ti
             in_group=in_group, columns=tile.columns, at_once=at_once, rows=rows, steps=steps,
             held=min(tile.held, steps), several=len(matrices) == 3, swiglu=ends.swiglu,
             zeroed=first.zeros is not None, normed=ends.gain is not None, added=ends.residual is not None,
-            by_ptx=early and hidden.element_size() == 2, early=early, num_warps=tile.warps,
+            by_ptx=early and can_read_by_ptx(hidden, ends.gain), early=early, num_warps=tile.warps,
             **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return output

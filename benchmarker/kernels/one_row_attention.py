@@ -43,15 +43,12 @@ class Rotation:
     sines: Tensor
 
 
-def supports(key: Tensor) -> str | None:
-    """Why this kernel cannot attend to a cache; None where it can.
+def takes_cache(batch: int, positions: int) -> bool:
+    """Whether this kernel attends to a cache of so many sequences and positions, and gains by it.
 
-    Args:
-        key: [batch, key heads, positions, head_dim].
+    Device and size of the heads are `one_row_step`'s to look at: they are a model's, and do not change with the cache.
     """
-    if len(key) > 1:
-        return "several sequences"
-    return decode_attention.supports(key) or (None if can_start_early(key.device) else "needs NVIDIA's Hopper or newer")
+    return batch == 1 and positions < decode_attention.BEST_UNDER_POSITIONS
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -11,7 +11,8 @@
 Left to the compiler it is 12 to 16, and between two of them the memory rests. Each of the five starts while the one
 before it ends, and reads weights until that is done. No compiler is asked, which would choose anew in each process.
 
-Which layers are of this kind is told by their parts, and by running them once beside this form of them.
+Which layers are of this kind is told by their parts, by what those do, and by running each layer once beside this form
+of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarker.kernels.decode_attention import is_tile
+from benchmarker.kernels.fuse_swiglu import SCALES
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 from benchmarker.kernels.one_row_products import Product, product_of
@@ -32,6 +35,8 @@ PARTS = {
     "mlp": {"gate_proj", "up_proj", "down_proj"},
 }
 """Modules of a layer of this kind; others, such as activations, have no weights."""
+CUTS = ("sliding_window", "attn_logit_softcapping")
+"""Attributes of transformers' attentions that few positions or small scores do not show; None where they are off."""
 CLOSE = 0.02
 """Largest difference to what the layer itself adds to its input, relative to that, in 16 bit."""
 ROUNDING = 0.002
@@ -75,19 +80,15 @@ class OneRowLayer:
         return self.down(self.gate_up(hidden, ends=self.before_mlp), ends=Ends(residual=hidden))
 
 
-def one_row_layer(layer: Any) -> OneRowLayer | None:
+def one_row_layer(layer: Any, key_heads: int) -> OneRowLayer | None:
     """The five kernels of a layer whose linears multiply by this package's kernels; None for a layer of another kind.
 
-    Whether the layer is what its parts look like is for `is_close` to say.
+    Whether the layer is what its parts look like is for `is_close` to say. Here is asked what one token may not show.
     """
     names = {name for name, _ in layer.named_modules()}
     if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
         return None
     attention, mlp = layer.self_attn, layer.mlp
-    norms = (layer.input_layernorm, layer.post_attention_layernorm, attention.q_norm, attention.k_norm)
-    scaling = _scaling(attention)
-    if not all(hasattr(norm, "variance_epsilon") for norm in norms) or scaling is None:
-        return None
     products = (
         product_of([attention.q_proj, attention.k_proj, attention.v_proj]), product_of([attention.o_proj]),
         product_of([mlp.gate_proj, mlp.up_proj]), product_of([mlp.down_proj]),
@@ -95,27 +96,82 @@ def one_row_layer(layer: Any) -> OneRowLayer | None:
     joint, output, gate_up, down = products
     if joint is None or output is None or gate_up is None or down is None:
         return None
-    epsilon = float(attention.q_norm.variance_epsilon)
+    norms = (layer.input_layernorm, layer.post_attention_layernorm, attention.q_norm, attention.k_norm)
+    if len({(norm.weight.dtype, norm.weight.device) for norm in norms}) > 1 or not all(map(is_rms_norm, norms)):
+        return None
+    heads = _heads(attention, key_heads)
+    if heads is None or not _is_swiglu(mlp, like=layer.post_attention_layernorm.weight):
+        return None
     return OneRowLayer(
-        joint, Heads(attention.q_norm.weight, attention.k_norm.weight, epsilon, scaling),
-        output, gate_up, down,
+        joint, heads, output, gate_up, down,
         norm_ends(layer.input_layernorm), norm_ends(layer.post_attention_layernorm, swiglu=True),
     )  # fmt: skip
 
 
+def _has_parts(module: nn.Module, parts: set[str]) -> bool:
+    """Whether these are the module's parts that hold numbers, with or without an activation beside them, and the module
+    itself holds none, such as the sinks of an attention."""
+    holding = {name for name, child in module.named_children() if _numbers(child)}
+    return holding == parts and not _numbers(module, recurse=False)
+
+
+def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
+    return [*module.parameters(recurse=recurse), *module.buffers(recurse=recurse)]
+
+
+def is_rms_norm(norm: Any) -> bool:
+    """Whether a norm divides by the root of the mean square and multiplies by its weight, and does nothing else.
+
+    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight.
+    """
+    if not hasattr(norm, "variance_epsilon"):
+        return False
+    gain = norm.weight
+    hidden = torch.linspace(-1, 3, len(gain), dtype=gain.dtype, device=gain.device)
+    with torch.no_grad():
+        normed = norm(hidden.view(1, 1, -1)).flatten()
+        factor = torch.rsqrt(hidden.float().square().mean() + norm.variance_epsilon)
+        return _is_near(normed, hidden.float() * factor * gain.float(), torch.zeros_like(normed))
+
+
+def _heads(attention: Any, key_heads: int) -> Heads | None:
+    """What the kernel of the attention is told of the layer's; None for an attention or heads that it is not for."""
+    query_norm, key_norm, scaling = attention.q_norm, attention.k_norm, _scaling(attention)
+    head_dim, epsilon = len(query_norm.weight), float(query_norm.variance_epsilon)
+    queries, keys, values = (linear.out_features for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
+    is_grouped = keys == values == key_heads * head_dim and queries % keys == 0
+    is_whole = len(key_norm.weight) == head_dim and attention.o_proj.in_features == queries
+    is_known = is_tile(head_dim) and is_grouped and is_whole and epsilon == key_norm.variance_epsilon
+    return None if scaling is None or not is_known else Heads(query_norm.weight, key_norm.weight, epsilon, scaling)
+
+
 def _scaling(attention: Any) -> float | None:
-    """The factor of an attention's scores; None for one that names none, or has a window of positions."""
-    if getattr(attention, "sliding_window", None) is not None:
+    """The factor of an attention's scores; None for one that names none, or does something else to them too."""
+    if any(getattr(attention, name, None) is not None for name in CUTS):
         return None
     try:
-        return float(attention.scaling)
+        scaling = attention.scaling
     except AttributeError:
         return None
+    return scaling if isinstance(scaling, float) else None
 
 
-def _has_parts(module: nn.Module, parts: set[str]) -> bool:
-    """Whether these are the module's parts that hold numbers, with or without an activation beside them."""
-    return parts == {name for name, child in module.named_children() if child.state_dict()}
+def _is_swiglu(mlp: Any, *, like: Tensor) -> bool:
+    """Whether an MLP is down(silu(gate) * up), for large inputs too: some models cut large activations off.
+
+    Args:
+        like: Of the type of its inputs, as long as them, and on their device.
+    """
+    sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
+    for scale in SCALES:
+        hidden = (scale * sample).to(like)
+        with torch.no_grad():
+            expected = mlp(hidden).float()
+            made = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden)).float()
+        # Not a number where 16 bit cannot hold what large inputs become: that tells nothing.
+        if bool((made - expected).norm() > CLOSE * expected.norm()):
+            return False
+    return True
 
 
 def norm_ends(norm: Any, *, swiglu: bool = False) -> Ends:
@@ -123,7 +179,7 @@ def norm_ends(norm: Any, *, swiglu: bool = False) -> Ends:
     return Ends(gain=norm.weight, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
 
 
-class _Tried:
+class _TriedCache:
     """In place of a cache, for the layer that is tried: what it would store, and the positions before it."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
@@ -138,24 +194,29 @@ class _Tried:
 
 
 def is_close(layer: Any, form: OneRowLayer, rotation: Rotation, key_heads: int) -> bool:
-    """Whether the form makes what the layer itself makes of a random token at `TRIED_POSITION`, and stores the same."""
-    kind, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
+    """Whether the form makes what the layer itself makes of a random token at `TRIED_POSITION`, and stores the same.
+
+    Where either makes what is no number, it is not.
+    """
+    dtype, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
     head_dim = len(form.heads.query_gain)
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(device, kind)
+        return torch.randn(*shape, generator=generator).to(device, dtype)
 
     hidden = random(1, 1, len(layer.input_layernorm.weight))
     cache = LayerCache(*(random(1, 2 * TRIED_POSITION, key_heads, head_dim) for _ in range(2)))
-    tried = _Tried(cache.key.clone(), cache.value.clone())
-    angles = tuple(part[TRIED_POSITION].to(kind).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
+    tried = _TriedCache(cache.key.clone(), cache.value.clone())
+    # Written before the layer runs: the form's kernels start early, and read it while the one before them ends.
+    lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
+    angles = tuple(part[TRIED_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
     with torch.no_grad():
         expected = layer(hidden, position_embeddings=angles, attention_mask=None, past_key_values=tried)
         expected = expected if isinstance(expected, Tensor) else expected[0]
-        lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
         made = form(hidden.flatten(), cache, rotation, lengths)
-    assert tried.new is not None
+    if tried.new is None:
+        return False
     stored = [part[0, TRIED_POSITION] for part in (cache.key, cache.value)]
     return _is_near(made, expected.flatten(), hidden.flatten()) and all(
         _is_near(new, old[0, :, 0], torch.zeros_like(new)) for new, old in zip(stored, tried.new, strict=True)
@@ -163,6 +224,7 @@ def is_close(layer: Any, form: OneRowLayer, rotation: Rotation, key_heads: int) 
 
 
 def _is_near(made: Tensor, expected: Tensor, before: Tensor) -> bool:
+    """Whether the two are the same but for rounding, both in all and in what they differ from `before` by."""
     made, expected, before = made.float(), expected.float(), before.float()
     allowed = CLOSE * (expected - before).norm() + ROUNDING * before.norm()
     return bool((made - expected).norm() <= allowed)

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.likeliest_token import likeliest_token
 from benchmarker.kernels.one_row_attention import Rotation
-from benchmarker.kernels.one_row_layer import LayerCache, OneRowLayer, is_close, norm_ends, one_row_layer
+from benchmarker.kernels.one_row_layer import (
+    TRIED_POSITION,
+    LayerCache,
+    OneRowLayer,
+    is_close,
+    is_rms_norm,
+    norm_ends,
+    one_row_layer,
+)
 from benchmarker.kernels.one_row_products import Product, product_of
 from benchmarker.kernels.pdl import can_start_early
 
@@ -73,36 +81,62 @@ class OneRowStep:
 def one_row_step(model: PreTrainedModel, key_heads: int) -> OneRowStep | None:
     """The step of a model whose linears have this package's kernels; None for a model that it is not the step of.
 
-    The model's parts are looked at, and then each layer and the whole model are run beside this form of them.
+    The model's parts are looked at, and then each layer and the whole model are run beside this form of them, which
+    changes nothing of the model.
     """
     base: Any = model.base_model
-    if not can_start_early(model.device):
+    if not can_start_early(model.device) or not _has_known_ends(base):
         return None
-    head: Any = model.get_output_embeddings()
-    if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")) or head is None:
+    output_layer: Any = model.get_output_embeddings()
+    head = product_of([output_layer]) if output_layer is not None else None
+    layers = _layers(base, key_heads) if head else ()
+    if head is None or not layers:
         return None
-    is_fixed = getattr(base.rotary_emb, "rope_type", None) in FIXED_ROTATIONS
-    if not is_fixed or type(base.embed_tokens) is not nn.Embedding or not hasattr(base.norm, "variance_epsilon"):
+    step = OneRowStep(base.embed_tokens, layers, norm_ends(base.norm), head, base.rotary_emb)
+    rotation = step.rotation(2 * TRIED_POSITION)
+    if rotation.cosines.shape[1] != len(layers[0].heads.query_gain):
+        # Rotates a part of each head.
         return None
-    forms = [one_row_layer(layer) for layer in base.layers]
-    known = tuple(form for form in forms if form is not None)
-    product = product_of([head])
-    if product is None or not forms or len(known) < len(forms):
-        return None
-    step = OneRowStep(base.embed_tokens, known, norm_ends(base.norm), product, base.rotary_emb)
-    rotation = step.rotation(16)
-    if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, known, strict=True)):
+    if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, layers, strict=True)):
         return None
     return step if _is_the_models(model, step, key_heads) else None
 
 
+def _has_known_ends(base: Any) -> bool:
+    """Whether what stands before a model's layers and behind them is of the kinds that are written here."""
+    if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
+        return False
+    is_fixed = getattr(base.rotary_emb, "rope_type", None) in FIXED_ROTATIONS
+    return is_fixed and type(base.embed_tokens) is nn.Embedding and is_rms_norm(base.norm)
+
+
+def _layers(base: Any, key_heads: int) -> tuple[OneRowLayer, ...]:
+    """The model's layers, all in the type and on the device of its embedding; empty if one is of another kind."""
+    embedding, forms = base.embed_tokens.weight, []
+    for layer in base.layers:
+        form = one_row_layer(layer, key_heads)
+        if form is None or (gain := form.heads.query_gain).dtype != embedding.dtype or gain.device != embedding.device:
+            return ()
+        forms.append(form)
+    return tuple(forms) if len({len(form.heads.query_gain) for form in forms}) == 1 else ()
+
+
 def _is_the_models(model: PreTrainedModel, step: OneRowStep, key_heads: int) -> bool:
-    """Whether the step's logits for one token are the model's."""
+    """Whether the step's logits for one token are the model's, and those are what its output layer makes: a soft cap
+    hardly shows in small logits."""
     embedding, head_dim = step.embedding.weight, len(step.layers[0].heads.query_gain)
     token = torch.full((1, 1), TRIED_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
     cache = LayerCache(*(embedding.new_zeros(1, 1, key_heads, head_dim) for _ in range(2)))
+    lengths = torch.ones(1, dtype=torch.int32, device=embedding.device)
+    outputs: list[Tensor] = []
+    head: Any = model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, __, output: outputs.append(output.flatten().float()))
     with torch.no_grad():
-        expected = model(input_ids=token, use_cache=False).logits.flatten().float()
-        lengths = torch.ones(1, dtype=torch.int32, device=embedding.device)
+        try:
+            expected = model(input_ids=token, use_cache=False).logits.flatten().float()
+        finally:
+            hook.remove()
+        if not outputs or not torch.equal(outputs[-1], expected):
+            return False
         _, logits = step(token, [cache] * len(step.layers), step.rotation(1), lengths)
     return bool((logits.flatten().float() - expected).norm() <= CLOSE * expected.norm())

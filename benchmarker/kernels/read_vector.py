@@ -4,6 +4,8 @@ Read as one load of 16 bytes and converted in the same place. Written as eight l
 instructions of the GPU too, a third of all in a GEMV over packed words.
 """
 
+from torch import Tensor
+
 from benchmarker.kernels.triton_if_present import tl, triton
 
 
@@ -27,12 +29,21 @@ READ_F16, READ_BF16 = tl.constexpr(_ptx(bf16=False)), tl.constexpr(_ptx(bf16=Tru
 REGISTERS = tl.constexpr("=f," * 8 + "l,r")
 
 
+def can_read_by_ptx(*vectors: Tensor | None) -> bool:
+    """Whether `read_eight` may read all of these by its PTX: floating point of 16 bits from a multiple of 16 bytes on.
+
+    Args:
+        vectors: None where there is nothing to read.
+    """
+    return all(vector is None or (vector.element_size() == 2 and vector.data_ptr() % 16 == 0) for vector in vectors)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def read_eight(vector, place, inside, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
     """The numbers from each place on, a multiple of 8, as eight tensors; 0 where not `inside`.
 
     Args:
-        by_ptx: Whether the vector is of 16 bits, begins at a multiple of 16 bytes, and this is an NVIDIA GPU.
+        by_ptx: Whether the GPU is NVIDIA's, and `can_read_by_ptx` allows it.
     """
     kind: tl.constexpr = vector.dtype.element_ty
     if by_ptx:

@@ -182,7 +182,11 @@ def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
 
 
 def _peak(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell has the growth since before the load."""
+    """From the repeats where they say. An engine in a process of its own says one number on a GPU, the driver's; on a
+    CPU the cell has the growth since before the load."""
     peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
-    growth: float | None = cell["memory"].get("resident_growth_bytes")
-    return max(peaks) + (cell["memory"].get("graph_pool_bytes") or 0) if peaks else growth
+    memory = cell["memory"]
+    if peaks:
+        return float(max(peaks) + (memory.get("graph_pool_bytes") or 0))
+    of_driver, growth = memory.get("peak_allocated_bytes"), memory.get("resident_growth_bytes")
+    return of_driver if of_driver is not None else growth
