@@ -5,11 +5,10 @@ early, which is NVIDIA's. A GPU tests those.
 """
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.interpreter import run_in_interpreter
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
@@ -119,13 +118,4 @@ assert error < (1e-5 if result.dtype == torch.float32 else 5e-4), error
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_makes_what_64_bits_make(name: str) -> None:
-    # Triton reads the variable when it is imported: a process of its own.
-    done = subprocess.run(
-        [sys.executable, "-c", START + CASES[name] + END],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_in_interpreter(START + CASES[name] + END)

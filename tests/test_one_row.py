@@ -5,9 +5,6 @@ Which models and shapes it is for is asked without a kernel. A GPU tests that no
 """
 
 import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +25,7 @@ from benchmarker.kernels.one_row_attention import Rotation
 from benchmarker.kernels.one_row_layer import one_row_layer
 from benchmarker.kernels.read_vector import can_read_by_ptx
 from benchmarker.kernels.replace_linears import replace_linears
+from tests.interpreter import run_in_interpreter
 from tests.loading import with_uneven_norms
 from tests.test_engines_graph import Rerun
 
@@ -191,16 +189,7 @@ assert native.generate(ids[:, :8], 5).tokens.tolist() == eager.generate(ids[:, :
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("name", CASES)
 def test_one_row_makes_what_64_bits_make(name: str) -> None:
-    # Triton reads the variable when it is imported: a process of its own.
-    done = subprocess.run(
-        [sys.executable, "-c", START + CASES[name]],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_in_interpreter(START + CASES[name])
 
 
 @pytest.fixture
