@@ -6,6 +6,7 @@ of each layer on an H100, in which no weights are read. Here the kernel of the l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,23 +48,32 @@ def _has_fused_gate(mlp: Any) -> bool:
 
 
 def _is_swiglu(mlp: Any) -> bool:
-    """Whether the MLP is down(silu(gate) * up), by its outputs for random inputs: its class does not tell.
-
-    Large inputs are tried too, because some models cut large activations off.
-    """
+    """Whether the kernel makes what the MLP makes."""
     gate = mlp.gate_proj
     weight = gate.fused_slice.fused.linear.weight
-    sample = torch.randn(1, 1, gate.in_features, generator=torch.Generator().manual_seed(0))
-    ordinary, *larger = ((scale * sample).to(weight.device, weight.dtype) for scale in SCALES)
+    return makes_the_same(mlp, _fused, like=torch.empty(gate.in_features, dtype=weight.dtype, device=weight.device))
+
+
+def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
+    """Whether a form of SwiGLU makes what an MLP makes of random inputs: its class does not tell.
+
+    Large inputs are tried too, because some models cut large activations off.
+
+    Args:
+        form: Makes an MLP's outputs of the MLP and its inputs, [1, 1, in].
+        like: Of the type of the inputs, as long as them, and on their device.
+    """
+    sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
+    ordinary, *larger = (_difference(mlp, form, (scale * sample).to(like)) for scale in SCALES)
     # Real weights make of large numbers what 16 bit cannot hold; that tells nothing.
-    return _difference(mlp, ordinary) <= CLOSE and not any(_difference(mlp, hidden) > CLOSE for hidden in larger)
+    return ordinary <= CLOSE and not any(difference > CLOSE for difference in larger)
 
 
-def _difference(mlp: Any, hidden: Tensor) -> float:
-    """Relative difference of the fused output to the MLP's own; NaN or infinite where one of them overflows."""
+def _difference(mlp: Any, form: Callable[[Any, Tensor], Tensor], hidden: Tensor) -> float:
+    """Relative difference of a form's outputs to the MLP's own; NaN or infinite where one of them overflows."""
     with torch.no_grad():
-        expected, fused = type(mlp).forward(mlp, hidden).float(), _fused(mlp, hidden).float()
-    return float((fused - expected).norm() / expected.norm())
+        expected, made = mlp(hidden).float(), form(mlp, hidden).float()
+    return float((made - expected).norm() / expected.norm())
 
 
 def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels.decode_attention import is_tile
-from benchmarker.kernels.fuse_swiglu import SCALES
+from benchmarker.kernels.fuse_swiglu import makes_the_same
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 from benchmarker.kernels.one_row_products import Product, product_of
@@ -100,7 +100,7 @@ def one_row_layer(layer: Any, key_heads: int) -> OneRowLayer | None:
     if len({(norm.weight.dtype, norm.weight.device) for norm in norms}) > 1 or not all(map(is_rms_norm, norms)):
         return None
     heads = _heads(attention, key_heads)
-    if heads is None or not _is_swiglu(mlp, like=layer.post_attention_layernorm.weight):
+    if heads is None or not makes_the_same(mlp, _swiglu, like=layer.post_attention_layernorm.weight):
         return None
     return OneRowLayer(
         joint, heads, output, gate_up, down,
@@ -156,22 +156,10 @@ def _scaling(attention: Any) -> float | None:
     return scaling if isinstance(scaling, float) else None
 
 
-def _is_swiglu(mlp: Any, *, like: Tensor) -> bool:
-    """Whether an MLP is down(silu(gate) * up), for large inputs too: some models cut large activations off.
-
-    Args:
-        like: Of the type of its inputs, as long as them, and on their device.
-    """
-    sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
-    for scale in SCALES:
-        hidden = (scale * sample).to(like)
-        with torch.no_grad():
-            expected = mlp(hidden).float()
-            made = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden)).float()
-        # Not a number where 16 bit cannot hold what large inputs become: that tells nothing.
-        if bool((made - expected).norm() > CLOSE * expected.norm()):
-            return False
-    return True
+def _swiglu(mlp: Any, hidden: Tensor) -> Tensor:
+    """down(silu(gate) * up) by the MLP's own linears."""
+    result: Tensor = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
+    return result
 
 
 def norm_ends(norm: Any, *, swiglu: bool = False) -> Ends:
