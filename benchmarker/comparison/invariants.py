@@ -68,8 +68,7 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     stated = cell.memory.peak_allocated_bytes
     # Of an engine in a process of its own the driver tells one growth for all repeats, and nobody what is reserved.
-    is_of_repeats = bool(peaks) or cell.memory.peak_reserved_bytes is not None
-    if is_of_repeats:
+    if peaks or cell.memory.peak_reserved_bytes is not None:
         yield equal(place, "memory.peak_allocated_bytes", stated, max(peaks, default=None))
     if stated is not None and cell.memory.peak_reserved_bytes is not None:
         reserved = cell.memory.peak_reserved_bytes

@@ -184,6 +184,7 @@ class CompileDecoder(StaticCacheDecoder):
 
     def facts(self) -> EngineFacts:
         """Graphs compiled over all shapes: the step, or a layer of every kind and the head."""
+        part = "layer" if self._capture else "step"
         return (
             super()
             .facts()
@@ -194,13 +195,10 @@ class CompileDecoder(StaticCacheDecoder):
                     "graph_breaks": 0 if self._frames else None,
                     "recompilations": self._recompilations,
                     "setup_cache": self._setup_cache(),
-                    "compiled": self._compiled_part() if self._frames or self._needs_compiler() else None,
+                    "compiled": part if self._frames or self._needs_compiler() else None,
                 }
             )
         )
-
-    def _compiled_part(self) -> Literal["layer", "step"]:
-        return "layer" if self._capture else "step"
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return linear_kernels(self._model, compiled=True)
