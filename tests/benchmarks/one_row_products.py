@@ -4,7 +4,7 @@ Each product is timed in a graph over layers with weights of their own, more tha
 while the one before it ends, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
 
     python tests/benchmarks/one_row_products.py                    # NVIDIA's Hopper and newer
-    python tests/benchmarks/one_row_products.py --forms gptq       # with its candidate, gptq_on_tensor_cores.py
+    python tests/benchmarks/one_row_products.py --forms gptq       # one form alone
     TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, on any machine
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import gptq_on_tensor_cores
 import torch
 from torch import Tensor
 
@@ -57,13 +56,6 @@ SHAPES = (
 SMALLEST = (
     Shape("qkv", (64, 32, 32), 256), Shape("o", (64,), 256), Shape("gate_up", (64, 64), 256), Shape("down", (64,), 512),
 )  # fmt: skip
-CANDIDATES = {
-    "qkv": [(16, 2, 5), (8, 2, 5), (16, 4, 3)],
-    "o": [(8, 4, 4), (8, 2, 8), (8, 8, 2)],
-    "gate_up": [(8, 2, 5), (4, 2, 5), (8, 4, 3)],
-    "down": [(8, 4, 10), (8, 8, 5), (8, 4, 5)],
-}
-"""Tiles of `gptq_on_tensor_cores`: outputs, warps, steps read ahead."""
 Product = Callable[[Tensor], Tensor]
 
 
@@ -71,8 +63,8 @@ Product = Callable[[Tensor], Tensor]
 class Weights:
     """One layer's weights of a shape in a form."""
 
-    products: dict[str, Callable[..., Tensor]]
-    """Each kernel that multiplies by them, by its name."""
+    product: Callable[..., Tensor]
+    """The product of a vector with them, and its ends."""
     size_bytes: int
     matrix: Callable[[], Tensor]
     """They in float32, [outputs, inputs]."""
@@ -84,22 +76,16 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
     if form == "fp16":
         rows = (torch.randn(outputs, shape.inputs, device=device) / 50).half()
         product = partial(gemv_dense.launch, weights=rows, scales=None)
-        return Weights({"gemv_dense": product}, rows.nbytes, rows.float)
+        return Weights(product, rows.nbytes, rows.float)
     if form == "int8":
         numbers = torch.randint(-127, 128, (outputs, shape.inputs), device=device, dtype=torch.int8)
         row_scales = (torch.rand(outputs, 1, device=device) * 5e-4).half()
         product = partial(gemv_dense.launch, weights=numbers, scales=row_scales)
-        return Weights({"gemv_dense": product}, numbers.nbytes, lambda: numbers.float() * row_scales.float())
+        return Weights(product, numbers.nbytes, lambda: numbers.float() * row_scales.float())
     matrices = [_gptq(count, shape.inputs, device) for count in shape.outputs]
-    products: dict[str, Callable[..., Tensor]] = {"gemv_gptq": partial(gemv_gptq.launch, matrices=matrices)}
-    if device != "cpu":  # an interpreter knows no PTX
-        for numbers_of_tile in CANDIDATES[shape.name]:
-            tile = gptq_on_tensor_cores.Tile(*numbers_of_tile)
-            products[f"tensor cores {numbers_of_tile}"] = partial(
-                gptq_on_tensor_cores.launch, matrices=matrices, tile=tile
-            )
     size_bytes = sum(matrix.words.nbytes + matrix.scales.nbytes for matrix in matrices)
-    return Weights(products, size_bytes, lambda: torch.cat([_unpacked(matrix) for matrix in matrices]))
+    product = partial(gemv_gptq.launch, matrices=matrices)
+    return Weights(product, size_bytes, lambda: torch.cat([_unpacked(matrix) for matrix in matrices]))
 
 
 def _gptq(outputs: int, inputs: int, device: str) -> Matrix:
@@ -163,14 +149,13 @@ def main() -> None:
                 [first] if given.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
             )
             right = expected(hidden, first.matrix(), ends)
-            for name, product in first.products.items():
-                error = float((product(hidden, ends=ends).float() - right).norm() / right.norm())
-                words = f"{form:5} {shape.name:8} {name:26} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
-                if not given.smallest:
-                    each_s = seconds_each([partial(layer.products[name], ends=ends) for layer in layers], hidden)
-                    rate = first.size_bytes / each_s
-                    words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
-                print(words, flush=True)
+            error = float((first.product(hidden, ends=ends).float() - right).norm() / right.norm())
+            words = f"{form:5} {shape.name:8} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
+            if not given.smallest:
+                each_s = seconds_each([partial(layer.product, ends=ends) for layer in layers], hidden)
+                rate = first.size_bytes / each_s
+                words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
+            print(words, flush=True)
 
 
 if __name__ == "__main__":
