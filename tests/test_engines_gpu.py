@@ -17,6 +17,7 @@ from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.gemv_ends import PLAIN, Ends
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.measure.profile import count_kernels
@@ -137,8 +138,7 @@ def test_every_form_can_be_captured_and_compiling_makes_fewer_kernels(
     assert kernels <= before
     if kind is not CudaGraphDecoder:
         assert kernels < before
-        # NF4's products are no part of a step of one row yet.
-        is_one_row = EARLY and kind is NativeDecoder and quant != "bnb4"
+        is_one_row = EARLY and kind is NativeDecoder
         assert runtime.facts().frames_compiled == (0 if is_one_row else 2)
 
 
@@ -163,31 +163,82 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     assert float((made - expected).norm() / expected.norm()) < 5e-4
 
 
+def ends_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[Ends]:
+    """Everything that stands around a product in a layer, and nothing."""
+    gain = (1 + torch.randn(inputs, device="cuda") / 4).to(dtype)
+    return [PLAIN, Ends(gain, 1e-6), Ends(residual=torch.randn(outputs, device="cuda").to(dtype)),
+            Ends(gain, 1e-6, swiglu=True)]  # fmt: skip
+
+
+def with_ends(hidden: torch.Tensor, weights: torch.Tensor, ends: Ends) -> torch.Tensor:
+    """The product with its ends in 64 bits, of a norm that rounds where models round. weights: [outputs, inputs]."""
+    vector = hidden.double()
+    if ends.gain is not None:
+        vector = (vector * torch.rsqrt(vector.square().mean() + ends.epsilon)).to(hidden.dtype)
+        vector = (vector * ends.gain).double()
+    product = weights.double() @ vector
+    if ends.swiglu:
+        gate, up = product.chunk(2)
+        product = torch.nn.functional.silu(gate) * up
+    return product if ends.residual is None else product + ends.residual.double()
+
+
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "block", "kind", "dtype"),
-    [
-        (2560, 1024, 64, "nf4", torch.float16),
-        (9728, 2560, 64, "nf4", torch.bfloat16),
-        (2560, 1024, 64, "nf4", torch.float32),
-        (640, 203, 128, "fp4", torch.float16),
-        (96, 33, 32, "nf4", torch.bfloat16),
-        (1024, 40, 128, "fp4", torch.float32),
-    ],
+    ("inputs", "outputs", "kind"),
+    [(2560, 1024, "nf4"), (9728, 2560, "nf4"), (4096, 2560, "fp4"), (896, 4864, "nf4"), (128, 48, "fp4")],
 )
-def test_a_vector_times_codes_is_their_product(
-    inputs: int, outputs: int, block: int, kind: str, dtype: torch.dtype
-) -> None:
+def test_a_vector_times_codes_is_their_product(inputs: int, outputs: int, kind: str, dtype: torch.dtype) -> None:
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-    from benchmarker.kernels.gemv_nf4 import gemv_nf4, parts_of
+    from benchmarker.kernels.gemv_nf4 import launch
 
     torch.manual_seed(0)
     hidden = torch.randn(inputs, device="cuda").to(dtype)
-    packed, state = quantize_4bit(torch.randn(outputs, inputs, device="cuda"), blocksize=block, quant_type=kind)
-    expected = dequantize_4bit(packed, state).double() @ hidden.double()
-    made = gemv_nf4(hidden, packed, state.absmax, state.code, parts_of(inputs)).sum(0).double()
-    assert float((made - expected).norm() / expected.norm()) < 1e-5
+    rows = torch.randn(outputs, inputs, device="cuda") / inputs**0.5
+    packed, state = quantize_4bit(rows, blocksize=64, quant_type=kind)
+    weights = dequantize_4bit(packed, state)
+    for ends in ends_for(inputs, outputs, dtype):
+        expected = with_ends(hidden, weights, ends)
+        made = launch(hidden, packed, state.absmax, state.code, ends).double()
+        assert float((made - expected).norm() / expected.norm()) < (5e-3 if dtype == torch.bfloat16 else 7e-4), ends
+
+
+@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(2560, (4096, 1024, 1024)), (9728, (2560,)), (2560, (9728, 9728)), (896, (128, 16, 16))]
+)
+def test_a_vector_times_words_on_tensor_cores_is_their_product(
+    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, takes_tensor_cores, unpacked
+
+    torch.manual_seed(0)
+    hidden = torch.randn(inputs, device="cuda").to(dtype)
+    matrices = [
+        Matrix(
+            torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32, device="cuda"),
+            None,
+            (torch.rand(inputs // 128, count, device="cuda") / 4 / inputs**0.5).to(dtype),
+        )
+        for count in outputs
+    ]
+    eights = torch.tensor(-0x77777778, dtype=torch.int32, device="cuda")
+    weights = torch.cat(
+        [
+            unpacked(one.words, eights.expand(inputs // 128, len(one.scales[0]) // 8), one.scales.double()).T
+            for one in matrices
+        ]
+    )
+    for ends in ends_for(inputs, sum(outputs), dtype):
+        if ends.swiglu != (len(outputs) == 2):
+            continue
+        assert takes_tensor_cores(hidden, matrices, ends)
+        expected = with_ends(hidden, weights, ends)
+        made = on_tensor_cores(hidden, matrices, ends).double()
+        assert float((made - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4), ends
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
@@ -242,7 +293,8 @@ def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: 
         ours = {use.name: use.covered for use in runtime.facts().kernels_used if use.origin == "benchmarker"}
         is_ours = EARLY and kind is NativeDecoder
         assert ours.get("gemv_dense") == ((1 if quant == "bnb4" else 15) if is_ours else None)
-        assert ours.get("gemv_nf4") == (14 if is_ours and quant == "bnb4" else None)
+        # Its kernel is for 16 bits.
+        assert "gemv_nf4" not in ours
 
 
 @pytest.mark.parametrize("quant", ["fp16", "int8", "gptq", "bnb4"])
@@ -279,9 +331,8 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     from benchmarker.kernels import gemv_gptq as gptq
     from benchmarker.kernels.decode_attention import decode_attention
     from benchmarker.kernels.gemv_dense import gemv_dense, gemv_swiglu
-    from benchmarker.kernels.gemv_ends import Ends
     from benchmarker.kernels.gemv_gptq import Matrix, gemv_gptq
-    from benchmarker.kernels.gemv_nf4 import gemv_nf4, parts_of
+    from benchmarker.kernels.gemv_nf4 import gemv_nf4
     from benchmarker.kernels.likeliest_token import likeliest_token
     from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 
@@ -302,7 +353,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
         lambda hidden: gemv_dense(hidden, rows, None),
         lambda hidden: gemv_swiglu(hidden, rows, None),
         lambda hidden: decode_attention(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
-        lambda hidden: gemv_nf4(hidden, packed, state.absmax, state.code, parts_of(2560)),
+        lambda hidden: gemv_nf4(hidden, packed, state.absmax, state.code),
         lambda hidden: dense.launch(hidden, rows, None, Ends(gain, 1e-6, residual=hidden[:1024].contiguous())),
         lambda hidden: gptq.launch(hidden, [Matrix(words, None, scales)] * 2, Ends(gain, 1e-6, swiglu=True)),
         lambda hidden: one_row_attention(hidden, heads, rotation, keys, values, filled),

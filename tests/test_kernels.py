@@ -86,15 +86,12 @@ class ByHand:
         return made if scales is None else made * scales.flatten()
 
     def gemv_nf4(
-        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor, parts: int
+        self, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor
     ) -> torch.Tensor:
         self.made.append(torch.Size((2 * packed.numel() // len(hidden), len(hidden))))
         codes = torch.stack((packed >> 4, packed & 15), 1).flatten().int()
         weights = (numbers[codes].view(len(scales), -1) * scales[:, None]).view(-1, len(hidden))
-        return torch.stack([weights[:, at::parts] @ hidden[at::parts].float() for at in range(parts)])
-
-    def parts_of(self, inputs: int) -> int:
-        return 2
+        return (weights @ hidden.float()).to(hidden.dtype)
 
 
 @pytest.fixture
@@ -102,9 +99,8 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     kernel = ByHand()
     for module, function in (("gemv_dense", "gemv_dense"), ("gemv_dense", "gemv_swiglu"), ("gemv_nf4", "gemv_nf4")):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
-    monkeypatch.setattr("benchmarker.kernels.gemv_nf4.parts_of", kernel.parts_of)
-    for module in ("gemv_dense", "gemv_nf4"):
-        monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.gemv_dense.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
     for where in ("replace_linears", "fuse_qkv_gate_up", "fuse_swiglu"):
         monkeypatch.setattr(
             f"benchmarker.kernels.{where}.is_one_query",

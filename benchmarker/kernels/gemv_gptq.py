@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarker.kernels import tensor_gemv
 from benchmarker.kernels.gemv_ends import PLAIN, Ends, gated, norm_factor
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.read_vector import can_read_by_ptx, read_eight
@@ -27,6 +28,8 @@ from benchmarker.kernels.triton_if_present import tl, triton
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 IN_A_WORD = 8
+TENSOR_TILE_OUTPUTS = 16
+"""Outputs of a tile of `gemv_gptq.cu`, of each matrix."""
 LARGEST_GROUP = 512
 
 
@@ -243,6 +246,8 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN, *, ti
         [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
     """
     first, second, third = [*matrices, matrices[-1], matrices[-1]][:3]
+    if tile is None and takes_tensor_cores(hidden, matrices, ends):
+        return on_tensor_cores(hidden, matrices, ends)
     (groups, outputs), in_group = first.scales.shape, len(first.words) // len(first.scales)
     count = outputs if ends.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
     tile = tile or tile_for(groups, ends)
@@ -263,6 +268,36 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN, *, ti
             **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return output
+
+
+def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -> bool:
+    """Whether `gemv_gptq.cu` is for this product."""
+    return (
+        tensor_gemv.why_not(hidden.device, hidden.dtype, len(hidden), [len(one.scales[0]) for one in matrices]) is None
+        and tensor_gemv.takes_vectors(hidden, ends.gain, ends.residual)
+        and all(
+            matrix.zeros is None
+            and len(matrix.scales) * tensor_gemv.CHUNK == len(hidden)
+            and matrix.scales.dtype == hidden.dtype
+            and tensor_gemv.is_aligned(matrix.words)
+            for matrix in matrices
+        )
+    )
+
+
+def on_tensor_cores(
+    hidden: Tensor, matrices: Sequence[Matrix], ends: Ends, *, tile: tensor_gemv.Tile | None = None
+) -> Tensor:
+    """As `launch`, by `gemv_gptq.cu`."""
+    three = [*matrices, matrices[-1], matrices[-1]][:3]
+    counts = [len(matrix.scales[0]) for matrix in matrices]
+    outputs, units = counts[0] if ends.swiglu else sum(counts), len(hidden) // tensor_gemv.CHUNK
+    tile = tile or tensor_gemv.tile_for(units, most_held=1 if ends.swiglu else tensor_gemv.MOST_HELD)
+    return tensor_gemv.launch(
+        "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.scales)],
+        [*(len(matrix.scales[0]) for matrix in three), outputs], ends, tile=tile, outputs=outputs,
+        tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
+    )  # fmt: skip
 
 
 def _arguments(matrix: Matrix) -> tuple[Tensor, Tensor, Tensor]:

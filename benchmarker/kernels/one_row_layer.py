@@ -28,6 +28,7 @@ from benchmarker.kernels.fuse_swiglu import makes_the_same
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 from benchmarker.kernels.one_row_products import Product, product_of
+from benchmarker.kernels.tensor_gemv import is_aligned
 
 PARTS = {
     "": {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"},
@@ -122,9 +123,10 @@ def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
 def is_rms_norm(norm: Any) -> bool:
     """Whether a norm divides by the root of the mean square and multiplies by its weight, and does nothing else.
 
-    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight.
+    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight. The weight begins
+    where `tensor_gemv` can read it.
     """
-    if not hasattr(norm, "variance_epsilon"):
+    if not hasattr(norm, "variance_epsilon") or not is_aligned(norm.weight):
         return False
     gain = norm.weight
     hidden = torch.linspace(-1, 3, len(gain), dtype=gain.dtype, device=gain.device)

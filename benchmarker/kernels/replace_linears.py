@@ -148,9 +148,8 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
 
         return cast("Tensor", Linear4bit.forward(linear, hidden))
     state = linear.weight.quant_state
-    parts = gemv_nf4.parts_of(linear.in_features)
-    sums = gemv_nf4.gemv_nf4(materialized(hidden).flatten(), linear.weight, state.absmax, state.code, parts)
-    return _with_bias(sums.sum(0).to(hidden.dtype), linear, hidden)
+    product = gemv_nf4.gemv_nf4(materialized(hidden).flatten(), linear.weight, state.absmax, state.code)
+    return _with_bias(product, linear, hidden)
 
 
 def _with_bias(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ while the one before it ends, as in a step. It is checked first: errors are rela
 
     python tests/benchmarks/one_row_products.py                    # NVIDIA's Hopper and newer
     python tests/benchmarks/one_row_products.py --forms gptq       # one form alone
-    TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, on any machine
+    TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, on any machine; not NF4
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarker.kernels import gemv_dense, gemv_gptq
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.gemv_gptq import Matrix
+from benchmarker.kernels.unpack_words import NUMBERS
 
 CACHE_BYTES = 50 * 2**20
 """Of an H100; the weights of all layers are four times as many."""
@@ -82,6 +83,12 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
         row_scales = (torch.rand(outputs, 1, device=device) * 5e-4).half()
         product = partial(gemv_dense.launch, weights=numbers, scales=row_scales)
         return Weights(product, numbers.nbytes, lambda: numbers.float() * row_scales.float())
+    if form == "nf4":
+        codes = torch.randint(0, 256, (outputs, shape.inputs // 2), device=device, dtype=torch.uint8)
+        absmax = torch.rand(outputs, shape.inputs // 64, device=device) / 50
+        numbers = torch.tensor(NUMBERS["nf4"], device=device)
+        product = partial(gemv_nf4.launch, packed=codes, scales=absmax, numbers=numbers)
+        return Weights(product, codes.nbytes + absmax.nbytes, lambda: _looked_up(codes, absmax, numbers))
     matrices = [_gptq(count, shape.inputs, device) for count in shape.outputs]
     size_bytes = sum(matrix.words.nbytes + matrix.scales.nbytes for matrix in matrices)
     product = partial(gemv_gptq.launch, matrices=matrices)
@@ -91,6 +98,11 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
 def _gptq(outputs: int, inputs: int, device: str) -> Matrix:
     words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), device=device, dtype=torch.int32)
     return Matrix(words, None, (torch.rand(inputs // GROUP, outputs, device=device) / 100).half())
+
+
+def _looked_up(codes: Tensor, absmax: Tensor, numbers: Tensor) -> Tensor:
+    both = torch.stack((codes >> 4, codes & 15), 2).view(len(codes), -1).long()
+    return numbers[both] * absmax.repeat_interleave(64, 1)
 
 
 def _unpacked(matrix: Matrix) -> Tensor:
@@ -133,13 +145,13 @@ def seconds_each(products: list[Product], hidden: Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forms", nargs="+", default=["fp16", "int8", "gptq"], choices=["fp16", "int8", "gptq"])
+    parser.add_argument("--forms", nargs="+", choices=["fp16", "int8", "gptq", "nf4"])
     parser.add_argument("--bandwidth", type=float, default=3.10e12, help="bytes a second that the card reads")
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
     given = parser.parse_args()
     device = "cpu" if given.smallest else "cuda"
     torch.manual_seed(0)
-    for form in given.forms:
+    for form in given.forms or ["fp16", "int8", "gptq", *([] if given.smallest else ["nf4"])]:
         for shape in SMALLEST if given.smallest else SHAPES:
             hidden = torch.randn(shape.inputs, device=device).half()
             ends = shape.ends(hidden)

@@ -1,0 +1,170 @@
+"""CUDA C++ that is compiled where it runs, by the NVRTC that torch brings along, and launched early.
+
+Triton decides itself which lane of a warp holds which number. Where that must be known, as for a tensor core's
+operands, a kernel is a `.cu` file beside this one. Its constants are macros: each shape is a program of its own.
+No toolkit is needed: NVRTC compiles, and the driver loads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FOLDER = Path(__file__).parent
+SHARED_BYTES_ATTRIBUTE = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+EARLY_ATTRIBUTE = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
+
+
+class CudaSourceError(RuntimeError):
+    """NVRTC or the driver refuses; the message has its words."""
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: a number that says which, and a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("_pad", ctypes.c_int), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60))
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A compiled kernel of one device."""
+
+    function: ctypes.c_void_p
+    threads: int
+    shared_bytes: int
+
+    def __call__(self, blocks: int, arguments: Sequence[Tensor | int | float | None]) -> None:
+        """Launch it on torch's current stream; it may start while the kernel before it ends.
+
+        Args:
+            blocks: Programs of the grid.
+            arguments: Pointers for tensors and for None, 32-bit numbers for the others.
+        """
+        values = [_argument(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
+        launch = _Launch(
+            (blocks, 1, 1), (self.threads, 1, 1), self.shared_bytes, torch.cuda.current_stream().cuda_stream,
+            ctypes.pointer(early), 1,
+        )  # fmt: skip
+        _check_driver(_driver().cuLaunchKernelEx(ctypes.byref(launch), self.function, pointers, None))
+
+
+@cache
+def cuda_kernel(
+    name: str, macros: tuple[tuple[str, int], ...], threads: int, shared_bytes: int, device: torch.device
+) -> CudaKernel:
+    """The kernel `name`_kernel of the file `name`.cu with these macros, compiled once a process and device.
+
+    Raises:
+        CudaSourceError: There is no NVRTC, it does not compile, or the device does not take it.
+    """
+    with torch.cuda.device(device):
+        torch.cuda.current_stream()  # Makes torch's context the current one.
+        binary = compiled(name, dict(macros), torch.cuda.get_device_capability(device))
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
+        _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
+        _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
+    return CudaKernel(function, threads, shared_bytes)
+
+
+def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) -> bytes:
+    """The machine code of `name`.cu for a compute capability.
+
+    Raises:
+        CudaSourceError: With the compiler's first lines.
+    """
+    nvrtc = _nvrtc()
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    options += [f"-D{macro}={value}" for macro, value in macros.items()]
+    program = ctypes.c_void_p()
+    source, headers = (FOLDER / f"{name}.cu").read_bytes(), sorted(FOLDER.glob("*.cuh"))
+    texts = (ctypes.c_char_p * len(headers))(*(header.read_bytes() for header in headers))
+    names = (ctypes.c_char_p * len(headers))(*(header.name.encode() for header in headers))
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, f"{name}.cu".encode(), len(headers), texts, names)
+    try:
+        words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        if failed:
+            log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            raise CudaSourceError(f"NVRTC does not compile {name}.cu: {log.decode(errors='replace')[:400]}")
+        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
+    """What NVRTC gives in two calls: its size, and itself."""
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    read(program, text)
+    return text.raw
+
+
+def why_no_source() -> str | None:
+    """Why nothing can be compiled and loaded here; None where it can."""
+    try:
+        _nvrtc()
+        _driver()
+    except CudaSourceError as error:
+        return str(error)
+    return None
+
+
+@cache
+def _nvrtc() -> Any:
+    major = (torch.version.cuda or "").split(".")[0]
+    for name in (f"libnvrtc.so.{major}", "libnvrtc.so", f"nvrtc64_{major}0_0.dll"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaSourceError(f"no NVRTC of CUDA {major} is found")
+
+
+@cache
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise CudaSourceError("no libcuda.so.1 is found") from None
+
+
+def _argument(argument: Tensor | int | float | None) -> Any:
+    if argument is None:
+        return ctypes.c_void_p(0)
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+
+
+def _check_driver(status: int) -> None:
+    """Raises: CudaSourceError: With the driver's name of the status."""
+    if status:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorName(status, ctypes.byref(name))
+        raise CudaSourceError(f"the driver says {(name.value or b'unknown').decode()}")

@@ -1,0 +1,110 @@
+// GPTQ's words times one vector, with groups of 128 inputs and zero points of 8; see tensor_gemv.cuh.
+//
+// words: [INPUTS / 8, outputs], eight consecutive inputs each, from the lowest bits up. scales: [INPUTS / 128, outputs].
+// With SWIGLU the first matrix is the gate's, the second up's; else the outputs of up to three follow one another.
+//
+// Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile, of which a lane reads a word each: four times, which is a
+// chunk with one scale. All columns of B are the same.
+
+#include "tensor_gemv.cuh"
+
+constexpr int OUTPUTS = 16, MATRICES = SWIGLU ? 2 : 1;
+constexpr int UNITS_OF_ALL = INPUTS / CHUNK;
+constexpr bool IS_EVEN = SPLIT * UNITS == UNITS_OF_ALL;
+
+struct Unit {
+    uint2 words[MATRICES][4];
+    u32 scales[MATRICES];
+};
+
+struct Matrix {
+    const u32* words;
+    const u16* scales;
+    int outputs;
+};
+
+struct Matrices {
+    Matrix all[3];
+};
+
+__device__ Unit read_unit(const Matrices& matrices, int first, int unit, int g, int t) {
+    Unit result = {};
+    if (!IS_EVEN && unit >= UNITS_OF_ALL) return result;
+#pragma unroll
+    for (int half = 0; half < MATRICES; half++) {
+        Matrix matrix = matrices.all[half];
+        if (!SWIGLU && first >= matrix.outputs) {
+            first -= matrix.outputs;
+            matrix = matrices.all[1];
+            if (first >= matrix.outputs) {
+                first -= matrix.outputs;
+                matrix = matrices.all[2];
+            }
+        }
+        const int column = first + 2 * g;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const u32* words = matrix.words + (size_t)(unit * 16 + 4 * j + t) * matrix.outputs + column;
+            read_weights(words, result.words[half][j]);
+        }
+        read_scales(matrix.scales + (size_t)unit * matrix.outputs + column, result.scales[half]);
+    }
+    return result;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemv_gptq_kernel(const u16* hidden, const u32* words, const u16* scales, const u32* words1, const u16* scales1,
+                 const u32* words2, const u16* scales2, const u16* gain, const u16* residual, u16* output, int outputs,
+                 int outputs1, int outputs2, int outputs_of_all, float epsilon) {
+    let_the_next_start();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int group = warp / SPLIT, part = warp % SPLIT;
+    const Matrices matrices = {{{words, scales, outputs}, {words1, scales1, outputs1}, {words2, scales2, outputs2}}};
+    const int tiles = outputs_of_all / OUTPUTS, stride = gridDim.x * GROUPS;
+    int tile = blockIdx.x * GROUPS + group;
+    Unit units[HELD];
+    if (tile < tiles)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) units[i] = read_unit(matrices, tile * OUTPUTS, part * UNITS + i, g, t);
+    uint4 gains[EACH];
+    read_gain(gain, gains);
+    write_table([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
+    bring_vector(hidden, gains, epsilon, [](int at) { return at * 16; });
+
+    const unsigned char* column = memory + VECTOR + part * UNITS * 256 + t * 16;
+    for (int parity = 0; tile < tiles; tile += stride, parity ^= 1) {
+        float totals[MATRICES][2] = {};
+        for (int done = 0; done < UNITS; done += HELD)
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                const Unit unit = units[i];
+                const int at = part * UNITS + done + i;
+                if (done + HELD < UNITS)
+                    units[i] = read_unit(matrices, tile * OUTPUTS, at + HELD, g, t);
+                else if (IS_REPEATED && tile + stride < tiles)
+                    units[i] = read_unit(matrices, (tile + stride) * OUTPUTS, part * UNITS + i, g, t);
+                if (!IS_EVEN && at >= UNITS_OF_ALL) continue;
+                float sums[MATRICES][4] = {}, others[MATRICES][4] = {};
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const uint4 inputs = *(const uint4*)(column + (done + i) * 256 + j * 64);
+#pragma unroll
+                    for (int half = 0; half < MATRICES; half++) {
+                        const uint2 word = unit.words[half][j];
+                        multiply<0>(sums[half], word.x, word.y, lane * 4, inputs.x, inputs.y);
+                        multiply<2>(others[half], word.x, word.y, lane * 4, inputs.z, inputs.w);
+                    }
+                }
+                for (int half = 0; half < MATRICES; half++) {
+                    totals[half][0] += low_of(unit.scales[half]) * (sums[half][0] + others[half][0]);
+                    totals[half][1] += high_of(unit.scales[half]) * (sums[half][2] + others[half][2]);
+                }
+            }
+        float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;
+        if (t == 0)
+            for (int half = 0; half < MATRICES; half++)
+                for (int one = 0; one < 2; one++)
+                    sums[(part * MATRICES + half) * OUTPUTS + 2 * g + one] = totals[half][one];
+        write_outputs<OUTPUTS, MATRICES>(sums, group, part, tile * OUTPUTS, residual, output);
+    }
+}

@@ -1,0 +1,125 @@
+// What the GEMVs over packed 4-bit weights have in common: a matrix of codes times one vector, on tensor cores.
+//
+// Two codes lie in a byte. A table in shared memory has the two numbers of each byte as a pair of 16-bit floats, once for
+// each lane, so that no two lanes ever ask the same bank: one instruction makes the place, one reads, and the pair is an
+// operand of mma.m16n8k16 as it is. So a weight takes 1.2 instructions, where cutting it out and multiplying takes 3 to 5,
+// about as many as an H100 has time for. Products are added up in 32 bits.
+//
+// mma multiplies A (16 x 16, the weights) by B (16 x 8, the vector). Lane 4 g + t of a warp holds rows g and g + 8 of A,
+// column g of B, and columns 2 t and 2 t + 1 of the same rows of the result. It holds four of the 16 terms of each.
+// Which inputs are a term is free, if A and B agree: a lane takes eight that lie together, in two products.
+//
+// A block of the grid has GROUPS groups of SPLIT warps. A group takes a tile of outputs, and then others; each of its warps
+// takes UNITS parts of the inputs. HELD of them are on their way from memory all the time, also while the kernel
+// before this one ends: its output, the vector, is waited for only then (programmatic dependent launch).
+//
+// Constants of a program: INPUTS, SPLIT, GROUPS, UNITS, HELD, IS_REPEATED (whether there are more tiles than groups), NORMED
+// (an RMS norm of the vector comes first), SWIGLU (silu(gate) * up is made of two matrices), ADDED (a residual), BF16.
+
+#include "tensor_ptx.cuh"
+
+__device__ float low_of(u32 pair) { return to_float(pair & 0xffff); }
+__device__ float high_of(u32 pair) { return to_float(pair >> 16); }
+
+constexpr int WARP = 32, THREADS = WARP * SPLIT * GROUPS;
+constexpr int CHUNK = 128;                         // Inputs whose numbers a warp multiplies by in eight products.
+constexpr int VECTORS = INPUTS / 8;                // The vector is read in parts of eight numbers.
+constexpr int PADDED = (INPUTS + 2 * CHUNK - 1) / (2 * CHUNK) * (2 * CHUNK / 8);  // With zeros to two whole chunks.
+constexpr int EACH = (PADDED + THREADS - 1) / THREADS;
+constexpr int ENTRY = 256;                         // Bytes from one byte's numbers to the next one's; half of them are used.
+constexpr int ZEROS = 256 * ENTRY + 64;            // 256 bytes of zeros, 64 off the banks of the vector.
+constexpr int VECTOR = 256 * ENTRY + 512;
+constexpr int SUMS = VECTOR + 16 * PADDED;         // Each warp's sums, twice: of a tile, and of the one before it.
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
+template <class Numbers>
+__device__ void write_table(Numbers numbers) {
+    for (int at = threadIdx.x; at < 256 * 8; at += THREADS) {
+        const u32 pair = numbers(at / 8);
+        *(uint4*)(memory + at / 8 * ENTRY + at % 8 * 16) = make_uint4(pair, pair, pair, pair);
+    }
+    if (threadIdx.x < 16) *(uint4*)(memory + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
+}
+
+// The numbers of one byte of a word. own: four times the lane.
+template <int BYTE>
+__device__ u32 looked_up(u32 word, u32 own) {
+    return *(const u32*)(memory + place_of_byte<BYTE>(word, own));
+}
+
+// sums += A * B, of two words' bytes FIRST and FIRST + 1: `word` is of row g, `other` of row g + 8.
+template <int FIRST>
+__device__ void multiply(float (&sums)[4], u32 word, u32 other, u32 own, u32 first, u32 second) {
+    const u32 a[4] = {looked_up<FIRST>(word, own), looked_up<FIRST>(other, own), looked_up<FIRST + 1>(word, own),
+                      looked_up<FIRST + 1>(other, own)};
+    multiply_and_add(sums, a, first, second);
+}
+
+__device__ void read_gain(const u16* gain, uint4 (&gains)[EACH]) {
+    for (int i = 0; i < EACH; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        gains[i] = NORMED && at < VECTORS ? ((const uint4*)gain)[at] : make_uint4(0, 0, 0, 0);
+    }
+}
+
+__device__ u32 normed(u32 pair, u32 gain, float factor) {
+    const u32 unit = pair_of(low_of(pair) * factor, high_of(pair) * factor);  // Rounded between, as models do.
+    return pair_of(low_of(unit) * low_of(gain), high_of(unit) * high_of(gain));
+}
+
+__device__ float sum_of_block(float value) {
+    float* sums = (float*)(memory + SUMS);
+    for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(~0u, value, apart);
+    if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = threadIdx.x % WARP < THREADS / WARP ? sums[threadIdx.x % WARP] : 0;
+    for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(~0u, value, apart);
+    return value;
+}
+
+// Wait for the kernel before, and bring the vector to shared memory, normed: numbers 8 at and on to VECTOR + place(at).
+template <class Place>
+__device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], float epsilon, Place place) {
+    wait_for_the_last();
+    uint4 vector[EACH];
+    float squares = 0;
+    for (int i = 0; i < EACH; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        vector[i] = at < VECTORS ? ((const uint4*)hidden)[at] : make_uint4(0, 0, 0, 0);
+        if (NORMED)
+            for (u32 pair : {vector[i].x, vector[i].y, vector[i].z, vector[i].w})
+                squares += low_of(pair) * low_of(pair) + high_of(pair) * high_of(pair);
+    }
+    if (NORMED) {
+        const float factor = rsqrtf(sum_of_block(squares) / INPUTS + epsilon);
+        for (int i = 0; i < EACH; i++)
+            vector[i] = make_uint4(normed(vector[i].x, gains[i].x, factor), normed(vector[i].y, gains[i].y, factor),
+                                   normed(vector[i].z, gains[i].z, factor), normed(vector[i].w, gains[i].w, factor));
+    }
+    for (int i = 0; i < EACH; i++) {
+        const int at = threadIdx.x + i * THREADS;
+        if (at < PADDED) *(uint4*)(memory + VECTOR + place(at)) = vector[i];
+    }
+    __syncthreads();
+}
+
+// Add up what the group's warps have in `sums`, [SPLIT, MATRICES * OUTPUTS], and write the tile's outputs.
+template <int OUTPUTS, int MATRICES>
+__device__ void write_outputs(const float* sums, int group, int part, int first, const u16* residual, u16* output) {
+    meet(group + 1, SPLIT * WARP);
+    if (part != 0) return;
+    constexpr int ALL = MATRICES * OUTPUTS;
+    const int lane = threadIdx.x % WARP;
+    float result = 0;
+    for (int i = 0; i < SPLIT; i++) result += sums[i * ALL + lane % ALL];
+    if (SWIGLU) {
+        const float up = __shfl_down_sync(~0u, result, OUTPUTS);
+        result = result / (1 + exponential(-result)) * up;
+    }
+    if (lane < OUTPUTS) {
+        if (ADDED) result += to_float(residual[first + lane]);
+        output[first + lane] = (u16)pair_of(result, 0);
+    }
+}

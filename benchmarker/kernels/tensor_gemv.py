@@ -1,0 +1,155 @@
+"""GEMVs over packed 4-bit weights on tensor cores, for NVIDIA's Hopper and newer: how they are cut and launched.
+
+How they work is written in `tensor_gemv.cuh`; the two kernels are `gemv_nf4.cu` and `gemv_gptq.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.cuda_source import cuda_kernel, why_no_source
+from benchmarker.kernels.gemv_ends import Ends
+from benchmarker.kernels.pdl import can_start_early
+
+WARP = 32
+CHUNK = 128
+"""Inputs that a warp multiplies by at once; the file's CHUNK. All are a multiple of it."""
+OUTPUTS_STEP = 16
+"""Outputs are a multiple of it, also those of each of several matrices."""
+MOST_INPUTS = 32768
+"""The vector lies in shared memory."""
+VECTOR_AT = 256 * 256 + 512
+"""Bytes of shared memory before the vector: the table, and zeros."""
+MOST_GROUPS = 15
+"""A block has so many barriers for parts of its warps."""
+MOST_HELD = 5
+"""Parts of the inputs that a lane has registers for."""
+TYPES = (torch.float16, torch.bfloat16)
+ALIGNMENT = 16
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut."""
+
+    split: int
+    """Warps that share the inputs of a tile."""
+    groups: int
+    """Groups of so many warps in a program of the grid."""
+    held: int
+    """Parts of the inputs that a warp reads ahead."""
+
+
+def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequence[int]) -> str | None:
+    """Why these kernels do not make a product of this type and size on a device; None where they do.
+
+    Args:
+        outputs: Of each matrix.
+    """
+    if not can_start_early(device):
+        return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
+    if dtype not in TYPES:
+        return "not of 16 bits"
+    if inputs % CHUNK or inputs > MOST_INPUTS or any(count % OUTPUTS_STEP for count in outputs):
+        return "inputs that are no multiple of 128, or outputs that are none of 16"
+    return why_no_source()
+
+
+def takes_vectors(*vectors: Tensor | None) -> bool:
+    """Whether all of these are floating point of 16 bits, and begin at a multiple of 16 bytes."""
+    return all(
+        vector is None or (vector.dtype in TYPES and vector.is_contiguous() and is_aligned(vector))
+        for vector in vectors
+    )
+
+
+def is_aligned(tensor: Tensor) -> bool:
+    """Whether a tensor can be read 16 bytes at a time."""
+    return tensor.data_ptr() % ALIGNMENT == 0
+
+
+def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
+    """The tile for inputs of so many parts: the fastest of some for each product of Qwen3-4B on an H100.
+
+    Args:
+        most_held: Parts that a lane has registers for; 1 where a part is of two matrices.
+    """
+    each = -(-units // (20 if most_held == 1 else 19))
+    if each > 3 and most_held > 1:
+        each = -(-units // (16 * most_held)) * most_held
+    split = -(-units // each)
+    return Tile(split, min(MOST_GROUPS, max(1, 20 // split)), min(each, most_held))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel's constants and its grid."""
+
+    macros: tuple[tuple[str, int], ...]
+    blocks: int
+    threads: int
+    shared_bytes: int
+
+
+def program_for(
+    hidden: Tensor, ends: Ends, tile: Tile, *, units: int, tile_outputs: int, outputs: int, multiprocessors: int
+) -> Program:
+    """What a product is compiled and launched with; arguments as of `launch`."""
+    inputs, matrices = len(hidden), 2 if ends.swiglu else 1
+    tiles = outputs // tile_outputs
+    blocks = min(-(-tiles // tile.groups), multiprocessors)
+    each = -(-units // (tile.split * tile.held)) * tile.held
+    macros = {
+        "INPUTS": inputs, "SPLIT": tile.split, "GROUPS": tile.groups, "UNITS": each, "HELD": tile.held,
+        "IS_REPEATED": blocks * tile.groups < tiles, "NORMED": ends.gain is not None,
+        "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "BF16": hidden.dtype == torch.bfloat16,
+    }  # fmt: skip
+    padded = -(-inputs // (2 * CHUNK)) * 2 * CHUNK
+    sums = max(2 * tile.groups * tile.split * tile_outputs * matrices, tile.groups * tile.split)
+    return Program(
+        tuple((name, int(value)) for name, value in macros.items()),
+        blocks,
+        WARP * tile.split * tile.groups,
+        VECTOR_AT + 2 * padded + 4 * sums,
+    )
+
+
+def launch(
+    name: str, hidden: Tensor, weights: Sequence[Tensor], sizes: Sequence[int], ends: Ends, *,
+    units: int, tile_outputs: int, outputs: int, tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """One kernel for the product and its ends.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
+
+    Args:
+        name: The file without `.cu`.
+        hidden: [in]. This and the ends' vectors are as `takes_vectors` says.
+        weights: What the kernel is given before the norm's weight.
+        sizes: Whole numbers that it is given after the output.
+        units: Parts of the inputs, of which a warp takes some.
+        tile_outputs: Outputs of a tile.
+
+    Returns:
+        [outputs], of the vector's type.
+
+    Raises:
+        ValueError: A vector is of another kind.
+        CudaSourceError: The kernel cannot be compiled or loaded here.
+    """
+    if not takes_vectors(hidden, ends.gain, ends.residual):
+        raise ValueError("a vector that has not 16 bits a number, or that begins at no multiple of 16 bytes")
+    output, device = hidden.new_empty(outputs), hidden.device
+    program = program_for(
+        hidden, ends, tile or tile_for(units), units=units, tile_outputs=tile_outputs, outputs=outputs,
+        multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,
+    )  # fmt: skip
+    kernel = cuda_kernel(name, program.macros, program.threads, program.shared_bytes, device)
+    with torch.cuda.device(device):
+        kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])
+    return output

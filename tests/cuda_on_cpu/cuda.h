@@ -1,0 +1,118 @@
+// Enough of CUDA to run a block's threads as threads of a processor, in place of tensor_ptx.cuh and the compiler's own.
+
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+#define __device__ static inline
+#define __global__
+#define __shared__
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+struct uint2 { u32 x, y; };
+struct uint4 { u32 x, y, z, w; };
+struct float2 { float x, y; };
+struct Index { int x; };
+
+static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static float rsqrtf(float value) { return 1 / std::sqrt(value); }
+static float exponential(float value) { return std::exp(value); }
+
+static thread_local Index threadIdx, blockIdx;
+static Index gridDim;
+
+static float as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
+static u32 as_bits(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
+
+#if BF16
+static float to_float(u32 value) { return as_float(value << 16); }
+static u32 rounded(float value) {
+    const u32 bits = as_bits(value);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+#else
+static float to_float(u32 value) {
+    const int exponent = value >> 10 & 31;
+    const float size = exponent ? std::ldexp(1024.0f + (value & 1023), exponent - 25) : std::ldexp(float(value & 1023), -24);
+    return value & 0x8000 ? -size : size;
+}
+static u32 rounded(float value) {
+    const float size = std::fabs(value);
+    const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+    u32 bits = u32(std::nearbyint(std::ldexp(size, 10 - exponent)));  // In half-precision steps, to even.
+    bits += exponent > -14 ? u32(exponent + 14) << 10 : 0;
+    return bits | (std::signbit(value) ? 0x8000 : 0);
+}
+#endif
+static u32 pair_of(float low, float high) { return rounded(low) | rounded(high) << 16; }
+
+template <int BYTE>
+static u32 place_of_byte(u32 word, u32 own) { return (word >> 8 * BYTE & 255) << 8 | own; }
+
+static void read_weights(const void* place, uint4& words) { std::memcpy(&words, place, 16); }
+static void read_weights(const void* place, uint2& words) { std::memcpy(&words, place, 8); }
+static void read_scales(const void* place, float2& scales) { std::memcpy(&scales, place, 8); }
+static void read_scales(const void* place, u32& pair) { std::memcpy(&pair, place, 4); }
+static void let_the_next_start() {}
+static void wait_for_the_last() {}
+
+// A number for each group of threads that meet: 0 is the whole block, then the named ones, then the warps.
+static std::mutex lock;
+static std::map<int, std::unique_ptr<std::barrier<>>> meetings;
+static void meet(int number, int threads) {
+    std::barrier<>* meeting;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        auto& found = meetings[number];
+        if (!found) found = std::make_unique<std::barrier<>>(threads);
+        meeting = found.get();
+    }
+    meeting->arrive_and_wait();
+}
+static void __syncthreads();
+static int warp() { return threadIdx.x / 32; }
+static void meet_in_warp() { meet(100 + warp(), 32); }
+
+static float exchanged[32][32];
+static float from_lane(float value, int lane) {
+    exchanged[warp()][threadIdx.x % 32] = value;
+    meet_in_warp();
+    const float result = exchanged[warp()][lane];
+    meet_in_warp();
+    return result;
+}
+static float __shfl_xor_sync(u32, float value, int apart) { return from_lane(value, (threadIdx.x % 32) ^ apart); }
+static float __shfl_down_sync(u32, float value, int apart) {
+    const int lane = threadIdx.x % 32 + apart;
+    return from_lane(value, lane < 32 ? lane : threadIdx.x % 32);
+}
+
+// mma.m16n8k16 as the PTX manual has its fragments.
+static u32 operands[32][32][6];
+static float half_of(u32 pair, int at) { return to_float(at ? pair >> 16 : pair & 0xffff); }
+static void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first, u32 second) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    auto& all = operands[warp()];
+    for (int at = 0; at < 4; at++) all[lane][at] = a[at];
+    all[lane][4] = first;
+    all[lane][5] = second;
+    meet_in_warp();
+    for (int element = 0; element < 4; element++) {
+        const int row = element / 2, column = 2 * t + element % 2;
+        for (int k = 0; k < 16; k++) {
+            const int from = k % 8 / 2, half = k / 8;
+            sums[element] += half_of(all[4 * g + from][row + 2 * half], k % 2) * half_of(all[4 * column + from][4 + half], k % 2);
+        }
+    }
+    meet_in_warp();
+}

@@ -1,0 +1,233 @@
+"""GEMVs on tensor cores: how they are cut, and their sources, compiled for a processor, against sums in 64 bit.
+
+What the GPU's own instructions make of them is tested on a GPU (tests/test_engines_gpu.py).
+"""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import cuda_source, gemv_nf4, tensor_gemv
+from benchmarker.kernels.gemv_ends import PLAIN, Ends
+from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, unpacked
+from benchmarker.kernels.tensor_gemv import Tile, program_for, tile_for
+from benchmarker.kernels.unpack_words import NUMBERS
+
+SHIM = Path(__file__).parent / "cuda_on_cpu" / "cuda.h"
+MULTIPROCESSORS = 3
+MOST_SHARED_BYTES = 227 * 1024
+"""Of a block on Hopper."""
+EIGHTS = -0x77777778
+"""Eight zero points of 8."""
+RUN = """
+unsigned char memory[1 << 18] __attribute__((aligned(1024)));
+static void __syncthreads() {{ meet(0, THREADS); }}
+extern "C" void run(int blocks, void** at, int* sizes, float epsilon) {{
+    gridDim.x = blocks;
+    for (int block = 0; block < blocks; block++) {{
+        std::vector<std::thread> threads;
+        meetings.clear();
+        for (int thread = 0; thread < THREADS; thread++)
+            threads.emplace_back([=] {{
+                threadIdx.x = thread;
+                blockIdx.x = block;
+                {name}_kernel({arguments}, epsilon);
+            }});
+        for (auto& thread : threads) thread.join();
+    }}
+}}
+"""
+POINTERS = {
+    "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
+    "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
+}
+"""Types of each kernel's pointers."""
+
+
+class OnProcessor:
+    """In place of a compiled kernel: the same source as a library for this machine's processor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> Callable[..., None]:
+        """See `cuda_kernel`."""
+        library = self._library(name, macros)
+
+        def call(blocks: int, arguments: Sequence[Any]) -> None:
+            pointers = [None if one is None else one.data_ptr() for one in arguments[: len(POINTERS[name])]]
+            sizes = arguments[len(pointers) : -1]
+            library.run(
+                blocks,
+                (ctypes.c_void_p * len(pointers))(*pointers),
+                (ctypes.c_int * len(sizes))(*sizes),
+                ctypes.c_float(arguments[-1]),
+            )
+
+        return call
+
+    def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
+        parts = [SHIM, *(cuda_source.FOLDER / file for file in ("tensor_gemv.cuh", f"{name}.cu"))]
+        lines = [line for part in parts for line in part.read_text().splitlines() if not line.startswith('#include "')]
+        arguments = [f"({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
+        arguments += [f"sizes[{place}]" for place in range(1 if name == "gemv_nf4" else 4)]
+        source, library = self._folder / f"{name}.cpp", self._folder / f"{name}.so"
+        source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
+        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w"]
+        defined = [f"-D{macro}={value}" for macro, value in macros]
+        subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
+        return ctypes.CDLL(str(library))
+
+
+@pytest.fixture
+def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are made by the kernels' sources on the processor."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ is installed")
+    properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.inference_mode())
+    monkeypatch.setattr(tensor_gemv, "cuda_kernel", OnProcessor(tmp_path).kernel)
+
+
+def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> Ends:
+    """`normed`, `gated` (normed too) or `added`."""
+    gain = (1 + torch.randn(inputs) / 4).to(dtype)
+    residual = torch.randn(outputs).to(dtype)
+    known = {"normed": Ends(gain, 1e-6), "gated": Ends(gain, 1e-6, swiglu=True), "added": Ends(residual=residual)}
+    return known[words]
+
+
+def expected(hidden: Tensor, weights: Tensor, ends: Ends) -> Tensor:
+    """In 64 bits, of a norm that rounds where models round. weights: [outputs, inputs]."""
+    vector = hidden.double()
+    if ends.gain is not None:
+        vector = (vector * torch.rsqrt(vector.square().mean() + ends.epsilon)).to(hidden.dtype)
+        vector = (vector * ends.gain).double()
+    product = weights.double() @ vector
+    if ends.swiglu:
+        gate, up = product.chunk(2)
+        product = torch.nn.functional.silu(gate) * up
+    return product if ends.residual is None else product + ends.residual.double()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "ends", "tile", "dtype"),
+    [
+        # An odd number of chunks, the last warp with less, more tiles than groups.
+        (640, 80, "normed", Tile(2, 1, 1), torch.float16),
+        (512, 96, "gated", Tile(2, 2, 2), torch.float16),
+        (1280, 32, "added", Tile(3, 1, 2), torch.bfloat16),
+    ],
+)
+@pytest.mark.usefixtures("on_processor")
+def test_codes_times_a_vector(inputs: int, outputs: int, ends: str, tile: Tile, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hidden, numbers = torch.randn(inputs).to(dtype), torch.tensor(NUMBERS["nf4"])
+    codes, scales = (
+        torch.randint(0, 256, (outputs * inputs // 2, 1), dtype=torch.uint8),
+        torch.rand(outputs, inputs // 64),
+    )
+    both = torch.stack((codes >> 4, codes & 15), 1).view(outputs, inputs).long()
+    weights = numbers[both] * scales.repeat_interleave(64, 1)
+    around = ends_of(ends, inputs, outputs, dtype)
+    made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, around, tile=tile).double()
+    right = expected(hidden, weights, around)
+    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "ends", "tile", "dtype"),
+    [
+        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16),
+        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16),
+        (1280, (96,), "added", Tile(3, 1, 2), torch.float16),
+    ],
+)
+@pytest.mark.usefixtures("on_processor")
+def test_words_times_a_vector(inputs: int, outputs: tuple[int, ...], ends: str, tile: Tile, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hidden, matrices, weights = torch.randn(inputs).to(dtype), [], []
+    for count in outputs:
+        words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32)
+        scales = (torch.rand(inputs // 128, count) / 30).to(dtype)
+        zeros = torch.full((inputs // 128, count // 8), EIGHTS, dtype=torch.int32)
+        matrices.append(Matrix(words, None, scales))
+        weights.append(unpacked(words, zeros, scales.double()).T)
+    around = ends_of(ends, inputs, sum(outputs), dtype)
+    made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
+    right = expected(hidden, torch.cat(weights), around)
+    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+
+
+@pytest.mark.parametrize("most_held", [1, tensor_gemv.MOST_HELD])
+def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(most_held: int) -> None:
+    for units in range(1, tensor_gemv.MOST_INPUTS // tensor_gemv.CHUNK + 1):
+        program = program_for(
+            torch.zeros(units * tensor_gemv.CHUNK, dtype=torch.float16), PLAIN, tile_for(units, most_held=most_held),
+            units=units, tile_outputs=16, outputs=4096, multiprocessors=132,
+        )  # fmt: skip
+        macros = dict(program.macros)
+        assert macros["SPLIT"] * macros["UNITS"] >= units > (macros["SPLIT"] - 1) * macros["UNITS"]
+        assert macros["UNITS"] % macros["HELD"] == 0
+        assert macros["HELD"] <= most_held
+        assert macros["GROUPS"] <= tensor_gemv.MOST_GROUPS
+        assert program.threads <= 20 * 32
+        assert program.shared_bytes <= MOST_SHARED_BYTES
+
+
+def test_more_tiles_than_groups_are_taken_in_turns() -> None:
+    def repeated(outputs: int) -> int:
+        program = program_for(
+            torch.zeros(2560, dtype=torch.float16), PLAIN, Tile(10, 2, 1), units=10, tile_outputs=8, outputs=outputs,
+            multiprocessors=132,
+        )  # fmt: skip
+        return dict(program.macros)["IS_REPEATED"]
+
+    assert repeated(8 * 132 * 2) == 0
+    assert repeated(8 * 132 * 2 + 8) == 1
+
+
+def test_a_vector_of_32_bits_or_off_its_place_is_refused() -> None:
+    packed, scales, numbers = torch.zeros(16 * 64, 1, dtype=torch.uint8), torch.zeros(32), torch.zeros(16)
+    for hidden in (torch.zeros(128), torch.zeros(136, dtype=torch.float16)[1:129]):
+        with pytest.raises(ValueError, match="16 bits a number"):
+            gemv_nf4.launch(hidden, packed, scales, numbers)
+
+
+def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+
+    def why_not(**changed: Any) -> str | None:
+        asked = {"dtype": torch.float16, "inputs": 2560, "outputs": [1024, 32]} | changed
+        return tensor_gemv.why_not(device, **asked)
+
+    assert tensor_gemv.why_not(torch.device("cpu"), torch.float16, 2560, [32]) is not None
+    monkeypatch.setattr(tensor_gemv, "can_start_early", lambda device: True)
+    monkeypatch.setattr(tensor_gemv, "why_no_source", lambda: None)
+    assert why_not() is None
+    assert why_not(dtype=torch.bfloat16) is None
+    assert why_not(dtype=torch.float32) == "not of 16 bits"
+    for changed in ({"inputs": 2600}, {"inputs": 2 * tensor_gemv.MOST_INPUTS}, {"outputs": [1024, 40]}):
+        assert "multiple" in (why_not(**changed) or "")
+    monkeypatch.setattr(tensor_gemv, "why_no_source", lambda: "no NVRTC of CUDA 13 is found")
+    assert why_not() == "no NVRTC of CUDA 13 is found"
+
+
+def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ctypes.CDLL:
+        raise OSError(name)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    for cached in (cuda_source._nvrtc, cuda_source._driver):
+        cached.cache_clear()
+    assert cuda_source.why_no_source() == "no NVRTC of CUDA 13 is found"
+    cuda_source._nvrtc.cache_clear()
