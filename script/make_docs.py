@@ -32,7 +32,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 RUNTIMES = REFERENCE / "h200-runtimes"
-ANSWERED = REFERENCE / "h100-llama-cpp"
+ANSWERED = ("h100-native", "h100-llama-cpp")
 EXPLAINED = (REFERENCE / "h100-runtimes", RUNTIMES)
 Line = tuple[str, ...]
 
@@ -81,9 +81,12 @@ def explained(folder: Path) -> str:
 
 
 def front_page() -> str:
-    """The README with the answer's table of a real GPU."""
-    sheet = first_table(ranking_of(compare([ANSWERED])))
-    return _with_table("README.md", "results/reference/h100-llama-cpp", table(sheet.columns, sheet.rows))
+    """The README with the answer's tables of a real GPU."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for source in ANSWERED:
+        sheet = first_table(ranking_of(compare([REFERENCE / source])))
+        text = _with_rows(text, f"results/reference/{source}", table(sheet.columns, sheet.rows))
+    return text
 
 
 def control_page() -> str:
@@ -128,9 +131,13 @@ def context_parallel_page() -> str:
 
 def _with_table(page: str, source: str, rows: str) -> str:
     """The page with this table behind the comment that names its source."""
-    text = (ROOT / page).read_text(encoding="utf-8")
+    return _with_rows((ROOT / page).read_text(encoding="utf-8"), source, rows)
+
+
+def _with_rows(text: str, source: str, rows: str) -> str:
+    """The text with this table behind the comment that names its source."""
     before, comment, rest = text.partition(f"<!-- {source}, by script/make_docs.py -->\n")
-    assert comment, f"{page} has no table of {source}"
+    assert comment, f"no table of {source}"
     lines = rest.splitlines(keepends=True)
     after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
     return f"{before}{comment}{rows.strip()}\n{''.join(lines[after:])}"

@@ -71,7 +71,8 @@ expected = torch.nn.functional.silu(both[:70]) * both[70:]
 check(launch(hidden, weights, scales, Ends(gain, 1e-6, swiglu=True)), expected)
 """,
     "GPTQ's products": """
-from benchmarker.kernels.gemv_gptq import Matrix, Tile, launch
+from benchmarker.kernels.gemv_gptq import Matrix
+from benchmarker.kernels.gemv_gptq_triton import Tile, launch
 def packed(numbers):
     return (numbers.view(-1, 8, numbers.shape[1]) << 4 * torch.arange(8).view(1, 8, 1)).sum(1).to(torch.int32)
 def made(inputs, outputs, group, is_symmetric):

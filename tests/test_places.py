@@ -47,6 +47,14 @@ def test_every_round_is_whole_at_one_place_and_both_places_work(tmp_path: Path) 
     assert not list(stage.results.glob(f"{UNDER_WAY}*"))
 
 
+def test_the_variants_take_turns_in_the_rounds_with_their_profile(tmp_path: Path) -> None:
+    # A profile and the check of the step take as long as timing: a round with all of them would be the last to end.
+    stage = Stage(tmp_path, variants=("a", "b", "c"), rounds=4)
+    stage.sweep(places=TWO)
+    profiled = Counter((record.variant.name, record.round) for record in stage.records() if record.procedure["profile"])
+    assert profiled == Counter([("a", 0), ("b", 1), ("c", 2)])
+
+
 def test_the_records_are_those_of_a_sweep_without_places_but_for_the_place(tmp_path: Path) -> None:
     alone, beside = Stage(tmp_path / "alone"), Stage(tmp_path / "beside")
     alone.sweep()

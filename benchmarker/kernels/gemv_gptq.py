@@ -1,15 +1,8 @@
 """W4A16 GEMV over GPTQ-packed weights: a matrix of 4-bit numbers times a vector, each word of eight read once.
 
-A program of the grid takes a few outputs and all their inputs, so that nothing is left to add up: its warps take
-different groups of inputs. Words of neighbouring outputs lie side by side, and a thread reads four at once.
-
-A number is not converted: its four bits, left where they are in the word, are those of a 32-bit float that is so small
-that it has no exponent (a denormal), 2**149 times smaller than the number and its place say. The vector is multiplied
-by the rest beforehand. So a weight takes one instruction to cut out, and one to multiply and add.
-
-On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
-its weights at once, as no step writes them, and waits for the vector. Compiled code cannot launch a Triton kernel so,
-therefore the compiler is given an operator that it does not look into.
+On NVIDIA's Hopper and newer, in 16 bit and for the usual groups of 128 with zero points of 8, on tensor cores
+(`gemv_gptq.cu`); else by `gemv_gptq_triton`. Compiled code cannot launch either so that it starts early, therefore the
+compiler is given an operator that it does not look into.
 """
 
 from collections.abc import Sequence
@@ -19,11 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarker.kernels import tensor_gemv
-from benchmarker.kernels.gemv_ends import PLAIN, Ends, gated, norm_factor
-from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.read_vector import can_read_by_ptx, read_eight
-from benchmarker.kernels.triton_if_present import tl, triton
+from benchmarker.kernels import gemv_gptq_triton, tensor_gemv
+from benchmarker.kernels.gemv_ends import PLAIN, Ends
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -54,12 +44,6 @@ def layout_reason(linear: Any) -> str | None:
     return "groups that do not follow one another (desc_act)"
 
 
-UNIT = tl.constexpr(2.0**96)
-"""What the vector is multiplied by, whose numbers may then be up to 2**24 before a group's sum overflows."""
-UNITS = tl.constexpr(2.0**53)
-"""What is left to multiply the product by: a number's bits are those of 2**-149 of it."""
-
-
 @dataclass(frozen=True)
 class Matrix:
     """One linear's packed weights."""
@@ -72,167 +56,7 @@ class Matrix:
     """[groups, out], 16 or 32 bits."""
 
 
-@dataclass(frozen=True)
-class Tile:
-    """How a product is cut."""
-
-    columns: int
-    """Outputs of a program, of each of its two halves: they are neighbours, or SwiGLU's gate and up."""
-    warps: int
-    held: int
-    """Steps whose weights are read ahead."""
-
-
-def tile_for(groups: int, ends: Ends) -> Tile:
-    """The tile for a product of so many groups of words."""
-    warps = 4 if groups <= 24 else 8
-    return Tile(16, 4, 3) if ends.swiglu else Tile(8, warps, 5)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
-    hidden, words, zeros, scales, words1, zeros1, scales1, words2, zeros2, scales2, gain, residual, output,
-    outputs, outputs1, outputs2, groups, epsilon,
-    in_group: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, steps: tl.constexpr,
-    held: tl.constexpr, several: tl.constexpr, swiglu: tl.constexpr, zeroed: tl.constexpr, normed: tl.constexpr,
-    added: tl.constexpr, by_ptx: tl.constexpr, early: tl.constexpr,
-):  # fmt: skip
-    """hidden, gain: [groups * in_group * 8]; words: [groups * in_group, outputs]; zeros: [groups, outputs / 8]; scales:
-    [groups, outputs]; residual, output: [outputs of all]. With `several`, outputs of three matrices follow one another;
-    with `swiglu`, the second matrix is as large as the first. A step takes `at_once` groups, `rows` words of each at a
-    time."""
-    if early:
-        tl.extra.cuda.gdc_launch_dependents()
-    halves: tl.constexpr = 1 if swiglu else 2
-    first = tl.program_id(0) * (halves * columns)
-    start = first
-    if several:
-        if first >= outputs + outputs1:
-            words, zeros, scales, first, outputs = words2, zeros2, scales2, first - outputs - outputs1, outputs2
-        elif first >= outputs:
-            words, zeros, scales, first, outputs = words1, zeros1, scales1, first - outputs, outputs1
-    column = first + tl.arange(0, columns)
-    if not swiglu:
-        words1, zeros1, scales1 = words, zeros, scales
-    second = column + (halves - 1) * columns
-    weights = ()
-    for step in tl.static_range(held):
-        one = _weights(words, zeros, scales, step, column, outputs, groups, in_group, at_once, rows, zeroed)
-        two = _weights(words1, zeros1, scales1, step, second, outputs, groups, in_group, at_once, rows, zeroed)
-        weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
-    if early:
-        tl.extra.cuda.gdc_wait()
-    total = tl.zeros([at_once, rows, columns], tl.float32)
-    total1 = tl.zeros([at_once, rows, columns], tl.float32)
-    squares = tl.zeros([at_once, rows], tl.float32)
-    for step in tl.static_range(steps):
-        if step + held < steps:
-            one = _weights(words, zeros, scales, step + held, column, outputs, groups, in_group, at_once, rows, zeroed)
-            two = _weights(
-                words1, zeros1, scales1, step + held, second, outputs, groups, in_group, at_once, rows, zeroed
-            )
-            weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
-        one, two = weights[step]
-        dot, dot1, sum_of_hidden, squares = _products(
-            one[0], two[0], hidden, gain, squares, step, groups, in_group, columns, at_once, rows, normed, by_ptx
-        )
-        total += one[1].to(tl.float32) * (dot - _zero(one[2], column, zeroed) * sum_of_hidden)
-        total1 += two[1].to(tl.float32) * (dot1 - _zero(two[2], second, zeroed) * sum_of_hidden)
-    result = tl.sum(tl.reshape(tl.join(total, total1), [at_once * rows, columns, 2]), 0) * UNITS
-    if normed:
-        result *= norm_factor(tl.sum(tl.reshape(squares, [at_once * rows]), 0), epsilon, groups * in_group * 8)
-    if swiglu:
-        gate, up = tl.split(result)
-        tl.store(output + column, gated(gate, up).to(output.dtype.element_ty), mask=column < outputs)
-    else:
-        place = tl.arange(0, columns)[:, None] + columns * tl.arange(0, 2)[None, :]
-        inside = first + place < outputs
-        if added:
-            result += tl.load(residual + start + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(output + start + place, result.to(output.dtype.element_ty), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _products(  # type: ignore[no-untyped-def]
-    words, words1, hidden, gain, squares, step: tl.constexpr, groups, in_group: tl.constexpr, columns: tl.constexpr,
-    at_once: tl.constexpr, rows: tl.constexpr, normed: tl.constexpr, by_ptx: tl.constexpr,
-):  # fmt: skip
-    """A step's numbers of both halves times the vector, [at_once, rows, columns], the vector's sums, [at_once, rows,
-    1], all of it `UNIT` times too large, and the squares with this step's added, [at_once, rows]."""
-    dot = tl.zeros([at_once, rows, columns], tl.float32)
-    dot1 = tl.zeros([at_once, rows, columns], tl.float32)
-    sum_of_hidden = tl.zeros([at_once, rows], tl.float32)
-    for part in tl.static_range(in_group // rows):
-        group, word = _place(step, part, at_once, rows)
-        row = group * in_group + word
-        values = read_eight(hidden, row * 8, row < groups * in_group, by_ptx)
-        if normed:
-            gains = read_eight(gain, row * 8, row < groups * in_group, by_ptx)
-        for nibble in tl.static_range(8):
-            value = values[nibble]
-            if normed:
-                squares += value * value
-                value *= gains[nibble]
-            sum_of_hidden += value
-            # The last two numbers are shifted down, the others lie 4 bits further up each.
-            value *= UNIT / (16**nibble if nibble < 6 else 1)
-            dot += _number(words[part], nibble) * value[:, :, None]
-            dot1 += _number(words1[part], nibble) * value[:, :, None]
-    return dot, dot1, (sum_of_hidden * UNIT)[:, :, None], squares
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _place(  # type: ignore[no-untyped-def]
-    step: tl.constexpr, part: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr
-):  # fmt: skip
-    """The groups of a step, [at_once, 1], and the words of a part in them, [1, rows]."""
-    group = step * at_once + tl.arange(0, at_once)
-    return group[:, None], (part * rows + tl.arange(0, rows))[None, :]
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _weights(  # type: ignore[no-untyped-def]
-    words, zeros, scales, step: tl.constexpr, column, outputs, groups,
-    in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
-):  # fmt: skip
-    """A step's words, a tuple of [at_once, rows, columns], its scales and zero points, [at_once, 1, columns]."""
-    parts = ()
-    for part in tl.static_range(in_group // rows):
-        group, word = _place(step, part, at_once, rows)
-        row = group * in_group + word
-        place = row[:, :, None] * outputs + column[None, None, :]
-        is_inside = (group < groups)[:, :, None] & (column < outputs)[None, None, :]
-        parts = parts + (tl.load(words + place, mask=is_inside, other=0),)  # type: ignore[assignment]  # noqa: RUF005
-    group = (step * at_once + tl.arange(0, at_once))[:, None, None]
-    is_inside = (group < groups) & (column < outputs)[None, None, :]
-    scale = tl.load(scales + group * outputs + column[None, None, :], mask=is_inside, other=0.0)
-    zero = 0
-    if zeroed:
-        place = group * (outputs // 8) + column[None, None, :] // 8
-        zero = tl.load(zeros + place, mask=is_inside, other=0)
-    return parts, scale, zero
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _number(words, nibble: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number of each word as a float that is 2**149 times too small, and 16**nibble too large for the first six."""
-    if nibble == 7:
-        bits = words.to(tl.uint32, bitcast=True) >> 28
-    elif nibble == 6:
-        bits = (words.to(tl.uint32, bitcast=True) >> 24) & 15
-    else:
-        bits = words.to(tl.uint32, bitcast=True) & (15 << 4 * nibble)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _zero(zero, column, zeroed: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The zero points of these outputs, 2**149 times too small."""
-    number = (zero >> (column % 8 * 4)[None, None, :]) & 15 if zeroed else tl.full([1, 1, 1], 8, tl.int32)
-    return number.to(tl.float32, bitcast=True)
-
-
-def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN, *, tile: Tile | None = None) -> Tensor:
+def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Tensor:
     """One kernel for the product and its ends.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
@@ -240,34 +64,14 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN, *, ti
     Args:
         hidden: [in].
         matrices: One; two for SwiGLU; or three whose outputs follow one another, each but the last with a multiple of
-            twice the tile's columns.
+            32.
 
     Returns:
         [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
     """
-    first, second, third = [*matrices, matrices[-1], matrices[-1]][:3]
-    if tile is None and takes_tensor_cores(hidden, matrices, ends):
+    if takes_tensor_cores(hidden, matrices, ends):
         return on_tensor_cores(hidden, matrices, ends)
-    (groups, outputs), in_group = first.scales.shape, len(first.words) // len(first.scales)
-    count = outputs if ends.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
-    tile = tile or tile_for(groups, ends)
-    rows = min(in_group, 128 // tile.columns)
-    at_once = tile.warps * 128 // (tile.columns * rows)
-    steps = triton.cdiv(groups, at_once)
-    output = hidden.new_empty(count)
-    early = can_start_early(hidden.device)
-    with torch.cuda.device_of(output):
-        gemv_gptq_kernel[(triton.cdiv(count, (1 if ends.swiglu else 2) * tile.columns),)](
-            hidden.contiguous(), *_arguments(first), *_arguments(second), *_arguments(third),
-            output if ends.gain is None else ends.gain, output if ends.residual is None else ends.residual, output,
-            outputs, second.words.shape[1], third.words.shape[1], groups, ends.epsilon,
-            in_group=in_group, columns=tile.columns, at_once=at_once, rows=rows, steps=steps,
-            held=min(tile.held, steps), several=len(matrices) == 3, swiglu=ends.swiglu,
-            zeroed=first.zeros is not None, normed=ends.gain is not None, added=ends.residual is not None,
-            by_ptx=early and can_read_by_ptx(hidden, ends.gain), early=early, num_warps=tile.warps,
-            **({"launch_pdl": True} if early else {}),
-        )  # fmt: skip
-    return output
+    return gemv_gptq_triton.launch(hidden, matrices, ends)
 
 
 def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -> bool:
@@ -298,10 +102,6 @@ def on_tensor_cores(
         [*(len(matrix.scales[0]) for matrix in three), outputs], ends, tile=tile, outputs=outputs,
         tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
     )  # fmt: skip
-
-
-def _arguments(matrix: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-    return matrix.words, matrix.words if matrix.zeros is None else matrix.zeros, matrix.scales
 
 
 @torch.library.custom_op("benchmarker::gemv_gptq", mutates_args=())

@@ -5,7 +5,7 @@ while the one before it ends, as in a step. It is checked first: errors are rela
 
     python tests/benchmarks/one_row_products.py                    # NVIDIA's Hopper and newer
     python tests/benchmarks/one_row_products.py --forms gptq       # one form alone
-    TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, on any machine; not NF4
+    TRITON_INTERPRET=1 python tests/benchmarks/one_row_products.py --smallest   # right or wrong, anywhere; not NF4
 """
 
 from __future__ import annotations

@@ -145,12 +145,7 @@ class Coordinator:
     def _start(self, place: Place, work: Work, places: Sequence[Place]) -> None:
         others = [neighbour for neighbour in places if neighbour.host == place.host and neighbour != place]
         idle = [neighbour for neighbour in others if neighbour not in self._busy]
-        profiled = self._state.profiled | {
-            variant
-            for busy in self._busy.values()
-            if busy.work.task == "round"
-            for variant in set(busy.work.variants) - busy.profiled
-        }
+        profiled = self._profiled_elsewhere(work)
         card = place.name
         order = self._template.model_copy(
             update={
@@ -179,6 +174,24 @@ class Coordinator:
         self._last_lines.pop(place, None)
         if work.task == "round":
             self._last[place] = work.round
+
+    def _profiled_elsewhere(self, work: Work) -> set[str]:
+        """Variants whose profile and check of the step are no matter of this round: they are made, or another round is
+        making them, or one to come has them in its turn.
+
+        The variants take turns, for these take as long as timing: a round that made all of them would be the longest
+        by far, and its place would be the last.
+        """
+        making = {
+            variant
+            for busy in self._busy.values()
+            if busy.work.task == "round"
+            for variant in set(busy.work.variants) - busy.profiled
+        }
+        rounds = self._context.request.rounds
+        to_come = {later.round for later in self._queue if later.task == "round"} - {work.round}
+        waiting = {variant for turn, variant in enumerate(self._context.jobs) if turn % rounds in to_come}
+        return self._state.profiled | making | waiting
 
     def _take(self, ended: Ended) -> None:
         busy, place = self._busy.pop(ended.place), ended.place
