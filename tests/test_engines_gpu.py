@@ -18,10 +18,12 @@ from benchmarker.engines.static_cache import StaticKVCache
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
+from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.measure.profile import count_kernels
 from benchmarker.quantization.load import load_model
+from tests.gemv_sums import with_ends
 from tests.loading import tokens_of, with_uneven_norms
 
 EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
@@ -170,19 +172,6 @@ def ends_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[Ends]:
             Ends(gain, 1e-6, swiglu=True)]  # fmt: skip
 
 
-def with_ends(hidden: torch.Tensor, weights: torch.Tensor, ends: Ends) -> torch.Tensor:
-    """The product with its ends in 64 bits, of a norm that rounds where models round. weights: [outputs, inputs]."""
-    vector = hidden.double()
-    if ends.gain is not None:
-        vector = (vector * torch.rsqrt(vector.square().mean() + ends.epsilon)).to(hidden.dtype)
-        vector = (vector * ends.gain).double()
-    product = weights.double() @ vector
-    if ends.swiglu:
-        gate, up = product.chunk(2)
-        product = torch.nn.functional.silu(gate) * up
-    return product if ends.residual is None else product + ends.residual.double()
-
-
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -225,7 +214,7 @@ def test_a_vector_times_words_on_tensor_cores_is_their_product(
         )
         for count in outputs
     ]
-    eights = torch.tensor(-0x77777778, dtype=torch.int32, device="cuda")
+    eights = torch.tensor(ALL_EIGHT, dtype=torch.int32, device="cuda")
     weights = torch.cat(
         [
             unpacked(one.words, eights.expand(inputs // 128, len(one.scales[0]) // 8), one.scales.double()).T

@@ -101,6 +101,8 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
         monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
     monkeypatch.setattr("benchmarker.kernels.gemv_dense.can_start_early", lambda device: True)
     monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
+    # These models are in 32 bit, so that nothing rounds.
+    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.TYPES", (torch.float32, torch.bfloat16))
     for where in ("replace_linears", "fuse_qkv_gate_up", "fuse_swiglu"):
         monkeypatch.setattr(
             f"benchmarker.kernels.{where}.is_one_query",
@@ -208,7 +210,8 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
     state = linear.weight.quant_state
     assert gemv_nf4.supports(linear) is None
     for where, name, value in (
-        (state, "blocksize", 256),
+        (state, "blocksize", 128),
+        (state, "blocksize", 32),
         (state, "nested", True),
         (state, "absmax", state.absmax.half()),
         (state, "shape", torch.Size(reversed(state.shape))),

@@ -8,24 +8,22 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarker.kernels import cuda_source, gemv_nf4, tensor_gemv
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
-from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, unpacked
+from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, takes_tensor_cores, unpacked
+from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.tensor_gemv import Tile, program_for, tile_for
 from benchmarker.kernels.unpack_words import NUMBERS
+from tests.gemv_sums import with_ends
 
 SHIM = Path(__file__).parent / "cuda_on_cpu" / "cuda.h"
 MULTIPROCESSORS = 3
-MOST_SHARED_BYTES = 227 * 1024
-"""Of a block on Hopper."""
-EIGHTS = -0x77777778
-"""Eight zero points of 8."""
 RUN = """
 unsigned char memory[1 << 18] __attribute__((aligned(1024)));
 static void __syncthreads() {{ meet(0, THREADS); }}
@@ -93,7 +91,6 @@ def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("no g++ is installed")
     properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.inference_mode())
     monkeypatch.setattr(tensor_gemv, "cuda_kernel", OnProcessor(tmp_path).kernel)
 
 
@@ -103,19 +100,6 @@ def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> Ends:
     residual = torch.randn(outputs).to(dtype)
     known = {"normed": Ends(gain, 1e-6), "gated": Ends(gain, 1e-6, swiglu=True), "added": Ends(residual=residual)}
     return known[words]
-
-
-def expected(hidden: Tensor, weights: Tensor, ends: Ends) -> Tensor:
-    """In 64 bits, of a norm that rounds where models round. weights: [outputs, inputs]."""
-    vector = hidden.double()
-    if ends.gain is not None:
-        vector = (vector * torch.rsqrt(vector.square().mean() + ends.epsilon)).to(hidden.dtype)
-        vector = (vector * ends.gain).double()
-    product = weights.double() @ vector
-    if ends.swiglu:
-        gate, up = product.chunk(2)
-        product = torch.nn.functional.silu(gate) * up
-    return product if ends.residual is None else product + ends.residual.double()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +123,7 @@ def test_codes_times_a_vector(inputs: int, outputs: int, ends: str, tile: Tile, 
     weights = numbers[both] * scales.repeat_interleave(64, 1)
     around = ends_of(ends, inputs, outputs, dtype)
     made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, around, tile=tile).double()
-    right = expected(hidden, weights, around)
+    right = with_ends(hidden, weights, around)
     assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
@@ -158,12 +142,12 @@ def test_words_times_a_vector(inputs: int, outputs: tuple[int, ...], ends: str, 
     for count in outputs:
         words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32)
         scales = (torch.rand(inputs // 128, count) / 30).to(dtype)
-        zeros = torch.full((inputs // 128, count // 8), EIGHTS, dtype=torch.int32)
+        zeros = torch.full((inputs // 128, count // 8), ALL_EIGHT, dtype=torch.int32)
         matrices.append(Matrix(words, None, scales))
         weights.append(unpacked(words, zeros, scales.double()).T)
     around = ends_of(ends, inputs, sum(outputs), dtype)
     made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
-    right = expected(hidden, torch.cat(weights), around)
+    right = with_ends(hidden, torch.cat(weights), around)
     assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
@@ -180,7 +164,9 @@ def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(most_held: int)
         assert macros["HELD"] <= most_held
         assert macros["GROUPS"] <= tensor_gemv.MOST_GROUPS
         assert program.threads <= 20 * 32
-        assert program.shared_bytes <= MOST_SHARED_BYTES
+        assert program.shared_bytes <= tensor_gemv.HOPPERS_SHARED_BYTES
+        behind = tensor_gemv.VECTOR_AT + tensor_gemv.vector_bytes(units * tensor_gemv.CHUNK)
+        assert program.shared_bytes <= behind + tensor_gemv.SUMS_BYTES
 
 
 def test_more_tiles_than_groups_are_taken_in_turns() -> None:
@@ -198,7 +184,7 @@ def test_more_tiles_than_groups_are_taken_in_turns() -> None:
 def test_a_vector_of_32_bits_or_off_its_place_is_refused() -> None:
     packed, scales, numbers = torch.zeros(16 * 64, 1, dtype=torch.uint8), torch.zeros(32), torch.zeros(16)
     for hidden in (torch.zeros(128), torch.zeros(136, dtype=torch.float16)[1:129]):
-        with pytest.raises(ValueError, match="16 bits a number"):
+        with pytest.raises(ValueError, match="one type of 16 bits"):
             gemv_nf4.launch(hidden, packed, scales, numbers)
 
 
@@ -210,15 +196,49 @@ def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -
         return tensor_gemv.why_not(device, **asked)
 
     assert tensor_gemv.why_not(torch.device("cpu"), torch.float16, 2560, [32]) is not None
+    card = SimpleNamespace(shared_memory_per_block_optin=tensor_gemv.HOPPERS_SHARED_BYTES)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(tensor_gemv, "can_start_early", lambda device: True)
-    monkeypatch.setattr(tensor_gemv, "why_no_source", lambda: None)
+    for name in ("why_no_source", "why_not_compiled"):
+        monkeypatch.setattr(tensor_gemv, name, lambda *device: None)
     assert why_not() is None
     assert why_not(dtype=torch.bfloat16) is None
     assert why_not(dtype=torch.float32) == "not of 16 bits"
     for changed in ({"inputs": 2600}, {"inputs": 2 * tensor_gemv.MOST_INPUTS}, {"outputs": [1024, 40]}):
         assert "multiple" in (why_not(**changed) or "")
+    # A card with less shared memory has no room for the vector of a large MLP.
+    card.shared_memory_per_block_optin = 99 * 1024
+    assert why_not() is None
+    assert "shared memory" in (why_not(inputs=17408) or "")
+    monkeypatch.setattr(tensor_gemv, "why_not_compiled", lambda device: "NVRTC does not compile gemv_nf4.cu: sm_999")
+    assert "sm_999" in (why_not() or "")
     monkeypatch.setattr(tensor_gemv, "why_no_source", lambda: "no NVRTC of CUDA 13 is found")
     assert why_not() == "no NVRTC of CUDA 13 is found"
+
+
+def test_a_card_that_the_compiler_does_not_know_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise cuda_source.CudaSourceError("the driver says CUDA_ERROR_NO_BINARY_FOR_GPU")
+
+    monkeypatch.setattr(tensor_gemv, "cuda_kernel", refused)
+    tensor_gemv.why_not_compiled.cache_clear()
+    assert tensor_gemv.why_not_compiled(torch.device("cpu")) == "the driver says CUDA_ERROR_NO_BINARY_FOR_GPU"
+    tensor_gemv.why_not_compiled.cache_clear()
+
+
+@pytest.mark.parametrize("changed", ["nothing", "zeros", "group", "scales", "gain", "place", "card"])
+def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_gemv, "why_not", lambda *asked: "none" if changed == "card" else None)
+    words, zeros = torch.zeros(33, 32, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int32)
+    scales = torch.zeros(
+        4 if changed == "group" else 2, 32, dtype=torch.float32 if changed == "scales" else torch.float16
+    )
+    # Of a larger matrix from its second number on.
+    words = words.flatten()[1:1025].view(32, 32) if changed == "place" else words[:32]
+    gain = torch.zeros(256, dtype=torch.bfloat16 if changed == "gain" else torch.float16)
+    matrix = Matrix(words, zeros if changed == "zeros" else None, scales)
+    taken = takes_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], Ends(gain, 1e-6))
+    assert taken == (changed == "nothing")
 
 
 def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +247,10 @@ def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pyte
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    for cached in (cuda_source._nvrtc, cuda_source._driver):
+    for cached in (cuda_source._nvrtc, cuda_source._driver, cuda_source.why_no_source):
         cached.cache_clear()
     assert cuda_source.why_no_source() == "no NVRTC of CUDA 13 is found"
-    cuda_source._nvrtc.cache_clear()
+    cuda_source.why_no_source.cache_clear()
+    monkeypatch.setattr(cuda_source, "_nvrtc", lambda: None)
+    assert cuda_source.why_no_source() == "no libcuda.so.1 is found"
+    cuda_source.why_no_source.cache_clear()

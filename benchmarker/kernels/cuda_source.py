@@ -54,9 +54,11 @@ class CudaKernel:
     function: ctypes.c_void_p
     threads: int
     shared_bytes: int
+    device: torch.device
 
     def __call__(self, blocks: int, arguments: Sequence[Tensor | int | float | None]) -> None:
-        """Launch it on torch's current stream; it may start while the kernel before it ends.
+        """Launch it on torch's current stream, in a thread that torch has used the device in; it may start while the
+        kernel before it ends.
 
         Args:
             blocks: Programs of the grid.
@@ -65,11 +67,12 @@ class CudaKernel:
         values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
-        launch = _Launch(
-            (blocks, 1, 1), (self.threads, 1, 1), self.shared_bytes, torch.cuda.current_stream().cuda_stream,
-            ctypes.pointer(early), 1,
-        )  # fmt: skip
-        _check_driver(_driver().cuLaunchKernelEx(ctypes.byref(launch), self.function, pointers, None))
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            launch = _Launch(
+                (blocks, 1, 1), (self.threads, 1, 1), self.shared_bytes, stream, ctypes.pointer(early), 1
+            )  # fmt: skip
+            _check_driver(_driver().cuLaunchKernelEx(ctypes.byref(launch), self.function, pointers, None))
 
 
 @cache
@@ -82,13 +85,12 @@ def cuda_kernel(
         CudaSourceError: There is no NVRTC, it does not compile, or the device does not take it.
     """
     with torch.cuda.device(device):
-        torch.cuda.current_stream()  # Makes torch's context the current one.
         binary = compiled(name, dict(macros), torch.cuda.get_device_capability(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
         _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
         _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
-    return CudaKernel(function, threads, shared_bytes)
+    return CudaKernel(function, threads, shared_bytes, device)
 
 
 def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) -> bytes:
@@ -125,8 +127,9 @@ def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
     return text.raw
 
 
+@cache
 def why_no_source() -> str | None:
-    """Why nothing can be compiled and loaded here; None where it can."""
+    """Why nothing can be compiled or loaded here; None where the libraries for it are found."""
     try:
         _nvrtc()
         _driver()
@@ -138,7 +141,7 @@ def why_no_source() -> str | None:
 @cache
 def _nvrtc() -> Any:
     major = (torch.version.cuda or "").split(".")[0]
-    for name in (f"libnvrtc.so.{major}", "libnvrtc.so", f"nvrtc64_{major}0_0.dll"):
+    for name in (f"libnvrtc.so.{major}", "libnvrtc.so"):
         try:
             return ctypes.CDLL(name)
         except OSError:

@@ -144,6 +144,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Linear | None:
     fused.weight = weight
     forms = {getattr(linear, "packed_form", None) for linear in linears}
     fused.packed_form = forms.pop() if len(forms) == 1 else None
+    fused.has_gemv = all(getattr(linear, "has_gemv", True) for linear in linears)
     if linears[0].bias is not None:
         fused.bias = _fuse_parameters([linear.bias for linear in linears])
     if is_4bit(fused):

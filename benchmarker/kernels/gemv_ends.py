@@ -1,7 +1,7 @@
 """What stands before and behind a GEMV of one decode step, computed inside it: a norm, SwiGLU and the residual.
 
 As kernels of their own each takes 1 to 2 us of a layer on an H100, in which no weights are read. A norm over the root
-of the mean square needs no pass of its own: the product is linear, so its factor can come last.
+of the mean square needs no pass of its own in Triton's kernels: the product is linear, so its factor can come last.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,9 @@ from benchmarker.kernels.gemv_ends import PLAIN, Ends
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 BLOCK = 64
-"""Weights that share a scale."""
+"""Weights that share a scale, for this kernel."""
+BLOCK_SIZES = (32, 64, 128)
+"""The same for other kernels of this package."""
 TILE_OUTPUTS = 8
 """Of the kernel; with SwiGLU of each of its two matrices."""
 
@@ -23,9 +25,12 @@ def supports(linear: Any) -> str | None:
     """Why this kernel cannot multiply by a linear's weights; None where it can."""
     if not is_4bit(linear):
         return "not bitsandbytes' Linear4bit"
-    return layout_reason(linear) or tensor_gemv.why_not(
-        linear.weight.device, linear.weight.quant_state.dtype, linear.in_features, [linear.out_features]
-    )
+    if reason := layout_reason(linear):
+        return reason
+    state = linear.weight.quant_state
+    if state.blocksize != BLOCK or not tensor_gemv.is_aligned(linear.weight):
+        return f"blocks of another size than {BLOCK}, or codes that begin at no multiple of 16 bytes"
+    return tensor_gemv.why_not(linear.weight.device, state.dtype, linear.in_features, [linear.out_features])
 
 
 def is_4bit(module: nn.Module) -> bool:
@@ -34,7 +39,7 @@ def is_4bit(module: nn.Module) -> bool:
 
 
 def layout_reason(linear: Any) -> str | None:
-    """What of a linear's packing by bitsandbytes this kernel does not know; None where it knows all."""
+    """What of a linear's packing by bitsandbytes no kernel of this package knows; None where all is known."""
     state = linear.weight.quant_state
     if state is None:
         return "weights that are not quantized yet"
@@ -44,9 +49,8 @@ def layout_reason(linear: Any) -> str | None:
         return "scales that are quantized themselves (double_quant)"
     if tuple(state.shape) != (linear.out_features, linear.in_features):
         return "weights of another shape than the linear's"
-    if not tensor_gemv.is_aligned(linear.weight):
-        return "codes that begin at no multiple of 16 bytes"
-    return None if state.blocksize == BLOCK else f"blocks of another size than {BLOCK}"
+    has_blocks = state.blocksize in BLOCK_SIZES and linear.in_features % state.blocksize == 0
+    return None if has_blocks else "blocks of another size than 32, 64 or 128, or that do not end with a row"
 
 
 def launch(

@@ -123,10 +123,9 @@ def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
 def is_rms_norm(norm: Any) -> bool:
     """Whether a norm divides by the root of the mean square and multiplies by its weight, and does nothing else.
 
-    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight. The weight begins
-    where `tensor_gemv` can read it.
+    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight.
     """
-    if not hasattr(norm, "variance_epsilon") or not is_aligned(norm.weight):
+    if not hasattr(norm, "variance_epsilon"):
         return False
     gain = norm.weight
     hidden = torch.linspace(-1, 3, len(gain), dtype=gain.dtype, device=gain.device)
@@ -165,8 +164,9 @@ def _swiglu(mlp: Any, hidden: Tensor) -> Tensor:
 
 
 def norm_ends(norm: Any, *, swiglu: bool = False) -> Ends:
-    """An RMS norm before a product."""
-    return Ends(gain=norm.weight, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
+    """An RMS norm before a product; with a copy of its weight where `tensor_gemv` could not read that as it lies."""
+    gain = norm.weight if is_aligned(norm.weight) else norm.weight.detach().clone()
+    return Ends(gain=gain, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
 
 
 class _TriedCache:

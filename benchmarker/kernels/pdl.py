@@ -14,7 +14,7 @@ HOPPER = 9
 
 @cache
 def can_start_early(device: torch.device) -> bool:
-    """Whether a Triton kernel can be launched so: on Hopper or newer, and with a Triton that is not 3.4."""
+    """Whether a kernel can be launched so: on Hopper or newer, and, for Triton's, with a Triton that is not 3.4."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     import triton

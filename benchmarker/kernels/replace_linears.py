@@ -9,7 +9,7 @@ memory first (`materialized`).
 - GPTQ: gptqmodel's `torch` kernel unpacks a 16-bit matrix and multiplies by that, which moves nine times the bytes.
   `gemv_gptq` reads the packed weights, where groups follow one another; `desc_act` mixes them, and stays the library's.
 - NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
-  `gemv_nf4` is for scales that are not quantized themselves.
+  `gemv_nf4` is for 16 bits, blocks of 64 and scales that are not quantized themselves.
 
 For several vectors, of sequences or of a prompt, int8, GPTQ and NF4 are `packed_products`, where they take the weights;
 of a longer prompt `unpack_gptq` makes GPTQ's matrix, and the rest is the library's. What is not compiled does what it
@@ -24,7 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, tensor_gemv
 from benchmarker.kernels.custom_op import through_operator
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.packed_products import packed_form, packed_product, takes_rows
@@ -44,6 +44,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)
+            module.has_gemv = forward is not _nf4_forward or gemv_nf4.supports(module) is None
             module.__class__ = with_forward(type(module), forward)
         kernel = kernel_of(module)
         if kernel:
@@ -54,7 +55,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
 def kernel_of(module: nn.Module) -> str | None:
     """The kernel by which a module multiplies by one vector; None for what is no linear, or its library's."""
     kernels = {rows_forward: "gemv_dense", _gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
-    return kernels.get(_forward_of(module))
+    return kernels.get(_forward_of(module)) if getattr(module, "has_gemv", True) else None
 
 
 def _forward_of(module: nn.Module) -> Callable[..., Any]:
@@ -70,7 +71,8 @@ def _forward_for(module: nn.Module) -> Callable[..., Tensor] | None:
         return rows_forward if gemv_dense.supports(module) is None else _plain_forward
     if type(module).forward is not _gptq_forward and gemv_gptq.supports(module) is None:
         return _gptq_forward
-    return _nf4_forward if not hasattr(module, "original_forward") and gemv_nf4.supports(module) is None else None
+    is_new_4bit = not hasattr(module, "original_forward") and gemv_nf4.is_4bit(module)
+    return _nf4_forward if is_new_4bit and (gemv_nf4.supports(module) is None or packed_form(module)) else None
 
 
 def is_one_query(hidden: Tensor, linear: Any) -> bool:
@@ -143,7 +145,7 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of bitsandbytes' 4-bit codes, by `gemv_nf4` for one query."""
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
-    if not is_one_query(hidden, linear):
+    if not is_one_query(hidden, linear) or not linear.has_gemv or hidden.dtype not in tensor_gemv.TYPES:
         from bitsandbytes.nn.modules import Linear4bit
 
         return cast("Tensor", Linear4bit.forward(linear, hidden))

@@ -33,7 +33,7 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
     """
     replaced = replace_linears(model)
     fused_linears, fused_mlps = fuse_linears(model), fuse_swiglu(model)
-    packed = [linear for linears in replaced.values() for linear in linears if getattr(linear, "packed_form", None)]
+    packed = [module for module in model.modules() if getattr(module, "packed_form", None)]
     uses = [
         *replaced.items(),
         ("packed_matmul", packed),
@@ -50,5 +50,5 @@ def restore(model: nn.Module) -> None:
     """
     for module in model.modules():
         module.__class__ = base_class(type(module))
-        for name in ("packed_form", "fused_slice"):
+        for name in ("packed_form", "has_gemv", "fused_slice"):
             vars(module).pop(name, None)

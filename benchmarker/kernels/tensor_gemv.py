@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.cuda_source import cuda_kernel, why_no_source
-from benchmarker.kernels.gemv_ends import Ends
+from benchmarker.kernels.cuda_source import CudaSourceError, cuda_kernel, why_no_source
+from benchmarker.kernels.gemv_ends import PLAIN, Ends
 from benchmarker.kernels.pdl import can_start_early
 
 WARP = 32
@@ -24,6 +26,10 @@ MOST_INPUTS = 32768
 """The vector lies in shared memory."""
 VECTOR_AT = 256 * 256 + 512
 """Bytes of shared memory before the vector: the table, and zeros."""
+SUMS_BYTES = 2 * 4 * 20 * 2 * 16
+"""Bytes of shared memory behind it at most: twice the sums of 20 warps, of two matrices, of 16 outputs."""
+HOPPERS_SHARED_BYTES = 227 * 1024
+"""Shared memory of a block on Hopper; others have less, and not every torch tells."""
 MOST_GROUPS = 15
 """A block has so many barriers for parts of its warps."""
 MOST_HELD = 5
@@ -57,14 +63,35 @@ def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequ
         return "not of 16 bits"
     if inputs % CHUNK or inputs > MOST_INPUTS or any(count % OUTPUTS_STEP for count in outputs):
         return "inputs that are no multiple of 128, or outputs that are none of 16"
-    return why_no_source()
+    properties: Any = torch.cuda.get_device_properties(device)
+    most_bytes = getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES)
+    if VECTOR_AT + vector_bytes(inputs) + SUMS_BYTES > most_bytes:
+        return "too many inputs for the shared memory of this card"
+    return why_no_source() or why_not_compiled(device)
 
 
-def takes_vectors(*vectors: Tensor | None) -> bool:
-    """Whether all of these are floating point of 16 bits, and begin at a multiple of 16 bytes."""
-    return all(
-        vector is None or (vector.dtype in TYPES and vector.is_contiguous() and is_aligned(vector))
-        for vector in vectors
+@cache
+def why_not_compiled(device: torch.device) -> str | None:
+    """Why the smallest product cannot be compiled for a card and loaded there; None where it can."""
+    hidden = torch.zeros(CHUNK, dtype=torch.float16, device=device)
+    program = program_for(hidden, PLAIN, Tile(1, 1, 1), units=1, tile_outputs=8, outputs=8, multiprocessors=1)
+    try:
+        cuda_kernel("gemv_nf4", program.macros, program.threads, program.shared_bytes, device)
+    except CudaSourceError as error:
+        return str(error)
+    return None
+
+
+def vector_bytes(inputs: int) -> int:
+    """What a vector takes in shared memory: 16 bits a number, with zeros to two whole chunks."""
+    return 2 * -(-inputs // (2 * CHUNK)) * 2 * CHUNK
+
+
+def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
+    """Whether all of these are of one type of 16 bits, and begin at a multiple of 16 bytes."""
+    given = [hidden, *(vector for vector in others if vector is not None)]
+    return hidden.dtype in TYPES and all(
+        vector.dtype == hidden.dtype and vector.is_contiguous() and is_aligned(vector) for vector in given
     )
 
 
@@ -109,13 +136,12 @@ def program_for(
         "IS_REPEATED": blocks * tile.groups < tiles, "NORMED": ends.gain is not None,
         "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "BF16": hidden.dtype == torch.bfloat16,
     }  # fmt: skip
-    padded = -(-inputs // (2 * CHUNK)) * 2 * CHUNK
     sums = max(2 * tile.groups * tile.split * tile_outputs * matrices, tile.groups * tile.split)
     return Program(
         tuple((name, int(value)) for name, value in macros.items()),
         blocks,
         WARP * tile.split * tile.groups,
-        VECTOR_AT + 2 * padded + 4 * sums,
+        VECTOR_AT + vector_bytes(inputs) + 4 * sums,
     )
 
 
@@ -143,13 +169,12 @@ def launch(
         CudaSourceError: The kernel cannot be compiled or loaded here.
     """
     if not takes_vectors(hidden, ends.gain, ends.residual):
-        raise ValueError("a vector that has not 16 bits a number, or that begins at no multiple of 16 bytes")
+        raise ValueError("vectors that are not all of one type of 16 bits, or that begin at no multiple of 16 bytes")
     output, device = hidden.new_empty(outputs), hidden.device
     program = program_for(
         hidden, ends, tile or tile_for(units), units=units, tile_outputs=tile_outputs, outputs=outputs,
         multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,
     )  # fmt: skip
     kernel = cuda_kernel(name, program.macros, program.threads, program.shared_bytes, device)
-    with torch.cuda.device(device):
-        kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])
+    kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])
     return output

@@ -145,7 +145,8 @@ class Coordinator:
     def _start(self, place: Place, work: Work, places: Sequence[Place]) -> None:
         others = [neighbour for neighbour in places if neighbour.host == place.host and neighbour != place]
         idle = [neighbour for neighbour in others if neighbour not in self._busy]
-        profiled = self._profiled_elsewhere(work)
+        ready = sum(one not in self._busy and one.host in self._ready for one in places)
+        profiled = self._profiled_elsewhere(work, max(1, min(ready, 1 + len(self._queue))))
         card = place.name
         order = self._template.model_copy(
             update={
@@ -175,12 +176,14 @@ class Coordinator:
         if work.task == "round":
             self._last[place] = work.round
 
-    def _profiled_elsewhere(self, work: Work) -> set[str]:
-        """Variants whose profile and check of the step are no matter of this round: they are made, or another round is
-        making them, or one to come has them in its turn.
+    def _profiled_elsewhere(self, work: Work, waiting: int) -> set[str]:
+        """Variants whose profile and check of the step this round does not make: another did or does, or is about to.
 
-        The variants take turns, for these take as long as timing: a round that made all of them would be the longest
-        by far, and its place would be the last.
+        They take as long as timing, so that a round with all of them is the longest by far, and its place the last.
+        Places that begin together share them.
+
+        Args:
+            waiting: Places that begin a round now, this one too.
         """
         making = {
             variant
@@ -188,10 +191,9 @@ class Coordinator:
             if busy.work.task == "round"
             for variant in set(busy.work.variants) - busy.profiled
         }
-        rounds = self._context.request.rounds
-        to_come = {later.round for later in self._queue if later.task == "round"} - {work.round}
-        waiting = {variant for turn, variant in enumerate(self._context.jobs) if turn % rounds in to_come}
-        return self._state.profiled | making | waiting
+        left = [variant for variant in work.variants if variant not in self._state.profiled | making]
+        own = left[: -(-len(left) // waiting)]
+        return self._state.profiled | making | (set(left) - set(own))
 
     def _take(self, ended: Ended) -> None:
         busy, place = self._busy.pop(ended.place), ended.place
