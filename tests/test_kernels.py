@@ -9,6 +9,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
+from benchmarker.kernels.one_row_products import product_of
 from benchmarker.kernels.replace_linears import replace_linears
 from benchmarker.quantization.inspect import module_tensors, storage_bytes
 from benchmarker.schema.base import Scalar
@@ -228,6 +229,30 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
     assert gemv_nf4.supports(type("Linear4bit", (torch.nn.Module,), {})()) is not None
     linear.in_features = 100
     assert counted(replace_linears(model)) == {"gemv_dense": 1, "gemv_nf4": 13}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why_not", [None, "no NVRTC of CUDA 13 is found"])
+def test_codes_without_their_kernel_keep_the_one_for_prompts(
+    model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch, why_not: str | None
+) -> None:
+    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: why_not)
+    monkeypatch.setattr("benchmarker.kernels.packed_products.can_start_early", lambda device: True)
+    model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
+    one = torch.tensor([[10]])
+    expected = logits(model, one)
+    uses = {use.kernel: len(use.modules) for use in optimize(model)}
+    assert uses.get("gemv_nf4") == (None if why_not else 14)
+    assert (uses["packed_matmul"], uses["fuse_qkv_gate_up"]) == (14, 10)
+    attention = model.model.layers[0].self_attn
+    joint = product_of([attention.q_proj, attention.k_proj, attention.v_proj])
+    assert (joint is None) == (why_not is not None)
+    by_hand.made.clear()
+    made = logits(model, one)
+    assert len(by_hand.made) == (1 if why_not else 1 + 4 * len(model.model.layers))
+    assert float((made - expected).abs().max() / made.abs().max()) < 1e-4
+    restore(model)
+    assert not any(hasattr(module, "has_gemv") for module in model.modules())
 
 
 @pytest.mark.slow
