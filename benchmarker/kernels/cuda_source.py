@@ -69,9 +69,8 @@ class CudaKernel:
         early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream().cuda_stream
-            launch = _Launch(
-                (blocks, 1, 1), (self.threads, 1, 1), self.shared_bytes, stream, ctypes.pointer(early), 1
-            )  # fmt: skip
+            block, attributes = (self.threads, 1, 1), ctypes.pointer(early)
+            launch = _Launch((blocks, 1, 1), block, self.shared_bytes, stream, attributes, 1)
             _check_driver(_driver().cuLaunchKernelEx(ctypes.byref(launch), self.function, pointers, None))
 
 

@@ -57,8 +57,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u16* scales, const u
                  const u32* words2, const u16* scales2, const u16* gain, const u16* residual, u16* output, int outputs,
                  int outputs1, int outputs2, int outputs_of_all, float epsilon) {
     let_the_next_start();
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const int group = warp / SPLIT, part = warp % SPLIT;
+    const auto [group, part, lane, g, t] = own_place();
     const Matrices matrices = {{{words, scales, outputs}, {words1, scales1, outputs1}, {words2, scales2, outputs2}}};
     const int tiles = outputs_of_all / OUTPUTS, stride = gridDim.x * GROUPS;
     int tile = blockIdx.x * GROUPS + group;

@@ -1,8 +1,8 @@
 """W4A16 GEMV over GPTQ-packed weights: a matrix of 4-bit numbers times a vector, each word of eight read once.
 
 On NVIDIA's Hopper and newer, in 16 bit and for the usual groups of 128 with zero points of 8, on tensor cores
-(`gemv_gptq.cu`); else by `gemv_gptq_triton`. Compiled code cannot launch either so that it starts early, therefore the
-compiler is given an operator that it does not look into.
+(`gemv_gptq.cu`); else by `gemv_gptq_triton`. torch's compiler launches no kernel early, so it is given an operator that
+it does not look into.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from benchmarker.kernels import gemv_gptq_triton, tensor_gemv
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
+from benchmarker.kernels.read_vector import is_aligned
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -83,7 +84,7 @@ def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -
             matrix.zeros is None
             and len(matrix.scales) * tensor_gemv.CHUNK == len(hidden)
             and matrix.scales.dtype == hidden.dtype
-            and tensor_gemv.is_aligned(matrix.words)
+            and is_aligned(matrix.words)
             for matrix in matrices
         )
     )
@@ -94,13 +95,12 @@ def on_tensor_cores(
 ) -> Tensor:
     """As `launch`, by `gemv_gptq.cu`."""
     three = [*matrices, matrices[-1], matrices[-1]][:3]
-    counts = [len(matrix.scales[0]) for matrix in matrices]
-    outputs, units = counts[0] if ends.swiglu else sum(counts), len(hidden) // tensor_gemv.CHUNK
+    counts, units = [len(matrix.scales[0]) for matrix in three], len(hidden) // tensor_gemv.CHUNK
+    outputs = counts[0] if ends.swiglu else sum(counts[: len(matrices)])
     tile = tile or tensor_gemv.tile_for(units, most_held=1 if ends.swiglu else tensor_gemv.MOST_HELD)
     return tensor_gemv.launch(
         "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.scales)],
-        [*(len(matrix.scales[0]) for matrix in three), outputs], ends, tile=tile, outputs=outputs,
-        tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
+        [*counts, outputs], ends, tile=tile, outputs=outputs, tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
     )  # fmt: skip
 
 

@@ -46,8 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemv_nf4_kernel(const u16* hidden, const uint4* codes, const float* scales, const float* numbers, const u16* gain,
                 const u16* residual, u16* output, int outputs, float epsilon) {
     let_the_next_start();
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const int group = warp / SPLIT, part = warp % SPLIT;
+    const auto [group, part, lane, g, t] = own_place();
     const Matrix matrix = {codes, scales, outputs};
     const int tiles = outputs / OUTPUTS, stride = gridDim.x * GROUPS;
     int tile = blockIdx.x * GROUPS + group;

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels import tensor_gemv
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
+from benchmarker.kernels.read_vector import is_aligned
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -28,7 +29,7 @@ def supports(linear: Any) -> str | None:
     if reason := layout_reason(linear):
         return reason
     state = linear.weight.quant_state
-    if state.blocksize != BLOCK or not tensor_gemv.is_aligned(linear.weight):
+    if state.blocksize != BLOCK or not is_aligned(linear.weight):
         return f"blocks of another size than {BLOCK}, or codes that begin at no multiple of 16 bytes"
     return tensor_gemv.why_not(linear.weight.device, state.dtype, linear.in_features, [linear.out_features])
 

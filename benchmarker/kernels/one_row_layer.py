@@ -28,7 +28,7 @@ from benchmarker.kernels.fuse_swiglu import makes_the_same
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 from benchmarker.kernels.one_row_products import Product, product_of
-from benchmarker.kernels.tensor_gemv import is_aligned
+from benchmarker.kernels.read_vector import is_aligned
 
 PARTS = {
     "": {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"},

@@ -29,13 +29,18 @@ READ_F16, READ_BF16 = tl.constexpr(_ptx(bf16=False)), tl.constexpr(_ptx(bf16=Tru
 REGISTERS = tl.constexpr("=f," * 8 + "l,r")
 
 
+def is_aligned(tensor: Tensor) -> bool:
+    """Whether a tensor begins at a multiple of 16 bytes, so that it can be read 16 bytes at a time."""
+    return tensor.data_ptr() % 16 == 0
+
+
 def can_read_by_ptx(*vectors: Tensor | None) -> bool:
     """Whether `read_eight` may read all of these by its PTX: floating point of 16 bits from a multiple of 16 bytes on.
 
     Args:
         vectors: None where there is nothing to read.
     """
-    return all(vector is None or (vector.element_size() == 2 and vector.data_ptr() % 16 == 0) for vector in vectors)
+    return all(vector is None or (vector.element_size() == 2 and is_aligned(vector)) for vector in vectors)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -33,6 +33,16 @@ constexpr int SUMS = VECTOR + 16 * PADDED;         // Each warp's sums, twice: o
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
+// Where a thread stands; g and t as above. `part` counts the warps of its group.
+struct Place {
+    int group, part, lane, g, t;
+};
+
+__device__ Place own_place() {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    return {warp / SPLIT, warp % SPLIT, lane, lane / 4, lane % 4};
+}
+
 // Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
 template <class Numbers>
 __device__ void write_table(Numbers numbers) {

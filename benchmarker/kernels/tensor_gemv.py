@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarker.kernels.cuda_source import CudaSourceError, cuda_kernel, why_no_source
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
 from benchmarker.kernels.pdl import can_start_early
+from benchmarker.kernels.read_vector import is_aligned
 
 WARP = 32
 CHUNK = 128
@@ -35,8 +36,6 @@ MOST_GROUPS = 15
 MOST_HELD = 5
 """Parts of the inputs that a lane has registers for."""
 TYPES = (torch.float16, torch.bfloat16)
-ALIGNMENT = 16
-"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,6 @@ def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
     return hidden.dtype in TYPES and all(
         vector.dtype == hidden.dtype and vector.is_contiguous() and is_aligned(vector) for vector in given
     )
-
-
-def is_aligned(tensor: Tensor) -> bool:
-    """Whether a tensor can be read 16 bytes at a time."""
-    return tensor.data_ptr() % ALIGNMENT == 0
 
 
 def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
