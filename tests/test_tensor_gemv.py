@@ -4,9 +4,6 @@ What the GPU's own instructions make of them is tested on a GPU (tests/test_engi
 """
 
 import ctypes
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,77 +18,12 @@ from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.tensor_gemv import Tile, program_for, tile_for
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.gemv_sums import with_ends
-
-SHIM = Path(__file__).parent / "cuda_on_cpu" / "cuda.h"
-MULTIPROCESSORS = 3
-RUN = """
-unsigned char memory[1 << 18] __attribute__((aligned(1024)));
-static void __syncthreads() {{ meet(0, THREADS); }}
-extern "C" void run(int blocks, void** at, int* sizes, float epsilon) {{
-    gridDim.x = blocks;
-    for (int block = 0; block < blocks; block++) {{
-        std::vector<std::thread> threads;
-        meetings.clear();
-        for (int thread = 0; thread < THREADS; thread++)
-            threads.emplace_back([=] {{
-                threadIdx.x = thread;
-                blockIdx.x = block;
-                {name}_kernel({arguments}, epsilon);
-            }});
-        for (auto& thread : threads) thread.join();
-    }}
-}}
-"""
-POINTERS = {
-    "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
-    "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
-}
-"""Types of each kernel's pointers."""
-
-
-class OnProcessor:
-    """In place of a compiled kernel: the same source as a library for this machine's processor."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> Callable[..., None]:
-        """See `cuda_kernel`."""
-        library = self._library(name, macros)
-
-        def call(blocks: int, arguments: Sequence[Any]) -> None:
-            pointers = [None if one is None else one.data_ptr() for one in arguments[: len(POINTERS[name])]]
-            sizes = arguments[len(pointers) : -1]
-            library.run(
-                blocks,
-                (ctypes.c_void_p * len(pointers))(*pointers),
-                (ctypes.c_int * len(sizes))(*sizes),
-                ctypes.c_float(arguments[-1]),
-            )
-
-        return call
-
-    def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
-        parts = [SHIM, *(cuda_source.FOLDER / file for file in ("tensor_gemv.cuh", f"{name}.cu"))]
-        lines = [line for part in parts for line in part.read_text().splitlines() if not line.startswith('#include "')]
-        arguments = [f"({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
-        arguments += [f"sizes[{place}]" for place in range(1 if name == "gemv_nf4" else 4)]
-        source, library = self._folder / f"{name}.cpp", self._folder / f"{name}.so"
-        source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
-        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w"]
-        defined = [f"-D{macro}={value}" for macro, value in macros]
-        subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
-        return ctypes.CDLL(str(library))
-
+from tests.on_processor import run_on_processor
 
 @pytest.fixture
 def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are made by the kernels' sources on the processor."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ is installed")
-    properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(tensor_gemv, "cuda_kernel", OnProcessor(tmp_path).kernel)
+    run_on_processor(tensor_gemv, tmp_path, monkeypatch)
 
 
 def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> Ends:

@@ -84,12 +84,26 @@ def cuda_kernel(
         CudaSourceError: There is no NVRTC, it does not compile, or the device does not take it.
     """
     with torch.cuda.device(device):
-        binary = compiled(name, dict(macros), torch.cuda.get_device_capability(device))
+        binary = _binary(name, macros, torch.cuda.get_device_capability(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
         _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
         _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
     return CudaKernel(function, threads, shared_bytes, device)
+
+
+def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> None:
+    """Have `cuda_kernel` find the machine code. Several threads can do so at once, also those without a context.
+
+    Raises:
+        CudaSourceError: There is no NVRTC, or it does not compile.
+    """
+    _binary(name, macros, torch.cuda.get_device_capability(device))
+
+
+@cache
+def _binary(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> bytes:
+    return compiled(name, dict(macros), capability)
 
 
 def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) -> bytes:

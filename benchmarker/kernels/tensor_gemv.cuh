@@ -1,9 +1,6 @@
 // What the GEMVs over packed 4-bit weights have in common: a matrix of codes times one vector, on tensor cores.
 //
-// Two codes lie in a byte. A table in shared memory has the two numbers of each byte as a pair of 16-bit floats, once for
-// each lane, so that no two lanes ever ask the same bank: one instruction makes the place, one reads, and the pair is an
-// operand of mma.m16n8k16 as it is. So a weight takes 1.2 instructions, where cutting it out and multiplying takes 3 to 5,
-// about as many as an H100 has time for. Products are added up in 32 bits.
+// Pairs of weights come from the table in pair_table.cuh. Products are added up in 32 bits.
 //
 // mma multiplies A (16 x 16, the weights) by B (16 x 8, the vector). Lane 4 g + t of a warp holds rows g and g + 8 of A,
 // column g of B, and columns 2 t and 2 t + 1 of the same rows of the result. It holds four of the 16 terms of each.
@@ -16,22 +13,18 @@
 // Constants of a program: INPUTS, SPLIT, GROUPS, UNITS, HELD, IS_REPEATED (whether there are more tiles than groups), NORMED
 // (an RMS norm of the vector comes first), SWIGLU (silu(gate) * up is made of two matrices), ADDED (a residual), BF16.
 
-#include "tensor_ptx.cuh"
+#include "pair_table.cuh"
 
 __device__ float low_of(u32 pair) { return to_float(pair & 0xffff); }
 __device__ float high_of(u32 pair) { return to_float(pair >> 16); }
 
-constexpr int WARP = 32, THREADS = WARP * SPLIT * GROUPS;
 constexpr int CHUNK = 128;                         // Inputs whose numbers a warp multiplies by in eight products.
 constexpr int VECTORS = INPUTS / 8;                // The vector is read in parts of eight numbers.
 constexpr int PADDED = (INPUTS + 2 * CHUNK - 1) / (2 * CHUNK) * (2 * CHUNK / 8);  // With zeros to two whole chunks.
 constexpr int EACH = (PADDED + THREADS - 1) / THREADS;
-constexpr int ENTRY = 256;                         // Bytes from one byte's numbers to the next one's; half of them are used.
-constexpr int ZEROS = 256 * ENTRY + 64;            // 256 bytes of zeros, 64 off the banks of the vector.
-constexpr int VECTOR = 256 * ENTRY + 512;
+constexpr int ZEROS = TABLE + 64;                  // 256 bytes of zeros, 64 off the banks of the vector.
+constexpr int VECTOR = TABLE + 512;
 constexpr int SUMS = VECTOR + 16 * PADDED;         // Each warp's sums, twice: of a tile, and of the one before it.
-
-extern __shared__ __align__(1024) unsigned char memory[];
 
 // Where a thread stands; g and t as above. `part` counts the warps of its group.
 struct Place {
@@ -43,20 +36,11 @@ __device__ Place own_place() {
     return {warp / SPLIT, warp % SPLIT, lane, lane / 4, lane % 4};
 }
 
-// Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
+// Write the table, see `write_pairs`, and the zeros.
 template <class Numbers>
 __device__ void write_table(Numbers numbers) {
-    for (int at = threadIdx.x; at < 256 * 8; at += THREADS) {
-        const u32 pair = numbers(at / 8);
-        *(uint4*)(memory + at / 8 * ENTRY + at % 8 * 16) = make_uint4(pair, pair, pair, pair);
-    }
+    write_pairs(numbers);
     if (threadIdx.x < 16) *(uint4*)(memory + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
-}
-
-// The numbers of one byte of a word. own: four times the lane.
-template <int BYTE>
-__device__ u32 looked_up(u32 word, u32 own) {
-    return *(const u32*)(memory + place_of_byte<BYTE>(word, own));
 }
 
 // sums += A * B, of two words' bytes FIRST and FIRST + 1: `word` is of row g, `other` of row g + 8.

@@ -74,3 +74,20 @@ __device__ void wait_for_the_last() { asm volatile("griddepcontrol.wait;" ::: "m
 __device__ void meet(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+
+// By a warp: what it wrote is there for all, and it is counted. Whether it is the last of so many; then the count is 0 again.
+__device__ bool arrive(int* arrived, int parts) {
+    __threadfence();
+    __syncwarp();
+    int before = 0;
+    if (threadIdx.x % 32 == 0) {
+        before = atomicAdd(arrived, 1);
+        if (before == parts - 1) *arrived = 0;
+    }
+    before = __shfl_sync(~0u, before, 0);
+    __threadfence();
+    return before == parts - 1;
+}
+
+// What another block has written: not from a cache of this one.
+__device__ float read_left(const float* place) { return __ldcg(place); }

@@ -97,6 +97,17 @@ static float __shfl_down_sync(u32, float value, int apart) {
     return from_lane(value, lane < 32 ? lane : threadIdx.x % 32);
 }
 
+// Blocks run one after another.
+static bool arrive(int* arrived, int parts) {
+    int before = 0;
+    if (threadIdx.x % 32 == 0) {
+        before = (*arrived)++;
+        if (before == parts - 1) *arrived = 0;
+    }
+    return int(from_lane(float(before), 0)) == parts - 1;
+}
+static float read_left(const float* place) { return *place; }
+
 // mma.m16n8k16 as the PTX manual has its fragments.
 static u32 operands[32][32][6];
 static float half_of(u32 pair, int at) { return to_float(at ? pair >> 16 : pair & 0xffff); }

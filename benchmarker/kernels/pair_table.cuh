@@ -1,0 +1,31 @@
+// Pairs of 4-bit weights as operands of tensor cores: a table in shared memory, of which each lane has its own.
+//
+// Two codes lie in a byte. The table has the two numbers of each byte as a pair of 16-bit floats, once for each lane, so
+// that no two lanes ever ask the same bank: one instruction makes the place, one reads, and the pair is an operand of
+// mma.m16n8k16 as it is. So a weight takes 1.2 instructions, where cutting it out and multiplying takes 3 to 5, about as
+// many as an H100 has time for.
+//
+// A block has GROUPS groups of SPLIT warps.
+
+#include "tensor_ptx.cuh"
+
+constexpr int WARP = 32, THREADS = WARP * SPLIT * GROUPS;
+constexpr int ENTRY = 256;                         // Bytes from one byte's numbers to the next one's; half of them are used.
+constexpr int TABLE = 256 * ENTRY;                 // Bytes of the table.
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
+template <class Numbers>
+__device__ void write_pairs(Numbers numbers) {
+    for (int at = threadIdx.x; at < 256 * 8; at += THREADS) {
+        const u32 pair = numbers(at / 8);
+        *(uint4*)(memory + at / 8 * ENTRY + at % 8 * 16) = make_uint4(pair, pair, pair, pair);
+    }
+}
+
+// The numbers of one byte of a word. own: four times the lane.
+template <int BYTE>
+__device__ u32 looked_up(u32 word, u32 own) {
+    return *(const u32*)(memory + place_of_byte<BYTE>(word, own));
+}

@@ -1,0 +1,98 @@
+"""Sources of CUDA kernels, compiled for this machine's processor: a thread of it for each of a block's."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarker.kernels import cuda_source
+
+SHIM = Path(__file__).parent / "cuda_on_cpu" / "cuda.h"
+MULTIPROCESSORS = 3
+RUN = """
+unsigned char memory[1 << 18] __attribute__((aligned(1024)));
+static void __syncthreads() {{ meet(0, THREADS); }}
+extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
+    gridDim.x = blocks;
+    for (int block = 0; block < blocks; block++) {{
+        std::vector<std::thread> threads;
+        meetings.clear();
+        for (int thread = 0; thread < THREADS; thread++)
+            threads.emplace_back([=] {{
+                threadIdx.x = thread;
+                blockIdx.x = block;
+                {name}_kernel({arguments});
+            }});
+        for (auto& thread : threads) thread.join();
+    }}
+}}
+"""
+HEADERS = {
+    "gemv_nf4": ("pair_table.cuh", "tensor_gemv.cuh"),
+    "gemv_gptq": ("pair_table.cuh", "tensor_gemv.cuh"),
+    "matmul_4bit": ("pair_table.cuh",),
+}
+"""Files that each kernel includes, but for the one that `cuda.h` stands for."""
+POINTERS = {
+    "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
+    "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
+    "matmul_4bit": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
+}
+"""Types of each kernel's pointers."""
+NUMBERS = {"gemv_nf4": (1, 1), "gemv_gptq": (4, 1), "matmul_4bit": (2, 0)}
+"""How many whole numbers follow them, and then how many others."""
+
+
+class OnProcessor:
+    """In place of a compiled kernel: the same source as a library for this machine's processor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> Callable[..., None]:
+        """See `cuda_kernel`."""
+        library = self._library(name, macros)
+
+        def call(blocks: int, arguments: Sequence[Any]) -> None:
+            first, last = len(POINTERS[name]), len(POINTERS[name]) + NUMBERS[name][0]
+            pointers = [None if tensor is None else tensor.data_ptr() for tensor in arguments[:first]]
+            library.run(
+                blocks,
+                (ctypes.c_void_p * first)(*pointers),
+                (ctypes.c_int * (last - first))(*arguments[first:last]),
+                (ctypes.c_float * (len(arguments) - last))(*arguments[last:]),
+            )
+
+        return call
+
+    def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
+        parts = [SHIM, *(cuda_source.FOLDER / file for file in (*HEADERS[name], f"{name}.cu"))]
+        lines = [line for part in parts for line in part.read_text().splitlines() if not line.startswith('#include "')]
+        arguments = [f"({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
+        for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
+            arguments += [f"{array}[{place}]" for place in range(count)]
+        source, library = self._folder / f"{name}.cpp", self._folder / f"{name}.so"
+        source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
+        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w"]
+        defined = [f"-D{macro}={value}" for macro, value in macros]
+        subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
+        return ctypes.CDLL(str(library))
+
+
+def run_on_processor(module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a module's products made by the kernels' sources, on the processor.
+
+    Args:
+        module: With `cuda_kernel` in it.
+        folder: For what is compiled.
+    """
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ is installed")
+    properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(module, "cuda_kernel", OnProcessor(folder).kernel)
