@@ -15,13 +15,17 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 START = "import torch\ntorch.manual_seed(0)\n"
 PACKED = """
 from benchmarker.kernels.packed_matmul import Tile, launch
-from benchmarker.kernels.packed_weights import Packed, by_place
+from benchmarker.kernels.packed_weights import Packed, by_place, ordered
+from benchmarker.kernels.product_ways import ways_for
 outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
 def in_both_layouts(hidden, packed, words):
     one_tile = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, words, 3, 4, 4))
-    side_by_side = by_place(hidden, packed.in_word, rows_last=True).permute(2, 0, 1)
+    side_by_side = ordered(hidden, packed.in_word, "rows last").permute(2, 0, 1)
     tiles = launch(side_by_side, packed, Tile(64, 16, words, 3, 4, 3))
     assert float((tiles - one_tile).norm() / one_tile.norm()) < 5e-4
+    if packed.form != "int8 by row":
+        likeliest = ways_for(hidden, packed)[0].launch(hidden, packed)
+        assert float((likeliest - one_tile).norm() / one_tile.norm()) < 5e-4
     return tiles
 """
 CASES = {

@@ -13,11 +13,13 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
-from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore
+from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore, tensor_gemv
 from benchmarker.kernels.packed_matmul import Tile
-from benchmarker.kernels.packed_weights import Packed, by_place
-from benchmarker.kernels.product_choice import MOST_OFF, ONE_TILE, Choice, difference, name_of, read_choice, tiles_for
+from benchmarker.kernels.packed_tiles import name_of, tiles_for
+from benchmarker.kernels.packed_weights import Order, Packed, in_word, order_of, ordered
+from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, read_choice
 from benchmarker.kernels.product_memory import kept
+from benchmarker.kernels.product_ways import unpacked_way, ways_for
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
 from tests.test_kernels import unpacked
@@ -30,9 +32,9 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Linears are taken as on a GPU, and multiplied by what unpacks first; form and outputs of each product made."""
     made: list[tuple[str, int]] = []
 
-    def chosen(hidden: torch.Tensor, packed: Packed, _: Any) -> Choice:
+    def chosen(hidden: torch.Tensor, packed: Packed, *_: Any) -> Way:
         made.append((packed.form, packed.outputs))
-        return Choice(packed.form, len(hidden), packed.length * packed.in_word, packed.outputs, None)
+        return unpacked_way
 
     monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
     for module in ("gemv_dense", "packed_products"):
@@ -153,6 +155,35 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
     assert {tile.parts for tile in tiles_for(packed(19456, 2560), 512, 132)} == {1}
 
 
+@pytest.mark.parametrize(
+    ("form", "rows", "order", "shape"),
+    [
+        ("int8 by row", 128, "by place", (128, 4, 32)),
+        ("int8 by row", 129, "rows last", (4, 32, 129)),
+        ("int4 by group", 128, "as they are", (128, 128)),
+        ("int4 by group, zeros", 129, "rows last", (8, 16, 129)),
+        ("nf4", 2, "as they are", (2, 128)),
+    ],
+)
+def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, shape: tuple[int, ...]) -> None:
+    assert order_of(form, rows) == order
+    assert ordered(torch.zeros(rows, 128), in_word(form), order).shape == shape
+
+
+@pytest.mark.parametrize(("rows", "is_on_card"), [(8, True), (8, False), (96, True)])
+def test_4_bit_may_be_made_by_tiles_by_the_table_or_unpacked(
+    rows: int, is_on_card: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_gemv, "why_not", lambda *asked: None if is_on_card else "another card")
+    monkeypatch.setattr(tensor_gemv, "most_shared_bytes", lambda device: tensor_gemv.HOPPERS_SHARED_BYTES)
+    words, scales = torch.zeros(64, 640, dtype=torch.int16), torch.ones(64, 40)
+    names = [way.name for way in ways_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
+    assert len(set(names)) == len(names)
+    assert [name.split()[1] for name in names[:1]] == ["outputs,"]
+    assert any(name.startswith("table, ") for name in names) == (is_on_card and rows <= 64)
+    assert names[-1] == "unpacked to 16 bit, then cuBLAS"
+
+
 def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
     expected = torch.arange(1.0, 65.0)
     assert difference(expected.to(torch.float16) * 1.001, expected) < MOST_OFF
@@ -161,8 +192,8 @@ def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    tile = Tile(64, 16, 32, 2, 4, 6)
-    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
+    name = name_of(Tile(64, 16, 32, 2, 4, 6))
+    choice = Choice("int8 by row", 8, 2560, 6144, name, {name: 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
     (kept,) = product_choices({1, 8})
     assert product_choices({64}) == ()
@@ -173,17 +204,17 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
 
 
 def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
-    tile, other, path = Tile(64, 16, 32, 2, 4, 6), Tile(32, 16, 32, 2, 4, 6), tmp_path / "folder" / "products.json"
-    choice = Choice("int8 by row", 8, 2560, 6144, tile, {name_of(tile): 12.0})
-    without = Choice("nf4", 8, 2560, 6144, None, {"unpacked": 58.6})
+    path = tmp_path / "folder" / "products.json"
+    choice = Choice("int8 by row", 8, 2560, 6144, "a tile", {"a tile": 12.0})
+    without = Choice("nf4", 8, 2560, 6144, "unpacked", {"unpacked": 58.6})
     assert kept("a", path) is None
-    assert read_choice(kept("a", path, asdict(choice)), [other, tile]) == choice
-    assert read_choice(kept("b", path, asdict(without)), [tile]) == without
+    assert read_choice(kept("a", path, asdict(choice)), ["another", "a tile"]) == choice
+    assert read_choice(kept("b", path, asdict(without)), ["unpacked"]) == without
     # Who comes later takes what the first has chosen.
-    assert read_choice(kept("a", path, asdict(without)), [other, tile]) == choice
-    # A tile that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
-    assert read_choice(kept("a", path), [other]) is None
-    assert read_choice(kept("c", path, {"tile": {"outputs": 1}}), [tile]) is None
+    assert read_choice(kept("a", path, asdict(without)), ["a tile", "unpacked"]) == choice
+    # A way that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
+    assert read_choice(kept("a", path), ["another"]) is None
+    assert read_choice(kept("c", path, {"tile": {"outputs": 1}}), ["a tile"]) is None
     path.write_text("{")
     assert kept("b", path) is None
     (tmp_path / "file").write_text("")
@@ -195,9 +226,9 @@ def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]])
     weights = packed_of(outputs=64, inputs=128)
 
     def product(rows: torch.Tensor) -> torch.Tensor:
-        is_rows_last = len(rows) > ONE_TILE
-        placed = by_place(rows, 4, rows_last=is_rows_last)
-        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64, is_rows_last)
+        order = order_of("int8 by row", len(rows))
+        placed = ordered(rows, 4, order)
+        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64, order)
 
     compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
     for tokens in (32, 64, 160, 512, 2176):

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.kernels import gemv_gptq, product_choice
+from benchmarker.kernels import gemv_gptq, matmul_4bit, product_choice
 from benchmarker.kernels.packed_matmul import compile_only, launch
-from benchmarker.kernels.packed_products import ALL_EIGHT, unpacked_product
-from benchmarker.kernels.packed_weights import Packed, by_place
-from benchmarker.kernels.product_choice import ONE_TILE, chosen, difference, tiles_for
+from benchmarker.kernels.packed_products import ALL_EIGHT
+from benchmarker.kernels.packed_tiles import tiles_for
+from benchmarker.kernels.packed_weights import ONE_TILE, Packed, by_place, order_of, ordered
+from benchmarker.kernels.product_choice import chosen, difference
+from benchmarker.kernels.product_ways import unpacked_product, unpacked_way, ways_for
 from benchmarker.kernels.unpack_gptq import unpack_gptq
 from benchmarker.kernels.unpack_words import NUMBERS
+from tests.test_matmul_4bit import QWEN3_4B
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 FORMS = ("int8 by row", "int4 by group", "int4 by group, zeros", "nf4", "fp4")
@@ -43,10 +46,16 @@ def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
 
 
 def placed(hidden: torch.Tensor, in_word: int) -> torch.Tensor:
-    """Rows as the operator gives them to a tile."""
+    """Rows as a tile reads them."""
     if len(hidden) <= ONE_TILE:
         return by_place(hidden, in_word)
     return by_place(hidden, in_word, rows_last=True).permute(2, 0, 1)
+
+
+def matrix_of(weights: Packed) -> torch.Tensor:
+    """The weights as numbers, [inputs, outputs]."""
+    every_input = torch.eye(weights.length * weights.in_word, device="cuda", dtype=torch.float16)
+    return unpacked_product(every_input, weights)
 
 
 @pytest.mark.parametrize("rows", [2, 8, 64, 128, 130, 160, 512])
@@ -55,15 +64,46 @@ def placed(hidden: torch.Tensor, in_word: int) -> torch.Tensor:
 def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) -> None:
     weights = packed(form)
     hidden = torch.randn(rows, 2560, device="cuda", dtype=dtype)
-    every_input = torch.eye(2560, device="cuda", dtype=torch.float16)
-    matrix = unpacked_product(by_place(every_input, weights.in_word), weights).double()
-    expected = hidden.double() @ matrix
+    expected = hidden.double() @ matrix_of(weights).double()
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     tiles = tiles_for(weights, rows, processors)
     assert tiles
     for tile in tiles:
         made = launch(placed(hidden, weights.in_word), weights, tile)
         assert difference(made, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
+
+
+@pytest.mark.parametrize("rows", [2, 7, 8, 16, 21, 32, 64])
+@pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
+@pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
+def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
+    weights = packed(form, outputs, inputs)
+    hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
+    reason = matmul_4bit.why_not(hidden, weights)
+    if reason is not None:
+        pytest.skip(reason)
+    expected = hidden.float() @ matrix_of(weights).float()
+    cuts = [way for way in ways_for(hidden, weights) if way.name.startswith("table, ")]
+    assert len(cuts) >= 3
+    for way in cuts:
+        made = way.launch(hidden, weights)
+        assert difference(made, expected) < 1e-3, way.name
+        # Blocks that share the inputs of a tile end in any order, and their sums are added in one.
+        assert all(torch.equal(way.launch(hidden, weights), made) for _ in range(3)), way.name
+
+
+@pytest.mark.parametrize("form", ["int4 by group", "nf4"])
+def test_cuts_multiply_bfloat16(form: str) -> None:
+    weights = packed(form, 2560, 4096)
+    if form == "int4 by group":
+        weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
+    hidden = torch.randn(20, 4096, device="cuda", dtype=torch.bfloat16)
+    reason = matmul_4bit.why_not(hidden, weights)
+    if reason is not None:
+        pytest.skip(reason)
+    expected = hidden.float() @ matrix_of(weights).float()
+    for cut in matmul_4bit.cuts_for(weights, 20, 132):
+        assert difference(matmul_4bit.launch(hidden, weights, cut), expected) < 8e-3, cut
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -83,13 +123,18 @@ def test_gptqs_matrix_is_that_of_torchs_own_operators() -> None:
     assert torch.equal(made, gemv_gptq.unpacked(weights.words, weights.zeros, weights.scales))
 
 
-def test_a_choice_is_measured_once_on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, weights = tmp_path / "products.json", packed("int8 by row")
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4"])
+def test_a_choice_is_measured_once_on_a_machine(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, weights = tmp_path / "products.json", packed(form, 1024)
     monkeypatch.setattr(product_choice, "file_for", lambda device: path)
     monkeypatch.setattr(product_choice, "_choices", {})
-    hidden = placed(torch.randn(8, 2560, device="cuda", dtype=torch.float16), weights.in_word)
-    first = chosen(hidden, weights, unpacked_product)
+    rows = torch.randn(8, 2560, device="cuda", dtype=torch.float16)
+    hidden = ordered(rows, weights.in_word, order_of(form, 8))
+    first = chosen(hidden, weights, ways_for, unpacked_way)
+    (choice,) = product_choice.choices()
+    assert choice.refused == {}
+    assert choice.way == first.name
     assert path.exists()
     monkeypatch.setattr(product_choice, "_choices", {})
     monkeypatch.setattr(product_choice, "measure", lambda *_: pytest.fail("it was measured again"))
-    assert chosen(hidden, weights, unpacked_product) == first
+    assert chosen(hidden, weights, ways_for, unpacked_way).name == first.name

@@ -20,6 +20,7 @@ from benchmarker.kernels.unpack_words import NUMBERS
 from tests.gemv_sums import with_ends
 from tests.on_processor import run_on_processor
 
+
 @pytest.fixture
 def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are made by the kernels' sources on the processor."""

@@ -65,7 +65,7 @@ def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
             rows=choice.rows,
             inputs=choice.inputs,
             outputs=choice.outputs,
-            way=choice.name,
+            way=choice.way,
             us=choice.us,
         )
         for choice in choices()

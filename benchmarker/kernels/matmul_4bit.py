@@ -130,10 +130,10 @@ def _units(cut: Cut, chunks: int) -> int:
 def estimated_us(cut: Cut, packed: Packed, rows: int, processors: int) -> float:
     """What a product may take on an H100, in microseconds: good enough to leave out what cannot be fast.
 
-    The busiest processor's chunks (1 KB of weights each) come no faster than those on their way allow, at 1 us for each,
-    and at most with 25 KB/us. Each takes the first cache 32 cycles for the table and 16 for each eight rows. Rows come
-    from the last cache with 42 KB/us: once, or in each turn if they do not stay in the first one. Sums of several parts
-    go through the last cache twice.
+    A chunk is 1 KB of weights. Those of the busiest processor come with 25 KB/us at most; a chunk is 1 us on its way. A
+    chunk takes the first cache 32 cycles for the table, and 16 for each eight rows. Rows come from the last cache with
+    42 KB/us: once, or in each turn if they do not stay in the first one. Sums of several parts go through the last
+    cache twice.
     """
     inputs, columns, warps = packed.length * packed.in_word, _columns(rows), cut.split * cut.groups
     program = program_for(packed, rows, torch.float16, cut, processors)

@@ -1,8 +1,9 @@
 """Products of packed weights with several vectors, of sequences in a decode step or of a prompt.
 
 torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
-first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` reads the packed weights, as
-the libraries keep them, where a measurement at set-up finds that faster (`product_choice`).
+first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` and, for 4 bit and up to 64
+rows, `matmul_4bit` read the packed weights as the libraries keep them, where a measurement at set-up finds that faster
+(`product_choice`). The numbers below are `packed_matmul`'s; `matmul_4bit` has not run on a GPU yet.
 
 | form | bytes a weight, scales included | layout | GB/s of 19456 x 2560 at 8 rows (fp16: 2,800) |
 | :-- | --: | :-- | --: |
@@ -30,11 +31,11 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
-from benchmarker.kernels.packed_matmul import launch
-from benchmarker.kernels.packed_weights import Packed, by_place, in_word, is_int4_by_group
+from benchmarker.kernels.packed_weights import Packed, in_word, is_int4_by_group, order_of, ordered
 from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.product_choice import ONE_TILE, chosen
-from benchmarker.kernels.unpack_gptq import unpack_gptq
+from benchmarker.kernels.product_choice import chosen
+from benchmarker.kernels.product_ways import unpacked_way, ways_for
+from benchmarker.kernels.read_vector import is_aligned
 from benchmarker.kernels.unpack_words import NUMBERS
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
@@ -83,8 +84,8 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
         [vectors, outputs].
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
-    is_rows_last = len(rows) > ONE_TILE
-    placed = by_place(rows, in_word(form), rows_last=is_rows_last)
+    order = order_of(form, len(rows))
+    placed = ordered(rows, in_word(form), order)
     weights: tuple[Any, ...]
     if is_int4_by_group(form):
         weights = linear.qweight, linear.scales, linear.qzeros
@@ -93,7 +94,7 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     else:
         state = linear.weight.quant_state
         weights = linear.weight, state.absmax, state.code
-    product: Tensor = packed_matmul(placed, *weights, form, linear.out_features, is_rows_last)
+    product: Tensor = packed_matmul(placed, *weights, form, linear.out_features, order)
     return product
 
 
@@ -112,21 +113,20 @@ def packed_matmul(
     zeros: Tensor | None,
     form: str,
     outputs: int,
-    rows_last: bool,
+    order: str,
 ) -> Tensor:
     """The product of packed weights with rows, in the way that is fastest for its shape on this device.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [rows, weights of a word, words of an output], see `by_place`, or with `rows_last`
-            [weights of a word, words of an output, rows].
+        hidden: The rows in their order.
         weights: As the library keeps them: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
         scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
         zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
         form: As `Packed.form`.
         outputs: Of the matrix.
-        rows_last: Whether the rows lie side by side, as they do for more than 128 of them.
+        order: `packed_weights.order_of` the form and the rows.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
@@ -139,10 +139,11 @@ def packed_matmul(
         codes = weights.view(-1).view(torch.int16).view(outputs, -1)
         packed = Packed(form, codes, scales.view(outputs, -1), zeros)
     hidden = hidden.contiguous()
-    if rows_last:
+    if order == "rows last":
         hidden = hidden.permute(2, 0, 1)
-    choice = chosen(hidden, packed, unpacked_product)
-    return unpacked_product(hidden, packed) if choice.tile is None else launch(hidden, packed, choice.tile)
+    elif not is_aligned(hidden):
+        hidden = hidden.clone()
+    return chosen(hidden, packed, ways_for, unpacked_way).launch(hidden, packed)
 
 
 @packed_matmul.register_fake
@@ -153,25 +154,6 @@ def _shape(
     zeros: Tensor | None,  # noqa: ARG001
     form: str,  # noqa: ARG001
     outputs: int,
-    rows_last: bool,
+    order: str,
 ) -> Tensor:
-    return hidden.new_empty((hidden.shape[2 if rows_last else 0], outputs))
-
-
-def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
-    """The same product with the matrix unpacked to 16 bits first, as the libraries make it."""
-    rows = hidden.transpose(1, 2).reshape(len(hidden), -1)
-    matrix: Tensor
-    if packed.form == "int8 by row":
-        matrix = packed.words.view(torch.int8).to(rows.dtype)
-        return (rows @ matrix.T) * packed.scales.to(rows.dtype)
-    if is_int4_by_group(packed.form):
-        assert packed.zeros is not None
-        matrix = unpack_gptq(packed.words, packed.zeros, packed.scales).to(rows.dtype)
-        return rows @ matrix
-    shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word
-    codes = packed.words.view(torch.uint8).view(-1, 1)
-    # bitsandbytes' own operator: whoever has such weights has it.
-    unpack: Any = torch.ops.bitsandbytes.dequantize_4bit
-    matrix = unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype)
-    return rows @ matrix.T
+    return hidden.new_empty((hidden.shape[2 if order == "rows last" else 0], outputs))

@@ -1,8 +1,14 @@
 """Weights as the libraries pack them, and the order of a product's rows that goes with them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
+
+Order = Literal["by place", "rows last", "as they are"]
+"""[rows, in_word, length], see `by_place`; [in_word, length, rows]; [rows, inputs]."""
+ONE_TILE = 128
+"""Most rows of a single tile of `packed_matmul`."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,23 @@ def in_word(form: str) -> int:
     return 8 if is_int4_by_group(form) else 4
 
 
+def order_of(form: str, rows: int) -> Order:
+    """The order of the rows that a product is given, by its form and by how many there are.
+
+    For 4 bit some ways want the rows as they are, and those that do not bring them into their order themselves.
+    """
+    if rows > ONE_TILE:
+        return "rows last"
+    return "by place" if form == "int8 by row" else "as they are"
+
+
+def ordered(hidden: Tensor, in_word: int, order: Order) -> Tensor:
+    """Rows, [rows, inputs], in an order."""
+    return hidden.contiguous() if order == "as they are" else by_place(hidden, in_word, rows_last=order == "rows last")
+
+
 def by_place(hidden: Tensor, in_word: int, *, rows_last: bool = False) -> Tensor:
-    """Rows in the order that the kernel reads: the first input of every word, then the second of every word, and so on.
+    """Rows in the order that `packed_matmul`'s kernel reads: every word's first input, then their second, and so on.
 
     Args:
         hidden: [rows, inputs].

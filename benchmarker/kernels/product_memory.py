@@ -61,7 +61,8 @@ def _fingerprint(card: str) -> str:
         bitsandbytes = version("bitsandbytes")
     except PackageNotFoundError:
         bitsandbytes = "none"
-    sources = [path.read_text() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    files = [path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".cu", ".cuh")]
+    sources = [path.read_text() for path in sorted(files)]
     parts = [card, torch.__version__, str(triton.__version__), bitsandbytes, *sources]
     return sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -28,7 +28,7 @@ from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, tensor_gemv
 from benchmarker.kernels.custom_op import through_operator
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.packed_products import packed_form, packed_product, takes_rows
-from benchmarker.kernels.product_choice import ONE_TILE
+from benchmarker.kernels.packed_weights import ONE_TILE
 from benchmarker.kernels.unpack_gptq import unpack_gptq
 
 

@@ -62,11 +62,15 @@ def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequ
         return "not of 16 bits"
     if inputs % CHUNK or inputs > MOST_INPUTS or any(count % OUTPUTS_STEP for count in outputs):
         return "inputs that are no multiple of 128, or outputs that are none of 16"
-    properties: Any = torch.cuda.get_device_properties(device)
-    most_bytes = getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES)
-    if VECTOR_AT + vector_bytes(inputs) + SUMS_BYTES > most_bytes:
+    if VECTOR_AT + vector_bytes(inputs) + SUMS_BYTES > most_shared_bytes(device):
         return "too many inputs for the shared memory of this card"
     return why_no_source() or why_not_compiled(device)
+
+
+def most_shared_bytes(device: torch.device) -> int:
+    """Shared memory that a block may take, in bytes."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES))
 
 
 @cache

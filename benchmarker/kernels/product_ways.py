@@ -1,0 +1,88 @@
+"""The ways to make a product of packed weights with several rows: those that `product_choice` measures."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import matmul_4bit, packed_matmul, tensor_gemv
+from benchmarker.kernels.packed_tiles import name_of, tiles_for
+from benchmarker.kernels.packed_weights import Packed, by_place, is_int4_by_group
+from benchmarker.kernels.product_choice import Way
+from benchmarker.kernels.unpack_gptq import unpack_gptq
+
+UNPACKED = "unpacked to 16 bit, then cuBLAS"
+
+
+def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
+    """The candidates for a product, the likeliest tile of `packed_matmul` first.
+
+    Args:
+        hidden: [rows, inputs]; or [rows, in_word, length], then all candidates but `matmul_4bit`'s.
+    """
+    processors = _processors(hidden.device)
+    ways = [_by_tile(tile) for tile in tiles_for(packed, len(hidden), processors)]
+    if hidden.dim() == 2 and matmul_4bit.why_not(hidden, packed) is None:
+        most_shared_bytes = tensor_gemv.most_shared_bytes(hidden.device)
+        ways += [_by_cut(cut) for cut in matmul_4bit.cuts_for(packed, len(hidden), processors, most_shared_bytes)]
+    return [*ways, unpacked_way]
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _by_tile(tile: packed_matmul.Tile) -> Way:
+    return Way(name_of(tile), partial(_compile_tile, tile), partial(_launch_tile, tile))
+
+
+def _compile_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> object:
+    return packed_matmul.compile_only(_for_tiles(hidden, packed), packed, tile)
+
+
+def _launch_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> Tensor:
+    return packed_matmul.launch(_for_tiles(hidden, packed), packed, tile)
+
+
+def _for_tiles(hidden: Tensor, packed: Packed) -> Tensor:
+    """Rows as `packed_matmul` reads them. Bringing them into that order is part of what a product takes."""
+    return by_place(hidden, packed.in_word) if hidden.dim() == 2 else hidden
+
+
+def _by_cut(cut: matmul_4bit.Cut) -> Way:
+    return Way(cut.name, partial(_compile_cut, cut), partial(_launch_cut, cut))
+
+
+def _compile_cut(cut: matmul_4bit.Cut, hidden: Tensor, packed: Packed) -> None:
+    matmul_4bit.compile_only(hidden, packed, cut)
+
+
+def _launch_cut(cut: matmul_4bit.Cut, hidden: Tensor, packed: Packed) -> Tensor:
+    return matmul_4bit.launch(hidden, packed, cut)
+
+
+def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
+    """The same product with the matrix unpacked to 16 bits first, as the libraries make it.
+
+    Args:
+        hidden: [rows, inputs] or [rows, in_word, length].
+    """
+    rows = hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(len(hidden), -1)
+    matrix: Tensor
+    if packed.form == "int8 by row":
+        matrix = packed.words.view(torch.int8).to(rows.dtype)
+        return (rows @ matrix.T) * packed.scales.to(rows.dtype)
+    if is_int4_by_group(packed.form):
+        assert packed.zeros is not None
+        matrix = unpack_gptq(packed.words, packed.zeros, packed.scales).to(rows.dtype)
+        return rows @ matrix
+    shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word
+    codes = packed.words.view(torch.uint8).view(-1, 1)
+    # bitsandbytes' own operator: whoever has such weights has it.
+    unpack: Any = torch.ops.bitsandbytes.dequantize_4bit
+    matrix = unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype)
+    return rows @ matrix.T
+
+
+unpacked_way = Way(UNPACKED, lambda hidden, packed: None, unpacked_product)
