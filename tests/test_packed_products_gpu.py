@@ -73,9 +73,9 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
         assert difference(made, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
 
 
-@pytest.mark.parametrize("rows", [2, 7, 8, 16, 21, 32, 64])
+@pytest.mark.parametrize("rows", [2, 8, 21, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
-@pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
+@pytest.mark.parametrize("form", ["int4 by group", "nf4"])
 def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
@@ -92,7 +92,7 @@ def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: 
         assert all(torch.equal(way.launch(hidden, weights), made) for _ in range(3)), way.name
 
 
-@pytest.mark.parametrize("form", ["int4 by group", "nf4"])
+@pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
 def test_cuts_multiply_bfloat16(form: str) -> None:
     weights = packed(form, 2560, 4096)
     if form == "int4 by group":

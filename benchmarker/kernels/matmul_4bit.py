@@ -203,6 +203,7 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
         raise ValueError(f"not 2 to {MOST_ROWS} rows of one type of 16 bits that begin at a multiple of 16 bytes")
     program = program_for(packed, rows, hidden.dtype, cut, _processors(device))
     tiles = packed.outputs // TILE_OUTPUTS
+    assert cut.parts == 1 or tiles * cut.split <= MOST_COUNTED
     left = hidden.new_empty(tiles * cut.parts * _sums_of_tile(rows) if cut.parts > 1 else 1, dtype=torch.float32)
     output = hidden.new_empty((rows, packed.outputs))
     kernel = cuda_kernel("matmul_4bit", program.macros, program.threads, program.shared_bytes, device)

@@ -38,16 +38,14 @@ def _by_tile(tile: packed_matmul.Tile) -> Way:
 
 
 def _compile_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> object:
-    return packed_matmul.compile_only(_for_tiles(hidden, packed), packed, tile)
+    placed = hidden.new_empty((len(hidden), packed.in_word, packed.length)) if hidden.dim() == 2 else hidden
+    return packed_matmul.compile_only(placed, packed, tile)
 
 
 def _launch_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> Tensor:
-    return packed_matmul.launch(_for_tiles(hidden, packed), packed, tile)
-
-
-def _for_tiles(hidden: Tensor, packed: Packed) -> Tensor:
-    """Rows as `packed_matmul` reads them. Bringing them into that order is part of what a product takes."""
-    return by_place(hidden, packed.in_word) if hidden.dim() == 2 else hidden
+    # Bringing rows into the tile's order is part of what the product takes.
+    placed = by_place(hidden, packed.in_word) if hidden.dim() == 2 else hidden
+    return packed_matmul.launch(placed, packed, tile)
 
 
 def _by_cut(cut: matmul_4bit.Cut) -> Way:

@@ -72,7 +72,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
     ),
     # Our own: see kernels/.
     (
-        r"^gemv_(gptq|nf4|int8)_kernel|^packed_matmul_kernel|^words_kernel|^codes_kernel|^int8_rows_kernel",
+        r"^gemv_(gptq|nf4|int8)_kernel|^(packed_matmul|matmul_4bit)_kernel|^(words|codes|int8_rows)_kernel",
         "quantized matmul",
     ),
     (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
