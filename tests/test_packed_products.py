@@ -17,7 +17,7 @@ from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_ch
 from benchmarker.kernels.packed_matmul import Tile
 from benchmarker.kernels.packed_tiles import name_of, tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, in_word, order_of, ordered
-from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, read_choice
+from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, measure, read_choice
 from benchmarker.kernels.product_memory import kept
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
 from benchmarker.kernels.unpack_words import NUMBERS
@@ -189,6 +189,36 @@ def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
     assert difference(expected.to(torch.float16) * 1.001, expected) < MOST_OFF
     assert difference(expected.roll(1), expected) > MOST_OFF
     assert difference(expected / 0, expected) == difference(expected * float("nan"), expected) == float("inf")
+
+
+def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncompiled(hidden: torch.Tensor, packed: Packed) -> None:
+        raise ValueError("no such instruction\non sm_90")
+
+    def unlaunched(hidden: torch.Tensor, packed: Packed) -> torch.Tensor:
+        raise RuntimeError("too many registers")
+
+    def way(name: str, factor: float) -> Way:
+        return Way(name, lambda *_: None, lambda hidden, _: hidden * factor)
+
+    times = iter((5.0, 25.0, 17.0))
+    monkeypatch.setattr(product_choice, "graph_us", lambda product, emptied: next(times))
+    monkeypatch.setattr(product_choice, "_emptied", lambda device: None)
+    expected = way("unpacked", 2.0)
+    ways = [
+        way("wrong", 3.0), Way("a", uncompiled, unlaunched), Way("b", lambda *_: None, unlaunched), expected,
+        way("fast", 2.001),
+    ]  # fmt: skip
+    packed = Packed("nf4", torch.zeros(64, 32, dtype=torch.int16), torch.ones(64, 2))
+    choice = measure(torch.zeros(8, 128), packed, ways, expected)
+    assert (choice.form, choice.rows, choice.inputs, choice.outputs) == ("nf4", 8, 128, 64)
+    assert choice.us == {"unpacked": 20.0, "fast": 12.0}
+    assert choice.way == "fast"
+    assert choice.refused == {
+        "wrong": "its result is 0.5 of its norm off",
+        "a": "ValueError: no such instruction",
+        "b": "RuntimeError: too many registers",
+    }
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
