@@ -3,7 +3,20 @@
 torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
 first: all of them move more bytes than a product in 16 bits would. Here `packed_matmul` and, for 4 bit and up to 64
 rows, `matmul_4bit` read the packed weights as the libraries keep them, where a measurement at set-up finds that faster
-(`product_choice`). The numbers below are `packed_matmul`'s; `matmul_4bit` has not run on a GPU yet.
+(`product_choice`).
+
+`matmul_4bit` and cuBLAS in fp16, us for the four products of a layer of Qwen3-4B, each the fastest of five cuts, on one
+H100 (2026-11-25):
+
+| rows | fp16 by cuBLAS | GPTQ | NF4 |
+| --: | --: | --: | --: |
+| 2 | 106 | 57 | 59 |
+| 8 | 107 | 61 | 60 |
+| 16 | 107 | 76 | 71 |
+| 32 | 109 | 88 | 84 |
+| 64 | 106 | 123 | 120 |
+
+The numbers below are `packed_matmul`'s.
 
 | form | bytes a weight, scales included | layout | GB/s of 19456 x 2560 at 8 rows (fp16: 2,800) |
 | :-- | --: | :-- | --: |
@@ -11,9 +24,10 @@ rows, `matmul_4bit` read the packed weights as the libraries keep them, where a 
 | GPTQ | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs | 860 |
 | NF4, FP4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs | 830 |
 
-Measured on one H200 (2026-11-23), each product after its last cache was overwritten. int8 is 1.2 to 1.6 times as fast
-as cuBLAS in fp16 at 8 and 32 rows and 0.86 to 0.98 times at 64; GPTQ 0.9 to 1.2 times at 8 and 32 (by tiles of two
-warps mostly) and NF4 0.8 to 1.0; both 0.7 times at 64. 4 bit waits for the tensor cores and not for its weights.
+Measured on one H200 (2026-11-23). Here and above, the last cache was overwritten before each product. int8 is 1.2 to
+1.6 times as fast as cuBLAS in fp16 at 8 and 32 rows and 0.86 to 0.98 times at 64; GPTQ 0.9 to 1.2 times at 8 and 32
+(by tiles of two warps mostly) and NF4 0.8 to 1.0; both 0.7 times at 64. 4 bit waits for the tensor cores and not for
+its weights.
 
 For the hundreds of vectors of a prompt a product waits for the tensor cores in any form, and unpacking first is added
 to it. 19456 x 2560 weights on one H100 (2026-11-24), us, GPTQ unpacked by `unpack_gptq`:
