@@ -203,7 +203,7 @@ def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch
 
     times = iter((5.0, 25.0, 17.0))
     monkeypatch.setattr(product_choice, "graph_us", lambda product, emptied: next(times))
-    monkeypatch.setattr(product_choice, "_emptied", lambda device: None)
+    monkeypatch.setattr(product_choice, "emptied_for", lambda device: None)
     expected = way("unpacked", 2.0)
     ways = [
         way("wrong", 3.0), Way("a", uncompiled, unlaunched), Way("b", lambda *_: None, unlaunched), expected,

@@ -122,7 +122,7 @@ def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) 
         reasons = dict(zip((way.name for way in ways), pool.map(compiled, ways), strict=True))
     us: dict[str, float] = {}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
-    right, emptied = expected.launch(hidden, packed), _emptied(hidden.device)
+    right, emptied = expected.launch(hidden, packed), emptied_for(hidden.device)
     empty_us = graph_us(lambda: None, emptied)
     for way in ways:
         if way.name in refused:
@@ -147,7 +147,7 @@ def difference(result: Tensor, expected: Tensor) -> float:
     return off if off < float("inf") else float("inf")
 
 
-def _emptied(device: torch.device) -> Tensor:
+def emptied_for(device: torch.device) -> Tensor:
     """Memory that fills the last cache of the device twice."""
     return torch.empty(2 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
 
