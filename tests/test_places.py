@@ -17,6 +17,7 @@ from benchmarker.schema.collect import UNDER_WAY
 from benchmarker.sweep.places.cores import share_of
 from benchmarker.sweep.places.local import visible_card
 from benchmarker.sweep.places.place import local_numbers
+from tests import records
 from tests.faults.stage import Stage
 
 TWO = "local:0,1"
@@ -258,3 +259,13 @@ def test_cores_are_split_evenly_and_a_socket_stays_together() -> None:
     assert share_of(range(8), 1, 2, order=socket_first) == (1, 3, 5, 7)
     assert share_of(range(7), 2, 3, order=socket_first) == (1, 3)
     assert share_of(range(1), 0, 2, order=socket_first) == ()
+
+
+def test_a_host_without_a_gpu_measures_on_its_processor_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, environment=records.environment(device={"kind": "cpu", "index": None}))
+    with pytest.raises(
+        DeviceError, match=r"local:0: this host has no such GPU .*--device cpu measures on its processor"
+    ):
+        stage.sweep(places=TWO)
+    assert not stage.results.exists()
+    assert stage.sweep("--device", "cpu", places="local:0") == []

@@ -19,7 +19,7 @@ from typing import IO
 from benchmarker.core.parent_death import PARENT
 from benchmarker.sweep.child import GRACE_S
 from benchmarker.sweep.places.order import Order, read_delivery
-from benchmarker.sweep.places.place import Ended, Place
+from benchmarker.sweep.places.place import LOCAL, Ended, Place
 
 WORKER = (sys.executable, "-m", "benchmarker.sweep.places.worker")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -46,7 +46,7 @@ class LocalPlaces:
         self._numbers = tuple(numbers)
         host = socket.gethostname()
         self._places = tuple(
-            Place(name=f"local:{number}", host=host, slot=slot, slots=len(numbers))
+            Place(name=f"{LOCAL}{number}", host=host, slot=slot, slots=len(numbers))
             for slot, number in enumerate(numbers)
         )
         self._running: list[Running] = []

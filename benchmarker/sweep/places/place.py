@@ -12,6 +12,8 @@ from benchmarker.core.errors import SpecError
 from benchmarker.sweep.places.order import Order
 
 RAY = "ray"
+LOCAL = "local:"
+"""How a place on this host is named, before the number of its GPU."""
 HOW = "give 'local:0,1' for GPUs of this host by number, or 'ray'"
 
 
@@ -66,9 +68,9 @@ def local_numbers(text: str) -> list[int] | None:
     """
     if text == RAY:
         return None
-    if not re.fullmatch(r"local:\d+(,\d+)*", text):
+    if not re.fullmatch(LOCAL + r"\d+(,\d+)*", text):
         raise SpecError(f"--places {text}: no such places; {HOW}")
-    numbers = [int(number) for number in text.removeprefix("local:").split(",")]
+    numbers = [int(number) for number in text.removeprefix(LOCAL).split(",")]
     if len(set(numbers)) < len(numbers):
         raise SpecError(f"--places {text}: a number stands twice")
     return numbers

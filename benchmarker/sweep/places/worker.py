@@ -39,6 +39,7 @@ from benchmarker.sweep.places.order import (
     jobs_in,
     read_order,
 )
+from benchmarker.sweep.places.place import LOCAL
 from benchmarker.sweep.prepare_checkpoints import COMMIT
 from benchmarker.sweep.probe import PROBE, look_around
 from benchmarker.sweep.request import Settings, SweepRequest
@@ -65,10 +66,20 @@ def serve(parcel: Path, terminal: Terminal) -> Delivery:
         delivery = delivery.model_copy(update={"environment": environment})
         if refused := engine_refusal(order, jobs.values()) or why_unlike(jobs.values(), environment):
             return delivery.model_copy(update={"refused": refused})
+        if reason := why_no_card(order.place, jobs.values(), environment):
+            raise DeviceError(reason)
         delivery = TASKS[order.task](order, delivery, parcel, jobs, terminal)
     except BenchmarkerError as error:
         return delivery.model_copy(update={"wrong": str(error)})
     return delivery.model_copy(update={"seconds": time.monotonic() - started})
+
+
+def why_no_card(place: str, jobs: Iterable[Job], environment: Environment) -> str | None:
+    """Why nothing is measured at a place that is a GPU's number; None where it is one, or a processor was asked for."""
+    is_auto = all(job.device == "auto" for job in jobs)
+    if place.startswith(LOCAL) and is_auto and environment.device.kind == "cpu":
+        return "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
+    return None
 
 
 def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
