@@ -165,6 +165,13 @@ def test_help_of_generate_names_every_quantization_and_every_engine_that_it_take
     assert f"{', '.join(MODEL_ENGINES[:-1])} or {MODEL_ENGINES[-1]}." in printed
 
 
+def test_numbers_of_an_option_that_is_typed_twice_add_up():
+    words = ("sweep", "configs/quickstart.yaml", "--dry-run", "--new-tokens", "5")
+    code, plan = typed(*words, "--prompt-tokens", "3", "--prompt-tokens", "26,40")
+    assert code == 0
+    assert "3 x 5; 26 x 5; 40 x 5" in plan
+
+
 def test_help_shows_the_defaults():
     _, printed = typed("run", "--help")
     assert "[default: 50,100]" in printed

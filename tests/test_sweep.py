@@ -63,6 +63,8 @@ def test_variants_run_all_by_default_and_a_folder_is_no_variant() -> None:
 def test_a_name_that_the_config_lacks_is_refused_with_the_near_miss() -> None:
     with pytest.raises(SpecError, match=r"no variant 'int-8'; did you mean 'int8'\?"):
         chosen(read_experiment(CONFIG), ["int-8"], CONFIG)
+    with pytest.raises(SpecError, match=r"no variant '2048'; numbers of one option have commas between them: 512,2048"):
+        chosen(read_experiment(CONFIG), ["2048"], CONFIG)
 
 
 def test_quick_is_one_round_and_publish_ten() -> None:

@@ -56,6 +56,9 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
     "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
 }
 
+LISTS = ("wholes", "words", "texts", "pairs")
+"""Kinds of options that may be typed several times; what is typed adds up."""
+METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
 COMPLETED: dict[str, Callable[[], list[str]]] = {
     "variant.quant": completion.quantizations,
     "variant.engine": completion.engines,
@@ -139,11 +142,17 @@ def _annotation(option: Option) -> Any:
     # What typer takes for markup is text here.
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
-    kind = types.get(option.kind, list[str] | None if option.kind in ("texts", "pairs") else str | None)
+    kind = types.get(option.kind, list[str] | None if option.kind in LISTS else str | None)
     complete = COMPLETED.get(option.place) if option.kind == "text" else None
     return Annotated[
         kind,
-        typer.Option(option.flag, help=f"{text}{default}", rich_help_panel=option.panel, autocompletion=complete),
+        typer.Option(
+            option.flag,
+            help=f"{text}{default}",
+            rich_help_panel=option.panel,
+            autocompletion=complete,
+            metavar=METAVARS.get(option.kind),
+        ),
     ]
 
 
@@ -151,8 +160,8 @@ def _value(option: Option, value: Any) -> Any:
     """As the field has it; None where it was not typed."""
     if option.kind == "flag":
         return option.value if value else None
-    if value is None or (option.kind in ("texts", "pairs") and not value):
+    if value is None or (option.kind in LISTS and not value):
         return None
     if option.kind == "wholes":
-        return whole_numbers(option.flag, value)
-    return value.split(",") if option.kind == "words" else value
+        return [number for text in value for number in whole_numbers(option.flag, text)]
+    return [word for text in value for word in text.split(",")] if option.kind == "words" else value

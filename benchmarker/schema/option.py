@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "pairs"]
-"""`wholes` and `words` are lists with commas, `texts` and `pairs` (key=value) are options that may be repeated."""
+"""`wholes` and `words` are lists with commas; these, `texts` and `pairs` (key=value) may be repeated."""
 
 
 @dataclass(frozen=True)

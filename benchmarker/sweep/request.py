@@ -176,7 +176,8 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not _looks_like_folder(others[0])):
-        raise SpecError(f"{config}: no variant '{others[-1]}'{did_you_mean(others[-1], names)}")
+        hint = "; numbers of one option have commas between them: 512,2048" if others[-1].isdigit() else ""
+        raise SpecError(f"{config}: no variant '{others[-1]}'{hint or did_you_mean(others[-1], names)}")
     wanted = set(words) & set(names)
     return [name for name in names if not wanted or name in wanted], Path(others[0]) if others else None
 
