@@ -5,16 +5,16 @@ first: all of them move more bytes than a product in 16 bits would. Here `packed
 rows, `matmul_4bit` read the packed weights as the libraries keep them, where a measurement at set-up finds that faster
 (`product_choice`).
 
-`matmul_4bit` and cuBLAS in fp16, us for the four products of a layer of Qwen3-4B, each the fastest of five cuts, on one
-H100 (2026-11-25):
+`matmul_4bit` and cuBLAS in fp16, us for the products of a layer of Qwen3-4B, each the fastest of five cuts, on one H100
+(2026-11-25). NF4's are four, as fp16's are, with linears of one input joined; GPTQ's words stay apart, in seven:
 
-| rows | fp16 by cuBLAS | GPTQ | NF4 |
+| rows | fp16 by cuBLAS | NF4 | GPTQ |
 | --: | --: | --: | --: |
-| 2 | 106 | 57 | 59 |
-| 8 | 107 | 61 | 60 |
-| 16 | 107 | 76 | 71 |
-| 32 | 109 | 88 | 84 |
-| 64 | 106 | 123 | 120 |
+| 2 | 105 | 59 | 71 |
+| 8 | 105 | 60 | 76 |
+| 16 | 105 | 71 | 84 |
+| 32 | 107 | 84 | 104 |
+| 64 | 105 | 120 | 141 |
 
 The numbers below are `packed_matmul`'s.
 
