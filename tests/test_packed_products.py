@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore, tensor_gemv
 from benchmarker.kernels.packed_matmul import Tile
-from benchmarker.kernels.packed_tiles import name_of, tiles_for
+from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, in_word, order_of, ordered
 from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, measure, read_choice
 from benchmarker.kernels.product_memory import kept
@@ -222,7 +222,7 @@ def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = name_of(Tile(64, 16, 32, 2, 4, 6))
+    name = Tile(64, 16, 32, 2, 4, 6).name
     choice = Choice("int8 by row", 8, 2560, 6144, name, {name: 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
     (kept,) = product_choices({1, 8})

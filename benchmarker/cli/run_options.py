@@ -59,6 +59,7 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
 LISTS = ("wholes", "words", "texts", "pairs")
 """Kinds of options that may be typed several times; what is typed adds up."""
 METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
+"""What --help shows for the value, by the kind; for other kinds it is typer's own word."""
 COMPLETED: dict[str, Callable[[], list[str]]] = {
     "variant.quant": completion.quantizations,
     "variant.engine": completion.engines,
@@ -160,7 +161,7 @@ def _value(option: Option, value: Any) -> Any:
     """As the field has it; None where it was not typed."""
     if option.kind == "flag":
         return option.value if value else None
-    if value is None or (option.kind in LISTS and not value):
+    if value is None or value == []:
         return None
     if option.kind == "wholes":
         return [number for text in value for number in whole_numbers(option.flag, text)]

@@ -179,7 +179,7 @@ def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
     Raises:
         CudaSourceError: It cannot be compiled here.
     """
-    program = program_for(packed, len(hidden), hidden.dtype, cut, _processors(hidden.device))
+    program = program_for(packed, len(hidden), hidden.dtype, cut, tensor_gemv.processors(hidden.device))
     compile_source("matmul_4bit", program.macros, hidden.device)
 
 
@@ -201,7 +201,7 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     rows, device = len(hidden), hidden.device
     if not 1 < rows <= MOST_ROWS or not tensor_gemv.takes_vectors(hidden):
         raise ValueError(f"not 2 to {MOST_ROWS} rows of one type of 16 bits that begin at a multiple of 16 bytes")
-    program = program_for(packed, rows, hidden.dtype, cut, _processors(device))
+    program = program_for(packed, rows, hidden.dtype, cut, tensor_gemv.processors(device))
     tiles = packed.outputs // TILE_OUTPUTS
     assert cut.parts == 1 or tiles * cut.split <= MOST_COUNTED
     left = hidden.new_empty(tiles * cut.parts * _sums_of_tile(rows) if cut.parts > 1 else 1, dtype=torch.float32)
@@ -210,10 +210,6 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     pointers = [hidden, packed.words, packed.scales, packed.zeros, left, _arrived(device), output]
     kernel(program.blocks, [*pointers, rows, packed.outputs])
     return output
-
-
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @cache

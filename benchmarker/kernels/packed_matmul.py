@@ -45,6 +45,12 @@ class Tile:
     stages: int
     """Steps whose words are on their way at the same time, and the one that is being multiplied."""
 
+    @property
+    def name(self) -> str:
+        """`128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
+        size = f"{self.outputs} outputs, {self.rows} rows, {self.words} words"
+        return f"{size}, {self.parts} parts, {self.warps} warps, {self.stages} stages"
+
 
 def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     """The product of packed weights with rows.

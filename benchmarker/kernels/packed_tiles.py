@@ -23,12 +23,6 @@ FEWEST_ROWS = 16
 """Rows of the smallest tile: fewer would be copied two bytes at a time."""
 
 
-def name_of(tile: Tile) -> str:
-    """`128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
-    size = f"{tile.outputs} outputs, {tile.rows} rows, {tile.words} words"
-    return f"{size}, {tile.parts} parts, {tile.warps} warps, {tile.stages} stages"
-
-
 def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
     """Tiles worth timing, the likeliest first."""
     tiles = _small_tiles(packed, rows, processors) if rows <= ONE_TILE else _large_tiles(packed, rows, processors)

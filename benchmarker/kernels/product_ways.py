@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import matmul_4bit, packed_matmul, tensor_gemv
-from benchmarker.kernels.packed_tiles import name_of, tiles_for
+from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Packed, by_place, is_int4_by_group
 from benchmarker.kernels.product_choice import Way
 from benchmarker.kernels.unpack_gptq import unpack_gptq
@@ -21,7 +21,7 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     Args:
         hidden: [rows, inputs]; or [rows, in_word, length], then all candidates but `matmul_4bit`'s.
     """
-    processors = _processors(hidden.device)
+    processors = tensor_gemv.processors(hidden.device) if hidden.is_cuda else 1
     ways = [_by_tile(tile) for tile in tiles_for(packed, len(hidden), processors)]
     if hidden.dim() == 2 and matmul_4bit.why_not(hidden, packed) is None:
         most_shared_bytes = tensor_gemv.most_shared_bytes(hidden.device)
@@ -29,35 +29,23 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     return [*ways, unpacked_way]
 
 
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 def _by_tile(tile: packed_matmul.Tile) -> Way:
-    return Way(name_of(tile), partial(_compile_tile, tile), partial(_launch_tile, tile))
+    return Way(tile.name, partial(_compile_tile, tile=tile), partial(_launch_tile, tile=tile))
 
 
-def _compile_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> object:
+def _compile_tile(hidden: Tensor, packed: Packed, tile: packed_matmul.Tile) -> object:
     placed = hidden.new_empty((len(hidden), packed.in_word, packed.length)) if hidden.dim() == 2 else hidden
     return packed_matmul.compile_only(placed, packed, tile)
 
 
-def _launch_tile(tile: packed_matmul.Tile, hidden: Tensor, packed: Packed) -> Tensor:
+def _launch_tile(hidden: Tensor, packed: Packed, tile: packed_matmul.Tile) -> Tensor:
     # Bringing rows into the tile's order is part of what the product takes.
     placed = by_place(hidden, packed.in_word) if hidden.dim() == 2 else hidden
     return packed_matmul.launch(placed, packed, tile)
 
 
 def _by_cut(cut: matmul_4bit.Cut) -> Way:
-    return Way(cut.name, partial(_compile_cut, cut), partial(_launch_cut, cut))
-
-
-def _compile_cut(cut: matmul_4bit.Cut, hidden: Tensor, packed: Packed) -> None:
-    matmul_4bit.compile_only(hidden, packed, cut)
-
-
-def _launch_cut(cut: matmul_4bit.Cut, hidden: Tensor, packed: Packed) -> Tensor:
-    return matmul_4bit.launch(hidden, packed, cut)
+    return Way(cut.name, partial(matmul_4bit.compile_only, cut=cut), partial(matmul_4bit.launch, cut=cut))
 
 
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:

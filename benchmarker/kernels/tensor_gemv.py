@@ -73,6 +73,11 @@ def most_shared_bytes(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES))
 
 
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 @cache
 def why_not_compiled(device: torch.device) -> str | None:
     """Why the smallest product cannot be compiled for a card and loaded there; None where it can."""
@@ -171,7 +176,7 @@ def launch(
     output, device = hidden.new_empty(outputs), hidden.device
     program = program_for(
         hidden, ends, tile or tile_for(units), units=units, tile_outputs=tile_outputs, outputs=outputs,
-        multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,
+        multiprocessors=processors(device),
     )  # fmt: skip
     kernel = cuda_kernel(name, program.macros, program.threads, program.shared_bytes, device)
     kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])

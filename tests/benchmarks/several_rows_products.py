@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.gemv_gptq import unpacked
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.packed_weights import Packed, in_word, order_of, ordered
 from benchmarker.kernels.product_choice import difference, emptied_for, graph_us, measure
@@ -41,8 +42,7 @@ def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packe
         words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), dtype=torch.int32, device=device)
         scales = (torch.rand(inputs // 128, outputs, device=device) / 100).half()
         zeros = torch.full((inputs // 128, outputs // 8), ALL_EIGHT, dtype=torch.int32, device=device)
-        numbers = (words[:, None] >> torch.arange(0, 32, 4, device=device)[None, :, None] & 15) - 8
-        return Packed(form, words, scales, zeros), (numbers.view(inputs, -1) * scales.repeat_interleave(128, 0)).T
+        return Packed(form, words, scales, zeros), unpacked(words, zeros, scales).T
     codes = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8, device=device)
     scales, table = torch.rand(outputs, inputs // 64, device=device) / 30, torch.tensor(NUMBERS[form], device=device)
     both = torch.stack((codes >> 4, codes & 15), 2).view(outputs, inputs).long()

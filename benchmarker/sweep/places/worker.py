@@ -75,7 +75,10 @@ def serve(parcel: Path, terminal: Terminal) -> Delivery:
 
 
 def why_no_card(place: str, jobs: Iterable[Job], environment: Environment) -> str | None:
-    """Why nothing is measured at a place that is a GPU's number; None where it is one, or a processor was asked for."""
+    """Why a place that names a GPU of this host cannot measure: there is no such GPU.
+
+    None where there is one, and where the user asked for the processor.
+    """
     is_auto = all(job.device == "auto" for job in jobs)
     if place.startswith(LOCAL) and is_auto and environment.device.kind == "cpu":
         return "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
