@@ -91,16 +91,35 @@ result = in_both_layouts(hidden, packed, 16)
 weights = (codes - zeros.repeat_interleave(128, 0)).double() * scales.double().repeat_interleave(128, 0)
 expected = hidden.double() @ weights
 """,
-    "unpack_gptq": """
-from benchmarker.kernels.unpack_gptq import launch
+    "unpack_matrix of GPTQ's words": """
+from benchmarker.kernels.packed_weights import Packed
+from benchmarker.kernels.unpack_matrix import launch
 inputs, outputs, group = 640, 72, 64
 codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
 scales, shifts = torch.rand(inputs // group, outputs), 4 * torch.arange(8)
 words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int32)
 packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
-result = torch.empty(inputs, outputs)
-launch(words, packed_zeros, scales, result)
+result = launch(Packed("int4 by group, zeros", words, scales, packed_zeros), torch.float32)
 expected = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
+""",
+    "unpack_matrix of int8": """
+from benchmarker.kernels.packed_weights import packed_of
+from benchmarker.kernels.unpack_matrix import launch, unpack
+weights, scales = torch.randint(-128, 128, (72, 640), dtype=torch.int8), torch.rand(72, 1) / 100
+packed = packed_of(weights, scales, None, "int8 by row", 72)
+result, expected = launch(packed, torch.float16), weights.T.double() * scales.flatten().double()
+assert torch.equal(result, unpack(packed, torch.float16))
+""",
+    "unpack_matrix of bitsandbytes' codes": """
+from benchmarker.kernels.packed_weights import packed_of
+from benchmarker.kernels.unpack_matrix import launch, unpack
+from benchmarker.kernels.unpack_words import NUMBERS
+codes, scales, table = torch.randint(0, 16, (72, 640)), torch.rand(72 * 10), torch.tensor(NUMBERS["fp4"])
+both = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)
+packed = packed_of(both.view(-1, 1), scales, table, "fp4", 72)
+result = launch(packed, torch.float16)
+expected = (table[codes].double() * scales.double().view(72, 10).repeat_interleave(64, 1)).T
+assert torch.equal(result, unpack(packed, torch.float16))
 """,
     "packed_matmul of bitsandbytes' codes": PACKED
     + """

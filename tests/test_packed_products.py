@@ -20,6 +20,7 @@ from benchmarker.kernels.packed_weights import Order, Packed, in_word, order_of,
 from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, measure, read_choice
 from benchmarker.kernels.product_memory import kept
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
+from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
 from tests.test_kernels import unpacked
@@ -88,6 +89,35 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
     restore(model)
     assert torch.equal(logits_of(model, ids), expected)
     assert not any(hasattr(module, "packed_form") for module in model.modules())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
+def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
+    model_folder, quant: str, form: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrices: list[tuple[str, int]] = []
+
+    def unpacked_matrix(*tensors_and_form: Any) -> torch.Tensor:
+        matrices.append(tensors_and_form[3:5])
+        return unpack_matrix(*tensors_and_form)
+
+    monkeypatch.setattr("benchmarker.kernels.replace_linears.unpack_matrix", unpacked_matrix)
+    for name in ("MOST_ROWS_INT8", "MOST_ROWS_4_BIT"):
+        monkeypatch.setattr(packed_products, name, 128)
+    ids = torch.arange(150)[None, :] + 10
+    model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
+    expected = logits_of(model, ids)
+    optimize(model)
+    assert torch.equal(logits_of(model, ids), expected)
+    assert matrices == []
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = logits_of(model, ids)
+    assert float((made - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one matrix, and so are gate and up.
+    layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
+    assert matrices == [*layer, *layer]
+    assert as_on_hopper == []
 
 
 @pytest.mark.by_hand

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.kernels import gemv_gptq, matmul_4bit, product_choice
+from benchmarker.kernels import matmul_4bit, product_choice
 from benchmarker.kernels.packed_matmul import compile_only, launch
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import ONE_TILE, Packed, by_place, order_of, ordered
 from benchmarker.kernels.product_choice import chosen, difference
 from benchmarker.kernels.product_ways import unpacked_product, unpacked_way, ways_for
-from benchmarker.kernels.unpack_gptq import unpack_gptq
+from benchmarker.kernels.unpack_matrix import unpack
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.test_matmul_4bit import QWEN3_4B
 
@@ -116,11 +116,34 @@ def test_rows_that_lie_side_by_side_are_read_16_bytes_at_a_time_and_ahead(form: 
     assert "cp.async" in ptx
 
 
-def test_gptqs_matrix_is_that_of_torchs_own_operators() -> None:
-    weights = packed("int4 by group, zeros")
-    assert weights.zeros is not None
-    made = unpack_gptq(weights.words, weights.zeros, weights.scales)
-    assert torch.equal(made, gemv_gptq.unpacked(weights.words, weights.zeros, weights.scales))
+def on_processor(weights: Packed) -> Packed:
+    zeros = None if weights.zeros is None else weights.zeros.cpu()
+    return Packed(weights.form, weights.words.cpu(), weights.scales.cpu(), zeros)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("inputs", [128, 2560])
+def test_a_kernels_matrix_is_that_of_torchs_own_operators(form: str, dtype: torch.dtype, inputs: int) -> None:
+    weights = packed(form, inputs=inputs)
+    made, expected = unpack(weights, dtype), unpack(on_processor(weights), dtype)
+    assert made.stride() == expected.stride()
+    assert torch.equal(made.cpu(), expected)
+
+
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4"])
+def test_a_matrix_may_have_more_numbers_than_32_bits_count(form: str) -> None:
+    if torch.cuda.get_device_properties(0).total_memory < 16 << 30:
+        pytest.skip("needs 16 GiB")
+    weights = packed(form, outputs=2**19, inputs=4224)
+    made = unpack(weights, torch.float16)
+    assert made.numel() > 2**31
+    if form == "int4 by group":
+        assert weights.zeros is not None
+        end, made = Packed(form, weights.words[-16:], weights.scales[-1:], weights.zeros[-1:]), made[-128:]
+    else:
+        end, made = Packed(form, weights.words[-64:], weights.scales[-64:], weights.zeros), made[:, -64:]
+    assert torch.equal(made.cpu(), unpack(on_processor(end), torch.float16))
 
 
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4"])

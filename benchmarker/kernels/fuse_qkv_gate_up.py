@@ -22,7 +22,13 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
-from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, is_several_queries, rows_forward
+from benchmarker.kernels.replace_linears import (
+    is_one_query,
+    is_packed_product,
+    is_several_queries,
+    is_unpacked_product,
+    rows_forward,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -113,12 +119,13 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
         [batch, tokens, outputs of this linear].
     """
     part: FusedSlice = linear.fused_slice
-    is_several = is_several_queries(hidden) or is_packed_product(hidden, part.fused.linear)
+    whole = part.fused.linear
+    is_several = is_several_queries(hidden) or is_packed_product(hidden, whole) or is_unpacked_product(hidden, whole)
     if not (is_one_query(hidden, linear) or is_several):
         result: Tensor = linear.original_forward(hidden)
         return result
     if part.start == 0:
-        part.fused.output = part.fused.linear(hidden)
+        part.fused.output = whole(hidden)
     assert part.fused.output is not None
     output = part.fused.output[..., part.start : part.stop]
     if part.is_last:

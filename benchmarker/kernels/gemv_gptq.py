@@ -124,7 +124,7 @@ def _shape(hidden: Tensor, words: Tensor, zeros: Tensor | None, scales: Tensor) 
 
 
 def unpacked(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """The unpacked matrix, [in, out] in the type of the scales, by torch's operators; on a GPU see `unpack_gptq`."""
+    """The unpacked matrix, [in, out] in the type of the scales, by torch's operators; on a GPU see `unpack_matrix`."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
     groups, outputs = scales.shape
     numbers = (words.unsqueeze(1) >> shifts.view(1, -1, 1)) & 15

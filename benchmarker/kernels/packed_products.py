@@ -30,7 +30,8 @@ Measured on one H200 (2026-11-23). Here and above, the last cache was overwritte
 its weights.
 
 For the hundreds of vectors of a prompt a product waits for the tensor cores in any form, and unpacking first is added
-to it. 19456 x 2560 weights on one H100 (2026-11-24), us, GPTQ unpacked by `unpack_gptq`:
+to it. 19456 x 2560 weights on one H100 (2026-11-24), us. GPTQ is unpacked by `unpack_matrix`; int8 by torch's operators
+and NF4 by bitsandbytes' here, and by `unpack_matrix` since:
 
 | rows | fp16 by cuBLAS | int8 packed | int8 unpacked first | GPTQ packed | GPTQ unpacked first | NF4 packed | first |
 | --: | --: | --: | --: | --: | --: | --: | --: |
@@ -45,7 +46,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
-from benchmarker.kernels.packed_weights import Packed, in_word, is_int4_by_group, order_of, ordered
+from benchmarker.kernels.packed_weights import in_word, is_int4_by_group, order_of, ordered, packed_of
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import chosen
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
@@ -100,16 +101,18 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     rows = hidden.reshape(-1, hidden.shape[-1])
     order = order_of(form, len(rows))
     placed = ordered(rows, in_word(form), order)
-    weights: tuple[Any, ...]
-    if is_int4_by_group(form):
-        weights = linear.qweight, linear.scales, linear.qzeros
-    elif form == "int8 by row":
-        weights = *gemv_dense.as_rows(linear.weight), None
-    else:
-        state = linear.weight.quant_state
-        weights = linear.weight, state.absmax, state.code
-    product: Tensor = packed_matmul(placed, *weights, form, linear.out_features, order)
+    product: Tensor = packed_matmul(placed, *packed_tensors(linear, form), form, linear.out_features, order)
     return product
+
+
+def packed_tensors(linear: Any, form: str) -> tuple[Any, ...]:
+    """A linear's weights, scales and zeros as `packed_of` takes them."""
+    if is_int4_by_group(form):
+        return linear.qweight, linear.scales, linear.qzeros
+    if form == "int8 by row":
+        return *gemv_dense.as_rows(linear.weight), None
+    state = linear.weight.quant_state
+    return linear.weight, state.absmax, state.code
 
 
 def takes_rows(hidden: Tensor, form: str) -> bool:
@@ -135,23 +138,13 @@ def packed_matmul(
 
     Args:
         hidden: The rows in their order.
-        weights: As the library keeps them: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
-        scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
-        zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
-        form: As `Packed.form`.
-        outputs: Of the matrix.
+        weights: As `packed_weights.packed_of` takes them; so are `scales`, `zeros`, `form` and `outputs`.
         order: `packed_weights.order_of` the form and the rows.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
     """
-    if form == "int8 by row":
-        packed = Packed(form, weights.view(torch.int32), scales.flatten())
-    elif is_int4_by_group(form):
-        packed = Packed(form, weights, scales, zeros)
-    else:
-        codes = weights.view(-1).view(torch.int16).view(outputs, -1)
-        packed = Packed(form, codes, scales.view(outputs, -1), zeros)
+    packed = packed_of(weights, scales, zeros, form, outputs)
     hidden = hidden.contiguous()
     if order == "rows last":
         hidden = hidden.permute(2, 0, 1)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Order = Literal["by place", "rows last", "as they are"]
@@ -46,6 +47,23 @@ class Packed:
     def in_group(self) -> int:
         """Words that share a scale."""
         return self.length * self.outputs // self.scales.numel()
+
+
+def packed_of(weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int) -> Packed:
+    """Weights as their library keeps them, as packed weights; nothing is copied.
+
+    Args:
+        weights: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
+        scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
+        zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
+        form: As `Packed.form`.
+        outputs: Of the matrix.
+    """
+    if form == "int8 by row":
+        return Packed(form, weights.view(torch.int32), scales.flatten())
+    if is_int4_by_group(form):
+        return Packed(form, weights, scales, zeros)
+    return Packed(form, weights.view(-1).view(torch.int16).view(outputs, -1), scales.view(outputs, -1), zeros)
 
 
 def is_int4_by_group(form: str) -> bool:

@@ -1,8 +1,8 @@
 """Which way a product of packed weights with several rows is made: measured once for each shape on a machine, and kept.
 
-A candidate is a `Way`: a few tiles of `packed_matmul`, a few cuts of `matmul_4bit`, and the way without our kernels,
-which is to unpack the matrix to 16 bits and multiply by it (`product_ways`). Each is timed on the device alone, in a
-graph, with the last cache overwritten before each product, as a model's other weights do.
+A candidate is a `Way`: a few tiles of `packed_matmul`, a few cuts of `matmul_4bit`, and the way that unpacks the matrix
+to 16 bits and has cuBLAS multiply by it (`product_ways`). Each is timed on the device alone, in a graph, with the last
+cache overwritten before each product, as a model's other weights do.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,7 +25,7 @@ REPLAYS = 3
 COMPILERS = 8
 """Kernels that are compiled at once."""
 MOST_OFF = 0.01
-"""By how much of its norm a candidate's result may differ from the one without our kernel: rounding takes a tenth."""
+"""By how much of its norm a candidate's result may differ from that of the unpacked matrix: rounding takes a tenth."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Where two ways of a product take nearly the same time, two processes that measure may choose differently; then sums
 round differently, and random weights make another text. So the first measurement is kept, for all that share the
-compilers' caches. A file is of one kind of card, one version of the libraries and one text of this package's files:
+compilers' caches. A file is of one kind of card, one version of torch and Triton and one text of this package's files:
 with another of them all is measured anew.
 """
 
@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,9 @@ def file_for(device: torch.device) -> Path:
 
 @cache
 def _fingerprint(card: str) -> str:
-    try:
-        # Its kernel is a candidate for its codes.
-        bitsandbytes = version("bitsandbytes")
-    except PackageNotFoundError:
-        bitsandbytes = "none"
     files = [path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".cu", ".cuh")]
     sources = [path.read_text() for path in sorted(files)]
-    parts = [card, torch.__version__, str(triton.__version__), bitsandbytes, *sources]
+    parts = [card, torch.__version__, str(triton.__version__), *sources]
     return sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -1,16 +1,14 @@
 """The ways to make a product of packed weights with several rows: those that `product_choice` measures."""
 
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from benchmarker.kernels import matmul_4bit, packed_matmul, tensor_gemv
 from benchmarker.kernels.packed_tiles import tiles_for
-from benchmarker.kernels.packed_weights import Packed, by_place, is_int4_by_group
+from benchmarker.kernels.packed_weights import Packed, by_place
 from benchmarker.kernels.product_choice import Way
-from benchmarker.kernels.unpack_gptq import unpack_gptq
+from benchmarker.kernels.unpack_matrix import unpack
 
 UNPACKED = "unpacked to 16 bit, then cuBLAS"
 
@@ -49,26 +47,13 @@ def _by_cut(cut: matmul_4bit.Cut) -> Way:
 
 
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
-    """The same product with the matrix unpacked to 16 bits first, as the libraries make it.
+    """The same product with the matrix unpacked to 16 bits first, to the numbers that the libraries make.
 
     Args:
         hidden: [rows, inputs] or [rows, in_word, length].
     """
     rows = hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(len(hidden), -1)
-    matrix: Tensor
-    if packed.form == "int8 by row":
-        matrix = packed.words.view(torch.int8).to(rows.dtype)
-        return (rows @ matrix.T) * packed.scales.to(rows.dtype)
-    if is_int4_by_group(packed.form):
-        assert packed.zeros is not None
-        matrix = unpack_gptq(packed.words, packed.zeros, packed.scales).to(rows.dtype)
-        return rows @ matrix
-    shape, block = [packed.outputs, rows.shape[1]], packed.in_group * packed.in_word
-    codes = packed.words.view(torch.uint8).view(-1, 1)
-    # bitsandbytes' own operator: whoever has such weights has it.
-    unpack: Any = torch.ops.bitsandbytes.dequantize_4bit
-    matrix = unpack(codes, packed.scales.flatten(), block, packed.form, shape, rows.dtype)
-    return rows @ matrix.T
+    return rows @ unpack(packed, rows.dtype)
 
 
 unpacked_way = Way(UNPACKED, lambda hidden, packed: None, unpacked_product)

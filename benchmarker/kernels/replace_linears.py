@@ -11,9 +11,9 @@ memory first (`materialized`).
 - NF4 and FP4: bitsandbytes' kernel reads its codes once too, but takes almost four times as long as that needs (H100).
   `gemv_nf4` is for 16 bits, blocks of 64 and scales that are not quantized themselves.
 
-For several vectors, of sequences or of a prompt, int8, GPTQ and NF4 are `packed_products`, where they take the weights;
-of a longer prompt `unpack_gptq` makes GPTQ's matrix, and the rest is the library's. What is not compiled does what it
-did before.
+For several vectors, of sequences or of a prompt, int8, GPTQ and NF4 are `packed_products`, where they take the weights.
+For a longer prompt `unpack_matrix` makes their matrix in 16 bit, and torch multiplies by it. What is not compiled does
+what it did before.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, tensor_gemv
 from benchmarker.kernels.custom_op import through_operator
 from benchmarker.kernels.forward_override import with_forward
-from benchmarker.kernels.packed_products import packed_form, packed_product, takes_rows
+from benchmarker.kernels.packed_products import packed_form, packed_product, packed_tensors, takes_rows
 from benchmarker.kernels.packed_weights import ONE_TILE
-from benchmarker.kernels.unpack_gptq import unpack_gptq
+from benchmarker.kernels.unpack_matrix import unpack_matrix
 
 
 def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
@@ -98,6 +98,13 @@ def is_packed_product(hidden: Tensor, linear: Any) -> bool:
     return _is_compiled(hidden) and form is not None and takes_rows(hidden, form)
 
 
+def is_unpacked_product(hidden: Tensor, linear: Any) -> bool:
+    """Whether what is compiled unpacks the linear's weights first: a prompt longer than packed products are for."""
+    form: str | None = linear.packed_form
+    is_long = is_compiled_prompt(hidden) and hidden.dtype in tensor_gemv.TYPES
+    return is_long and form is not None and not takes_rows(hidden, form)
+
+
 def is_compiled_prompt(hidden: Tensor) -> bool:
     """Whether the compiler is tracing a prompt: `hidden`, [batch, tokens, in], has several tokens a sequence."""
     return _is_compiled(hidden) and hidden.shape[1] > 1
@@ -117,6 +124,8 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
     """A linear of floating-point or int8 weights, by `gemv_dense` for one query."""
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
+    if is_unpacked_product(hidden, linear):
+        return _unpacked_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return _plain_forward(linear, hidden)
     return _with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
@@ -127,13 +136,20 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
     return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
 
 
+def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
+    """A linear of packed weights, for a prompt: its matrix in 16 bit, and torch's product."""
+    # Packed products do not take all of GPTQ's groups; this does.
+    form = linear.packed_form or "int4 by group, zeros"
+    matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
+    return _with_bias(torch.matmul(hidden, matrix), linear, hidden)
+
+
 def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of GPTQ-packed weights, by `gemv_gptq` for one query."""
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
     if is_compiled_prompt(hidden):
-        matrix = unpack_gptq(linear.qweight, linear.qzeros, linear.scales)
-        return _with_bias(torch.matmul(hidden, matrix.to(hidden.dtype)), linear, hidden)
+        return _unpacked_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)
     zeros = None if linear.packed_form == "int4 by group" else linear.qzeros
@@ -145,6 +161,8 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of bitsandbytes' 4-bit codes, by `gemv_nf4` for one query."""
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
+    if is_unpacked_product(hidden, linear):
+        return _unpacked_forward(linear, hidden)
     if not is_one_query(hidden, linear) or not linear.has_gemv or hidden.dtype not in tensor_gemv.TYPES:
         from bitsandbytes.nn.modules import Linear4bit
 

@@ -85,8 +85,6 @@ def main() -> None:
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
     given = parser.parse_args()
     torch.manual_seed(0)
-    if "nf4" in given.forms:
-        import bitsandbytes  # noqa: F401 - its operator is one of the ways
     sums: list[str] = []
     for name in given.forms:
         for rows in given.rows:
