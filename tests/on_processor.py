@@ -53,10 +53,14 @@ class OnProcessor:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._libraries: dict[tuple[object, ...], ctypes.CDLL] = {}
 
     def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> Callable[..., None]:
         """See `cuda_kernel`."""
-        library = self._library(name, macros)
+        program = name, *macros
+        if program not in self._libraries:
+            self._libraries[program] = self._library(name, macros)
+        library = self._libraries[program]
 
         def call(blocks: int, arguments: Sequence[Any]) -> None:
             first, last = len(POINTERS[name]), len(POINTERS[name]) + NUMBERS[name][0]
@@ -76,7 +80,9 @@ class OnProcessor:
         arguments = [f"({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
         for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
             arguments += [f"{array}[{place}]" for place in range(count)]
-        source, library = self._folder / f"{name}.cpp", self._folder / f"{name}.so"
+        # A file that is loaded must not be written over.
+        source = self._folder / f"{name}-{len(self._libraries)}.cpp"
+        library = source.with_suffix(".so")
         source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
         options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w"]
         defined = [f"-D{macro}={value}" for macro, value in macros]

@@ -93,6 +93,13 @@ check(launch(hidden, [matrix for matrix, _ in three], Ends(gain, 1e-6, residual)
 (gate, gate_weights), (up, up_weights) = made(640, 72, 64, True), made(640, 72, 64, True)
 expected = torch.nn.functional.silu(normed(hidden, gain) @ gate_weights) * (normed(hidden, gain) @ up_weights)
 check(launch(hidden, [gate, up], Ends(gain, 1e-6, swiglu=True)), expected)
+for is_symmetric in (False, True):
+    both, weights = made(640, 144, 64, is_symmetric)
+    columns = [[None] * 2 if part is None else part.chunk(2, 1) for part in (both.words, both.zeros, both.scales)]
+    gate, up = (normed(hidden, gain) @ part for part in weights.chunk(2, 1))
+    halves = [Matrix(*part) for part in zip(*columns)]
+    expected = torch.nn.functional.silu(gate) * up
+    check(launch(hidden, halves, Ends(gain, 1e-6, swiglu=True)), expected)
 """,
     "attention with its norms, rotation and cache": """
 import benchmarker.kernels.one_row_attention as module

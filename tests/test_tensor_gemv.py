@@ -13,7 +13,7 @@ import torch
 
 from benchmarker.kernels import cuda_source, gemv_nf4, tensor_gemv
 from benchmarker.kernels.gemv_ends import PLAIN, Ends
-from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, takes_tensor_cores, unpacked
+from benchmarker.kernels.gemv_gptq import Matrix, launch, on_tensor_cores, takes_tensor_cores, unpacked
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.tensor_gemv import Tile, program_for, tile_for
 from benchmarker.kernels.unpack_words import NUMBERS
@@ -82,6 +82,23 @@ def test_words_times_a_vector(inputs: int, outputs: tuple[int, ...], ends: str, 
     made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
     right = with_ends(hidden, torch.cat(weights), around)
     assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+
+
+@pytest.mark.usefixtures("on_processor")
+def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> None:
+    torch.manual_seed(0)
+    hidden, gain = torch.randn(512).half(), (1 + torch.randn(512) / 4).half()
+    words = torch.randint(-(2**31), 2**31 - 1, (64, 96), dtype=torch.int32)
+    scales = (torch.rand(4, 96) / 30).half()
+    columns = [Matrix(*parts) for parts in zip(words.chunk(2, 1), (None, None), scales.chunk(2, 1), strict=True)]
+    apart = [Matrix(matrix.words.contiguous(), None, matrix.scales.contiguous()) for matrix in columns]
+    made = [on_tensor_cores(hidden, matrices, Ends(gain, 1e-6, swiglu=True)) for matrices in (columns, apart)]
+    assert [matrix.pitch for matrix in columns] == [96, 96]
+    assert torch.equal(*made)
+    assert made[0].isfinite().all()
+    # Of several outputs that follow one another the kernel knows whole matrices alone.
+    with pytest.raises(AssertionError):
+        launch(hidden, columns)
 
 
 @pytest.mark.parametrize("most_held", [1, tensor_gemv.MOST_HELD])

@@ -54,7 +54,7 @@ def make_opaque(model: nn.Module) -> None:
     """Route every untraceable linear of the model through the operator. Doing it twice changes nothing."""
     for module in model.modules():
         if _is_untraceable(module):
-            _hide(module)
+            hide(module)
 
 
 def _is_untraceable(module: nn.Module) -> bool:
@@ -62,7 +62,7 @@ def _is_untraceable(module: nn.Module) -> bool:
     return kind.__module__.startswith("gptqmodel.") and hasattr(module, "qweight") and kind.__name__ not in TRACEABLE
 
 
-def _hide(linear: Any) -> None:
+def hide(linear: Any) -> None:
     """Give a linear the forward `through_operator`, and a number by which the operator finds it."""
     library_class = type(linear)
     linear.opaque_number = torch.tensor(len(_layers))

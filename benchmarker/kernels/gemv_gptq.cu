@@ -1,7 +1,8 @@
 // GPTQ's words times one vector, with groups of 128 inputs and zero points of 8; see tensor_gemv.cuh.
 //
 // words: [INPUTS / 8, outputs], eight consecutive inputs each, from the lowest bits up. scales: [INPUTS / 128, outputs].
-// With SWIGLU the first matrix is the gate's, the second up's; else the outputs of up to three follow one another.
+// With SWIGLU the first matrix is the gate's, the second up's, and each may be columns of a larger one: `outputs` are then
+// those of its rows. Else the outputs of up to three matrices follow one another.
 //
 // Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile, of which a lane reads a word each: four times, which is a
 // chunk with one scale. All columns of B are the same.

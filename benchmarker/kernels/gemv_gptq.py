@@ -47,7 +47,10 @@ def layout_reason(linear: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One linear's packed weights."""
+    """One linear's packed weights.
+
+    For SwiGLU they may be columns of a larger matrix, all three alike.
+    """
 
     words: Tensor
     """[in / 8, out], int32: eight consecutive inputs each, from the lowest bits up."""
@@ -55,6 +58,11 @@ class Matrix:
     """The zero points, [groups, out / 8], int32: eight consecutive outputs each; None where all are 8."""
     scales: Tensor
     """[groups, out], 16 or 32 bits."""
+
+    @property
+    def pitch(self) -> int:
+        """Words from a row to the next: the outputs of the matrix that these are columns of, or their own."""
+        return self.words.stride(0)
 
 
 def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Tensor:
@@ -64,12 +72,13 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Te
 
     Args:
         hidden: [in].
-        matrices: One; two for SwiGLU; or three whose outputs follow one another, each but the last with a multiple of
-            32.
+        matrices: One; two of the same pitch for SwiGLU; or three whose outputs follow one another, each but the last
+            with a multiple of 32.
 
     Returns:
         [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
     """
+    assert ends.swiglu or all(matrix.words.is_contiguous() for matrix in matrices)
     if takes_tensor_cores(hidden, matrices, ends):
         return on_tensor_cores(hidden, matrices, ends)
     return gemv_gptq_triton.launch(hidden, matrices, ends)
@@ -77,8 +86,9 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Te
 
 def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -> bool:
     """Whether `gemv_gptq.cu` is for this product."""
+    sizes = [size for matrix in matrices for size in (len(matrix.scales[0]), matrix.pitch)]
     return (
-        tensor_gemv.why_not(hidden.device, hidden.dtype, len(hidden), [len(one.scales[0]) for one in matrices]) is None
+        tensor_gemv.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
         and tensor_gemv.takes_vectors(hidden, ends.gain, ends.residual)
         and all(
             matrix.zeros is None
@@ -95,12 +105,13 @@ def on_tensor_cores(
 ) -> Tensor:
     """As `launch`, by `gemv_gptq.cu`."""
     three = [*matrices, matrices[-1], matrices[-1]][:3]
-    counts, units = [len(matrix.scales[0]) for matrix in three], len(hidden) // tensor_gemv.CHUNK
-    outputs = counts[0] if ends.swiglu else sum(counts[: len(matrices)])
+    counts, units = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // tensor_gemv.CHUNK
+    outputs = counts[0] if ends.swiglu else sum(counts)
     tile = tile or tensor_gemv.tile_for(units, most_held=1 if ends.swiglu else tensor_gemv.MOST_HELD)
     return tensor_gemv.launch(
         "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.scales)],
-        [*counts, outputs], ends, tile=tile, outputs=outputs, tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
+        [*(matrix.pitch for matrix in three), outputs], ends, tile=tile, outputs=outputs,
+        tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
     )  # fmt: skip
 
 

@@ -52,15 +52,15 @@ def tile_for(groups: int, ends: Ends) -> Tile:
 @triton.jit  # type: ignore[untyped-decorator]
 def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
     hidden, words, zeros, scales, words1, zeros1, scales1, words2, zeros2, scales2, gain, residual, output,
-    outputs, outputs1, outputs2, groups, epsilon,
+    outputs, outputs1, outputs2, pitch, groups, epsilon,
     in_group: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, steps: tl.constexpr,
     held: tl.constexpr, several: tl.constexpr, swiglu: tl.constexpr, zeroed: tl.constexpr, normed: tl.constexpr,
     added: tl.constexpr, by_ptx: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """hidden, gain: [groups * in_group * 8]; words: [groups * in_group, outputs]; zeros: [groups, outputs / 8]; scales:
     [groups, outputs]; residual, output: [outputs of all]. With `several`, outputs of three matrices follow one another;
-    with `swiglu`, the second matrix is as large as the first. A step takes `at_once` groups, `rows` words of each at a
-    time."""
+    with `swiglu`, the second matrix is as large as the first, and both may be columns of a matrix of `pitch` outputs. A
+    step takes `at_once` groups, `rows` words of each at a time."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     halves: tl.constexpr = 1 if swiglu else 2
@@ -69,16 +69,18 @@ def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
     if several:
         if first >= outputs + outputs1:
             words, zeros, scales, first, outputs = words2, zeros2, scales2, first - outputs - outputs1, outputs2
+            pitch = outputs2
         elif first >= outputs:
             words, zeros, scales, first, outputs = words1, zeros1, scales1, first - outputs, outputs1
+            pitch = outputs1
     column = first + tl.arange(0, columns)
     if not swiglu:
         words1, zeros1, scales1 = words, zeros, scales
     second = column + (halves - 1) * columns
     weights = ()
     for step in tl.static_range(held):
-        one = _weights(words, zeros, scales, step, column, outputs, groups, in_group, at_once, rows, zeroed)
-        two = _weights(words1, zeros1, scales1, step, second, outputs, groups, in_group, at_once, rows, zeroed)
+        one = _weights(words, zeros, scales, step, column, outputs, pitch, groups, in_group, at_once, rows, zeroed)
+        two = _weights(words1, zeros1, scales1, step, second, outputs, pitch, groups, in_group, at_once, rows, zeroed)
         weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
     if early:
         tl.extra.cuda.gdc_wait()
@@ -87,9 +89,11 @@ def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
     squares = tl.zeros([at_once, rows], tl.float32)
     for step in tl.static_range(steps):
         if step + held < steps:
-            one = _weights(words, zeros, scales, step + held, column, outputs, groups, in_group, at_once, rows, zeroed)
+            one = _weights(
+                words, zeros, scales, step + held, column, outputs, pitch, groups, in_group, at_once, rows, zeroed
+            )
             two = _weights(
-                words1, zeros1, scales1, step + held, second, outputs, groups, in_group, at_once, rows, zeroed
+                words1, zeros1, scales1, step + held, second, outputs, pitch, groups, in_group, at_once, rows, zeroed
             )
             weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
         one, two = weights[step]
@@ -152,7 +156,7 @@ def _place(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weights(  # type: ignore[no-untyped-def]
-    words, zeros, scales, step: tl.constexpr, column, outputs, groups,
+    words, zeros, scales, step: tl.constexpr, column, outputs, pitch, groups,
     in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
 ):  # fmt: skip
     """A step's words, a tuple of [at_once, rows, columns], its scales and zero points, [at_once, 1, columns]."""
@@ -160,15 +164,15 @@ def _weights(  # type: ignore[no-untyped-def]
     for part in tl.static_range(in_group // rows):
         group, word = _place(step, part, at_once, rows)
         row = group * in_group + word
-        place = row[:, :, None] * outputs + column[None, None, :]
+        place = row[:, :, None] * pitch + column[None, None, :]
         is_inside = (group < groups)[:, :, None] & (column < outputs)[None, None, :]
         parts = parts + (tl.load(words + place, mask=is_inside, other=0),)  # type: ignore[assignment]  # noqa: RUF005
     group = (step * at_once + tl.arange(0, at_once))[:, None, None]
     is_inside = (group < groups) & (column < outputs)[None, None, :]
-    scale = tl.load(scales + group * outputs + column[None, None, :], mask=is_inside, other=0.0)
+    scale = tl.load(scales + group * pitch + column[None, None, :], mask=is_inside, other=0.0)
     zero = 0
     if zeroed:
-        place = group * (outputs // 8) + column[None, None, :] // 8
+        place = group * (pitch // 8) + column[None, None, :] // 8
         zero = tl.load(zeros + place, mask=is_inside, other=0)
     return parts, scale, zero
 
@@ -199,8 +203,8 @@ def launch(hidden: Tensor, matrices: Sequence["Matrix"], ends: Ends = PLAIN, *, 
 
     Args:
         hidden: [in].
-        matrices: One; two for SwiGLU; or three whose outputs follow one another, each but the last with a multiple of
-            twice the tile's columns.
+        matrices: One; two of the same pitch for SwiGLU; or three whose outputs follow one another, each but the last
+            with a multiple of twice the tile's columns.
 
     Returns:
         [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
@@ -218,7 +222,7 @@ def launch(hidden: Tensor, matrices: Sequence["Matrix"], ends: Ends = PLAIN, *, 
         gemv_gptq_kernel[(triton.cdiv(count, (1 if ends.swiglu else 2) * tile.columns),)](
             hidden.contiguous(), *_arguments(first), *_arguments(second), *_arguments(third),
             output if ends.gain is None else ends.gain, output if ends.residual is None else ends.residual, output,
-            outputs, second.words.shape[1], third.words.shape[1], groups, ends.epsilon,
+            outputs, second.words.shape[1], third.words.shape[1], first.pitch, groups, ends.epsilon,
             in_group=in_group, columns=tile.columns, at_once=at_once, rows=rows, steps=steps,
             held=min(tile.held, steps), several=len(matrices) == 3, swiglu=ends.swiglu,
             zeroed=first.zeros is not None, normed=ends.gain is not None, added=ends.residual is not None,

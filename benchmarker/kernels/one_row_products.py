@@ -1,7 +1,7 @@
 """The products of a decode step of one sequence, each one kernel with what stands before and behind it.
 
-Linears of one input are one product: of weights in rows `fuse_qkv_gate_up` has made one matrix, and GPTQ's kernel takes
-the matrices as they lie.
+Linears of one input are one product: `fuse_qkv_gate_up` has made one matrix of them. GPTQ's kernel also takes matrices
+that lie apart, and for SwiGLU the columns of gate and up in theirs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.gemv_ends import Ends
+from benchmarker.kernels.gemv_gptq import Matrix
 from benchmarker.kernels.replace_linears import kernel_of
 
 
@@ -25,7 +26,7 @@ class Product(Protocol):
 
 
 GPTQ_STEP = 32
-"""Outputs of all but the last of several matrices are a multiple of it."""
+"""Outputs of all but the last of several matrices that lie apart are a multiple of it."""
 
 
 def product_of(linears: Sequence[Any]) -> Product | None:
@@ -47,13 +48,24 @@ def product_of(linears: Sequence[Any]) -> Product | None:
 
 def _gptq(linears: Sequence[Any]) -> Product | None:
     layouts = {(len(linear.qweight), len(linear.scales), linear.scales.dtype) for linear in linears}
-    if len(layouts) > 1 or any(linear.out_features % GPTQ_STEP for linear in linears[:-1]):
+    whole = _whole(linears)
+    if len(layouts) > 1 or (whole is None and any(linear.out_features % GPTQ_STEP for linear in linears[:-1])):
         return None
+    matrices = _matrices(linears if whole is None else [whole])
+    # Columns of a larger matrix that are not all of it, or not in its order.
+    if not all(matrix.words.is_contiguous() for matrix in matrices):
+        return None
+    return partial(_gptq_product, matrices=matrices, gate_up=_matrices(linears))
+
+
+def _matrices(linears: Sequence[Any]) -> list[Matrix]:
     are_zeros_read = any(linear.packed_form != "int4 by group" for linear in linears)
-    matrices = [
-        gemv_gptq.Matrix(linear.qweight, linear.qzeros if are_zeros_read else None, linear.scales) for linear in linears
-    ]
-    return partial(gemv_gptq.launch, matrices=matrices)
+    return [Matrix(linear.qweight, linear.qzeros if are_zeros_read else None, linear.scales) for linear in linears]
+
+
+def _gptq_product(hidden: Tensor, *, ends: Ends, matrices: Sequence[Matrix], gate_up: Sequence[Matrix]) -> Tensor:
+    """A product of one or several matrices, or of gate and up for SwiGLU, which may be columns of one matrix."""
+    return gemv_gptq.launch(hidden, gate_up if ends.swiglu else matrices, ends)
 
 
 def _whole(linears: Sequence[Any]) -> Any | None:

@@ -6,15 +6,15 @@ rows, `matmul_4bit` read the packed weights as the libraries keep them, where a 
 (`product_choice`).
 
 `matmul_4bit` and cuBLAS in fp16, us for the products of a layer of Qwen3-4B, each the fastest of five cuts, on one H100
-(2026-11-25). NF4's are four, as fp16's are, with linears of one input joined; GPTQ's words stay apart, in seven:
+(2026-11-25). All are four, with linears of one input joined (`fuse_qkv_gate_up`); the last column is GPTQ's in seven:
 
-| rows | fp16 by cuBLAS | NF4 | GPTQ |
-| --: | --: | --: | --: |
-| 2 | 105 | 59 | 71 |
-| 8 | 105 | 60 | 76 |
-| 16 | 105 | 71 | 84 |
-| 32 | 107 | 84 | 104 |
-| 64 | 105 | 120 | 141 |
+| rows | fp16 by cuBLAS | NF4 | GPTQ | GPTQ, not joined |
+| --: | --: | --: | --: | --: |
+| 2 | 105 | 59 | 57 | 71 |
+| 8 | 105 | 60 | 61 | 76 |
+| 16 | 105 | 71 | 76 | 84 |
+| 32 | 107 | 84 | 88 | 104 |
+| 64 | 105 | 120 | 123 | 141 |
 
 The numbers below are `packed_matmul`'s.
 
@@ -144,6 +144,7 @@ def packed_matmul(
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
     """
+    assert not is_int4_by_group(form) or weights.is_contiguous(), "columns of joined words"
     packed = packed_of(weights, scales, zeros, form, outputs)
     hidden = hidden.contiguous()
     if order == "rows last":

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, tensor_gemv
-from benchmarker.kernels.custom_op import through_operator
+from benchmarker.kernels.custom_op import hide, through_operator
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.packed_products import packed_form, packed_product, packed_tensors, takes_rows
 from benchmarker.kernels.packed_weights import ONE_TILE
@@ -45,6 +45,8 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         if forward:
             module.packed_form = packed_form(module)
             module.has_gemv = forward is not _nf4_forward or gemv_nf4.supports(module) is None
+            if forward is _gptq_forward and not hasattr(module, "own_class"):
+                hide(module)
             module.__class__ = with_forward(type(module), forward)
         kernel = kernel_of(module)
         if kernel:
@@ -69,7 +71,7 @@ def _forward_for(module: nn.Module) -> Callable[..., Tensor] | None:
     """The forward that a module gets; None for a module that stays as it is."""
     if type(module) is nn.Linear:
         return rows_forward if gemv_dense.supports(module) is None else _plain_forward
-    if type(module).forward is not _gptq_forward and gemv_gptq.supports(module) is None:
+    if _forward_of(module) is not _gptq_forward and gemv_gptq.supports(module) is None:
         return _gptq_forward
     is_new_4bit = not hasattr(module, "original_forward") and gemv_nf4.is_4bit(module)
     return _nf4_forward if is_new_4bit and (gemv_nf4.supports(module) is None or packed_form(module)) else None

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.kernels.forward_override import base_class
+from benchmarker.kernels.fuse_gptq import separate_gptq
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
-from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.kernels.replace_linears import kernel_of, replace_linears
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,9 +47,12 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
 def restore(model: nn.Module) -> None:
     """Give every module of the model its own class back.
 
-    Weights that were fused stay where they lie: each linear's is a view of the whole, with the same numbers.
+    Weights that were fused stay where they lie: each linear's is a view of the whole, with the same numbers. GPTQ's
+    words, of which a linear has columns, are copied apart.
     """
     for module in model.modules():
+        if hasattr(module, "fused_slice") and kernel_of(module) == "gemv_gptq":
+            separate_gptq(module)
         module.__class__ = base_class(type(module))
         for name in ("packed_form", "has_gemv", "fused_slice"):
             vars(module).pop(name, None)

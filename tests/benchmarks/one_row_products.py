@@ -89,10 +89,12 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
         numbers = torch.tensor(NUMBERS["nf4"], device=device)
         product = partial(gemv_nf4.launch, packed=codes, scales=absmax, numbers=numbers)
         return Weights(product, codes.nbytes + absmax.nbytes, lambda: _looked_up(codes, absmax, numbers))
-    matrices = [_gptq(count, shape.inputs, device) for count in shape.outputs]
-    size_bytes = sum(matrix.words.nbytes + matrix.scales.nbytes for matrix in matrices)
+    matrix = _gptq(outputs, shape.inputs, device)
+    # A layer's linears of one input are columns of one matrix; SwiGLU's kernel takes gate and up by themselves.
+    halves = zip(matrix.words.chunk(2, 1), (None, None), matrix.scales.chunk(2, 1), strict=True)
+    matrices = [Matrix(*half) for half in halves] if shape.name == "gate_up" else [matrix]
     product = partial(gemv_gptq.launch, matrices=matrices)
-    return Weights(product, size_bytes, lambda: torch.cat([_unpacked(matrix) for matrix in matrices]))
+    return Weights(product, matrix.words.nbytes + matrix.scales.nbytes, lambda: _unpacked(matrix))
 
 
 def _gptq(outputs: int, inputs: int, device: str) -> Matrix:
