@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarker.kernels import cuda_source
+from benchmarker.kernels.tensor_map import TensorMap
 
-SHIM = Path(__file__).parent / "cuda_on_cpu" / "cuda.h"
+SHIMS = Path(__file__).parent / "cuda_on_cpu"
+STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
+"""Files in place of those with the GPU's instructions."""
 MULTIPROCESSORS = 3
 RUN = """
 unsigned char memory[1 << 18] __attribute__((aligned(1024)));
 static void __syncthreads() {{ meet(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
     gridDim.x = blocks;
-    for (int block = 0; block < blocks; block++) {{
+    for (int block = blocks - 1; block >= 0; block--) {{  // A block may wait for those behind it.
         std::vector<std::thread> threads;
         meetings.clear();
+        std::memset(memory, 255, sizeof memory);
         for (int thread = 0; thread < THREADS; thread++)
             threads.emplace_back([=] {{
                 threadIdx.x = thread;
@@ -32,19 +37,14 @@ extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
     }}
 }}
 """
-HEADERS = {
-    "gemv_nf4": ("pair_table.cuh", "tensor_gemv.cuh"),
-    "gemv_gptq": ("pair_table.cuh", "tensor_gemv.cuh"),
-    "matmul_4bit": ("pair_table.cuh",),
-}
-"""Files that each kernel includes, but for the one that `cuda.h` stands for."""
 POINTERS = {
     "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
     "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
     "matmul_4bit": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
+    "prompt_matmul": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
 }
-"""Types of each kernel's pointers."""
-NUMBERS = {"gemv_nf4": (1, 1), "gemv_gptq": (4, 1), "matmul_4bit": (2, 0)}
+"""Types of each kernel's pointers; a map is given as it is."""
+NUMBERS = {"gemv_nf4": (1, 1), "gemv_gptq": (4, 1), "matmul_4bit": (2, 0), "prompt_matmul": (4, 0)}
 """How many whole numbers follow them, and then how many others."""
 
 
@@ -64,7 +64,8 @@ class OnProcessor:
 
         def call(blocks: int, arguments: Sequence[Any]) -> None:
             first, last = len(POINTERS[name]), len(POINTERS[name]) + NUMBERS[name][0]
-            pointers = [None if tensor is None else tensor.data_ptr() for tensor in arguments[:first]]
+            tensors = [_described(given) if isinstance(given, TensorMap) else given for given in arguments[:first]]
+            pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
             library.run(
                 blocks,
                 (ctypes.c_void_p * first)(*pointers),
@@ -75,19 +76,36 @@ class OnProcessor:
         return call
 
     def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
-        parts = [SHIM, *(cuda_source.FOLDER / file for file in (*HEADERS[name], f"{name}.cu"))]
-        lines = [line for part in parts for line in part.read_text().splitlines() if not line.startswith('#include "')]
-        arguments = [f"({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
+        lines = [*_lines(STAND_INS["tensor_ptx.cuh"]), *_lines(cuda_source.FOLDER / f"{name}.cu")]
+        arguments = [f"{'*' * (kind == 'TensorMap')}({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
         for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
             arguments += [f"{array}[{place}]" for place in range(count)]
         # A file that is loaded must not be written over.
         source = self._folder / f"{name}-{len(self._libraries)}.cpp"
         library = source.with_suffix(".so")
         source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
-        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w"]
+        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
         defined = [f"-D{macro}={value}" for macro, value in macros]
         subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
         return ctypes.CDLL(str(library))
+
+
+def _lines(source: Path) -> list[str]:
+    """Of a file and of those that it includes, each once but for cuda.h, which stands before all."""
+    lines: list[str] = []
+    for line in source.read_text().splitlines():
+        included = line.startswith('#include "') and line.split('"')[1]
+        if not included:
+            lines.append(line)
+        elif included != "tensor_ptx.cuh":
+            lines += _lines(STAND_INS.get(included, cuda_source.FOLDER / included))
+    return lines
+
+
+def _described(given: TensorMap) -> Tensor:
+    """A map as hopper.h has it."""
+    words = [given.tensor.data_ptr(), given.tensor.element_size(), *given.sizes, *given.pitches, *given.box_sizes]
+    return torch.tensor([*words, int(given.swizzled), *[0] * 5])
 
 
 def run_on_processor(module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,7 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
         return unpack_matrix(words, *others)
 
     monkeypatch.setattr("benchmarker.kernels.replace_linears.unpack_matrix", unpack)
+    monkeypatch.setattr(packed_products, "MOST_ROWS", 512)
     for linear in linears_of(model):
         linear.qzeros.fill_(zeros * 0x11111111 - (1 << 32 if zeros > 7 else 0))
     expected = logits_of(model, ids)
@@ -116,7 +117,8 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
 def test_more_sequences_than_a_packed_product_takes_are_the_librarys(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = torch.full((packed_products.MOST_ROWS_4_BIT + 1, 1), 10)
+    monkeypatch.setattr(packed_products, "MOST_ROWS", 512)
+    ids = torch.full((513, 1), 10)
     expected = logits_of(model, ids)
     optimize(model)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -131,6 +133,7 @@ def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_laye
 ) -> None:
     run_on_processor(tensor_gemv, tmp_path, monkeypatch)
     monkeypatch.setattr(gemv_gptq, "takes_tensor_cores", lambda *_: True)
+    monkeypatch.setattr(packed_products, "MOST_ROWS", 512)
     operators: list[list[str]] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ way that unpacks first.
 
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore, tensor_gemv
 from benchmarker.kernels.packed_matmul import Tile
 from benchmarker.kernels.packed_tiles import tiles_for
-from benchmarker.kernels.packed_weights import Order, Packed, in_word, order_of, ordered
+from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
 from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, measure, read_choice
 from benchmarker.kernels.product_memory import kept
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
@@ -37,7 +38,8 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         made.append((packed.form, packed.outputs))
         return unpacked_way
 
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
+    for module in ("tensor_gemv", "prompt_matmul"):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *asked: None)
     for module in ("gemv_dense", "packed_products"):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
     monkeypatch.setattr("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: [])
@@ -103,8 +105,7 @@ def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
         return unpack_matrix(*tensors_and_form)
 
     monkeypatch.setattr("benchmarker.kernels.replace_linears.unpack_matrix", unpacked_matrix)
-    for name in ("MOST_ROWS_INT8", "MOST_ROWS_4_BIT"):
-        monkeypatch.setattr(packed_products, name, 128)
+    monkeypatch.setattr(packed_products, "MOST_ROWS", 128)
     ids = torch.arange(150)[None, :] + 10
     model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
     expected = logits_of(model, ids)
@@ -127,6 +128,7 @@ def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper
     assert {packed_products.packed_form(linear) for linear in linears} == {"int4 by group"}
     linears[0].qzeros[0, 0] += 1
     assert packed_products.packed_form(linears[0]) == "int4 by group, zeros"
+    linears[0].most_packed_rows = packed_products.most_packed_rows(linears[0], "int4 by group, zeros")
     hidden = torch.randn(BATCH, 1, linears[0].in_features, dtype=torch.float16)
     made = packed_products.packed_product(hidden, linears[0], "int4 by group, zeros")
     expected = hidden[:, 0].float() @ linears[0].dequantize_weight().float()
@@ -155,14 +157,14 @@ def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
     assert packed_products.packed_form(linear) is None
 
 
-@pytest.mark.parametrize(("form", "most"), [("int8 by row", 2048), ("int4 by group", 512), ("nf4", 512)])
-def test_rows_that_the_kernel_takes_are_several_of_16_bits(form: str, most: int) -> None:
+def test_rows_that_the_kernel_takes_are_several_of_16_bits() -> None:
+    linear = SimpleNamespace(most_packed_rows=128)
     taken = {
-        rows: packed_products.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16), form)
-        for rows in (1, 2, most, most + 1)
+        rows: packed_products.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16), linear)
+        for rows in (1, 2, 128, 129)
     }
-    assert taken == {1: False, 2: True, most: True, most + 1: False}
-    assert not packed_products.takes_rows(torch.empty(2, 1, 8), form)
+    assert taken == {1: False, 2: True, 128: True, 129: False}
+    assert not packed_products.takes_rows(torch.empty(2, 1, 8), linear)
 
 
 def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
@@ -180,24 +182,25 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
             # No program is left without a step.
             steps = 2560 // 4 // tile.words
             assert (tile.parts - 1) * -(-steps // tile.parts) < steps
-    # 20 x 4 tiles of 128 x 128 leave a third of the card; 152 x 4 fill it four times.
-    assert [tile.parts for tile in tiles_for(packed(2560, 4096), 512, 132) if tile.rows == 128] == [2, 3, 2, 3]
-    assert {tile.parts for tile in tiles_for(packed(19456, 2560), 512, 132)} == {1}
 
 
 @pytest.mark.parametrize(
     ("form", "rows", "order", "shape"),
     [
-        ("int8 by row", 128, "by place", (128, 4, 32)),
-        ("int8 by row", 129, "rows last", (4, 32, 129)),
-        ("int4 by group", 128, "as they are", (128, 128)),
-        ("int4 by group, zeros", 129, "rows last", (8, 16, 129)),
+        ("int8 by row", 32, "by place", (32, 4, 32)),
+        ("int8 by row", 33, "by lane", (33, 2, 4, 16)),
+        ("int4 by group", 32, "as they are", (32, 128)),
+        ("int4 by group", 129, "by lane", (129, 2, 4, 16)),
         ("nf4", 2, "as they are", (2, 128)),
     ],
 )
 def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, shape: tuple[int, ...]) -> None:
-    assert order_of(form, rows) == order
-    assert ordered(torch.zeros(rows, 128), in_word(form), order).shape == shape
+    assert order_of(form, rows, has_prompt_kernel=True) == order
+    assert order_of(form, rows, has_prompt_kernel=False) != "by lane"
+    hidden = torch.arange(rows * 128.0).view(rows, 128)
+    placed = ordered(hidden, in_word(form), order)
+    assert placed.shape == shape
+    assert torch.equal(as_they_are(placed), hidden)
 
 
 @pytest.mark.parametrize(("rows", "is_on_card"), [(8, True), (8, False), (96, True)])
@@ -286,9 +289,8 @@ def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]])
     weights = packed_of(outputs=64, inputs=128)
 
     def product(rows: torch.Tensor) -> torch.Tensor:
-        order = order_of("int8 by row", len(rows))
-        placed = ordered(rows, 4, order)
-        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64, order)
+        placed = ordered(rows, 4, order_of("int8 by row", len(rows), has_prompt_kernel=True))
+        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64)
 
     compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
     for tokens in (32, 64, 160, 512, 2176):

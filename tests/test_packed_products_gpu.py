@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarker.kernels import matmul_4bit, product_choice
-from benchmarker.kernels.packed_matmul import compile_only, launch
+from benchmarker.kernels import matmul_4bit, product_choice, prompt_matmul
+from benchmarker.kernels.packed_matmul import launch
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.packed_tiles import tiles_for
-from benchmarker.kernels.packed_weights import ONE_TILE, Packed, by_place, order_of, ordered
+from benchmarker.kernels.packed_weights import Packed, by_lane, by_place, order_of, ordered
 from benchmarker.kernels.product_choice import chosen, difference
 from benchmarker.kernels.product_ways import unpacked_product, unpacked_way, ways_for
 from benchmarker.kernels.unpack_matrix import unpack
@@ -45,20 +44,13 @@ def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
     return Packed(form, words(inputs // 8, outputs), scales(inputs // 128, outputs), zeros)
 
 
-def placed(hidden: torch.Tensor, in_word: int) -> torch.Tensor:
-    """Rows as a tile reads them."""
-    if len(hidden) <= ONE_TILE:
-        return by_place(hidden, in_word)
-    return by_place(hidden, in_word, rows_last=True).permute(2, 0, 1)
-
-
 def matrix_of(weights: Packed) -> torch.Tensor:
     """The weights as numbers, [inputs, outputs]."""
     every_input = torch.eye(weights.length * weights.in_word, device="cuda", dtype=torch.float16)
     return unpacked_product(every_input, weights)
 
 
-@pytest.mark.parametrize("rows", [2, 8, 64, 128, 130, 160, 512])
+@pytest.mark.parametrize("rows", [2, 8, 64, 128])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) -> None:
@@ -69,7 +61,7 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
     tiles = tiles_for(weights, rows, processors)
     assert tiles
     for tile in tiles:
-        made = launch(placed(hidden, weights.in_word), weights, tile)
+        made = launch(by_place(hidden, weights.in_word), weights, tile)
         assert difference(made, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
 
 
@@ -106,14 +98,36 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
         assert difference(matmul_4bit.launch(hidden, weights, cut), expected) < 8e-3, cut
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_rows_that_lie_side_by_side_are_read_16_bytes_at_a_time_and_ahead(form: str) -> None:
-    weights = packed(form)
-    hidden = placed(torch.randn(512, 2560, device="cuda", dtype=torch.float16), weights.in_word)
-    ptx = compile_only(hidden, weights, tiles_for(weights, 512, 132)[0]).asm["ptx"]
-    # Scales are read two bytes at a time. Read so, rows would be dozens of such loads.
-    assert len(re.findall(r"ld\.global[.\w:]*\.b16", ptx)) <= 8
-    assert "cp.async" in ptx
+@pytest.mark.parametrize("rows", [33, 64, 100, 512, 2100])
+@pytest.mark.parametrize(("inputs", "outputs"), [(2560, 6144), (9728, 2560), (768, 200)])
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4", "fp4"])
+def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
+    weights = packed(form, outputs, inputs)
+    hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
+    reason = prompt_matmul.why_not(hidden.device, hidden.dtype, weights)
+    if reason is not None:
+        pytest.skip(reason)
+    expected, placed = hidden.float() @ matrix_of(weights).float(), by_lane(hidden)
+    ways = [way for way in ways_for(placed, weights) if way.name.startswith("warp groups, ")]
+    assert len(ways) >= 2
+    for way in ways:
+        made = way.launch(placed, weights)
+        assert difference(made, expected) < 1e-3, way.name
+        # Blocks leave sums for each other, and they are added in one order.
+        assert all(torch.equal(way.launch(placed, weights), made) for _ in range(3)), way.name
+
+
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group"])
+def test_warp_groups_multiply_bfloat16(form: str) -> None:
+    weights = packed(form, 2560, 4096)
+    weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
+    hidden = torch.randn(200, 4096, device="cuda", dtype=torch.bfloat16)
+    reason = prompt_matmul.why_not(hidden.device, hidden.dtype, weights)
+    if reason is not None:
+        pytest.skip(reason)
+    expected = hidden.float() @ matrix_of(weights).float()
+    for cut in prompt_matmul.cuts_for(weights, 200, 132):
+        assert difference(prompt_matmul.launch(by_lane(hidden), weights, cut), expected) < 8e-3, cut
 
 
 def on_processor(weights: Packed) -> Packed:
@@ -152,7 +166,7 @@ def test_a_choice_is_measured_once_on_a_machine(form: str, tmp_path: Path, monke
     monkeypatch.setattr(product_choice, "file_for", lambda device: path)
     monkeypatch.setattr(product_choice, "_choices", {})
     rows = torch.randn(8, 2560, device="cuda", dtype=torch.float16)
-    hidden = ordered(rows, weights.in_word, order_of(form, 8))
+    hidden = ordered(rows, weights.in_word, order_of(form, 8, has_prompt_kernel=False))
     first = chosen(hidden, weights, ways_for, unpacked_way)
     (choice,) = product_choice.choices()
     assert choice.refused == {}

@@ -17,7 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.tensor_map import TensorMap
+
 FOLDER = Path(__file__).parent
+HOPPER = (9, 0)
+"""Its compute capability."""
 SHARED_BYTES_ATTRIBUTE = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
 EARLY_ATTRIBUTE = 6
@@ -56,13 +60,13 @@ class CudaKernel:
     shared_bytes: int
     device: torch.device
 
-    def __call__(self, blocks: int, arguments: Sequence[Tensor | int | float | None]) -> None:
+    def __call__(self, blocks: int, arguments: Sequence[Tensor | TensorMap | int | float | None]) -> None:
         """Launch it on torch's current stream, in a thread that torch has used the device in; it may start while the
         kernel before it ends.
 
         Args:
             blocks: Programs of the grid.
-            arguments: Pointers for tensors and for None, 32-bit numbers for the others.
+            arguments: Pointers for tensors and for None, 128 bytes for a map, 32-bit numbers for the others.
         """
         values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -113,7 +117,9 @@ def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) 
         CudaSourceError: With the compiler's first lines.
     """
     nvrtc = _nvrtc()
-    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    # What Hopper alone has, such as products of a warp group, is in an architecture of its own.
+    architecture = f"sm_{capability[0]}{capability[1]}{'a' if capability == HOPPER else ''}"
+    options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{macro}={value}" for macro, value in macros.items()]
     program = ctypes.c_void_p()
     source, headers = (FOLDER / f"{name}.cu").read_bytes(), sorted(FOLDER.glob("*.cuh"))
@@ -170,11 +176,13 @@ def _driver() -> Any:
         raise CudaSourceError("no libcuda.so.1 is found") from None
 
 
-def _argument(argument: Tensor | int | float | None) -> Any:
+def _argument(argument: Tensor | TensorMap | int | float | None) -> Any:
     if argument is None:
         return ctypes.c_void_p(0)
     if isinstance(argument, Tensor):
         return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, TensorMap):
+        return argument.encoded(_driver().cuTensorMapEncodeTiled, _check_driver)
     return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 

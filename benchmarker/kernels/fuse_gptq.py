@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels.forward_override import with_forward
+from benchmarker.kernels.packed_products import most_packed_rows
 from benchmarker.kernels.tensor_gemv import OUTPUTS_STEP
 
 PACKED = ("qweight", "qzeros", "scales")
@@ -32,15 +33,17 @@ def join_gptq(linears: Sequence[Any]) -> nn.Module | None:
         return None
     if any(linear.out_features % OUTPUTS_STEP for linear in linears):
         return None
-    joined: nn.Module = with_forward(nn.Module, type(first).forward)()
+    joined: Any = with_forward(nn.Module, type(first).forward)()
     joined.in_features, joined.packed_form = first.in_features, first.packed_form
     joined.out_features = sum(linear.out_features for linear in linears)
     for name in (*PACKED, "bias"):
         parts: list[Any] = [getattr(linear, name) for linear in linears]
         joined.register_buffer(name, None if parts[0] is None else _join(parts))
+    joined.most_packed_rows = most_packed_rows(joined, first.packed_form)
     for linear in linears:
         linear.own_class = with_forward(linear.own_class, _library_forward)
-    return joined
+    whole: nn.Module = joined
+    return whole
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.fuse_gptq import join_gptq
 from benchmarker.kernels.gemv_nf4 import is_4bit
+from benchmarker.kernels.packed_products import most_packed_rows
 from benchmarker.kernels.replace_linears import (
     is_compiled_prompt,
     is_one_query,
@@ -187,6 +188,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Module | None:
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
             setattr(fused, name, getattr(linears[0], name))
         fused.quant_state = weight.quant_state
+    fused.most_packed_rows = most_packed_rows(fused, fused.packed_form)
     linear: nn.Linear = fused
     return linear
 

@@ -14,6 +14,8 @@
 
 #include "pair_table.cuh"
 
+constexpr int THREADS = WARP * SPLIT * GROUPS;
+
 constexpr int CHUNK = 128, CHUNKS = INPUTS / CHUNK, OUTPUTS = 16, ROWS = 8 * COLUMNS;
 constexpr int SCALED = IS_CODES ? 2 : 1;           // Scales of a chunk. Half a chunk is multiplied at a time.
 constexpr int WORDS = 2;                           // Words of an output that a lane has of half a chunk.
@@ -108,9 +110,9 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
 #pragma unroll
         for (int i = 0; i < HELD; i++) units[i] = read_unit(weights, task, i, g, t);
     if (IS_CODES)
-        write_pairs([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+        write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
     else
-        write_pairs([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
+        write_pairs<THREADS>([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
     __syncthreads();
     wait_for_the_last();
     // The row that is this lane's column of B. Where there is none it is the last row: its sums are in no output.

@@ -1,4 +1,4 @@
-"""Packed weights times 2 or more rows, by tensor cores: words are unpacked in registers.
+"""Packed weights times 2 to 128 rows, by tensor cores: words are unpacked in registers.
 
 Weights are the left operand of `tl.dot` and come from registers; rows are the right one and come from shared memory, so
 that eight rows are no more than eight columns of an instruction. A word holds consecutive inputs. The sum over the
@@ -6,8 +6,7 @@ inputs may be made in any order, so the first input of every word is one product
 rows are given in that order (`by_place`), and no weight moves between threads. Scales multiply the sums of a group, in
 32 bits, and not the weights: fewer operations, and no rounding.
 
-Up to 128 rows are one tile, so that each word is read once. More are several tiles, whose programs run side by side and
-find each other's words in the last cache; those rows lie side by side in memory, a place of a word after another.
+The rows, 128 at most, are one tile, so that each word is read once.
 
 Where the tiles do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
 that ends last adds them up, always in the same order.
@@ -58,8 +57,7 @@ def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
     The caller must wait for weights that were written just before on the same device: the kernel does not.
 
     Args:
-        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16. As a view of
-            [in_word, length, rows] its rows lie side by side.
+        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16.
 
     Returns:
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
@@ -93,14 +91,13 @@ def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tu
     numbers = tiles * tile.parts * tile.outputs * tile.rows if tile.parts > 1 else 1
     sums = hidden.new_empty(numbers, dtype=torch.float32)
     early = can_start_early(hidden.device)
-    is_rows_last = hidden.stride(0) == 1
     positional = (
         hidden, packed.words, packed.scales, packed.scales if packed.zeros is None else packed.zeros, sums,
-        _arrived(hidden.device), output, len(hidden), packed.outputs, len(hidden) if is_rows_last else 1,
+        _arrived(hidden.device), output, len(hidden), packed.outputs,
     )  # fmt: skip
     named = {
         "length": packed.length, "in_word": packed.in_word, "in_group": packed.in_group, "form": packed.form,
-        "rows_last": is_rows_last, "tile_rows": tile.rows, "tile_outputs": tile.outputs, "tile_words": tile.words,
+        "tile_rows": tile.rows, "tile_outputs": tile.outputs, "tile_words": tile.words,
         "parts": tile.parts, "early": early, "by_ptx": hidden.is_cuda and torch.version.hip is None,
         "num_warps": tile.warps, "num_stages": tile.stages, **({"launch_pdl": True} if early else {}),
     }  # fmt: skip
@@ -148,15 +145,11 @@ def _unpacked(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _values(  # type: ignore[no-untyped-def]
-    hidden, at, word, row, rows, between, length: tl.constexpr, in_word: tl.constexpr, rows_last: tl.constexpr
+    hidden, at, word, row, rows, length: tl.constexpr, in_word: tl.constexpr
 ):  # fmt: skip
     """What these rows have at a place of these words, [words, rows]."""
-    between_rows: tl.constexpr = 1 if rows_last else length * in_word
-    # The same number, but one that the compiler knows to be a multiple of 16, where it is: only then are 16 bytes read
-    # at a time along the rows, and ahead of their use.
-    bound = between if rows_last else rows
-    start = hidden + at * length * between + row[None, :] * between_rows
-    return tl.load(start + word[:, None] * between, mask=(row < bound)[None, :], other=0.0)
+    start = hidden + at * length + row[None, :] * (length * in_word)
+    return tl.load(start + word[:, None], mask=(row < rows)[None, :], other=0.0)
 
 
 @triton.jit
@@ -209,16 +202,15 @@ def _sum_of_parts(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     hidden, words, scales, zeros, sums, arrived, output,
-    rows, outputs, between,
-    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr, rows_last: tl.constexpr,
+    rows, outputs,
+    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr,
     tile_rows: tl.constexpr, tile_outputs: tl.constexpr, tile_words: tl.constexpr, parts: tl.constexpr,
     early: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """hidden: [rows, in_word, length], see `by_place`, or with `rows_last` [in_word, length, rows]; words: [outputs,
-    length], for GPTQ [length, outputs]; scales: int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups];
-    zeros: GPTQ's [groups, outputs / 8], for codes their table [16]; sums: [tiles, parts, tile_outputs, tile_rows];
-    arrived: [tiles], zeros, and zeros again at the end; output: [rows, outputs]. `between` is from a word's input to
-    the next word's, `length` are the words of an output, and `in_group` those that share a scale."""
+    """hidden: [rows, in_word, length], see `by_place`; words: [outputs, length], for GPTQ [length, outputs]; scales:
+    int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups]; zeros: GPTQ's [groups, outputs / 8], for codes
+    their table [16]; sums: [tiles, parts, tile_outputs, tile_rows]; arrived: [tiles], zeros, and zeros again at the
+    end; output: [rows, outputs]. `length` are the words of an output, and `in_group` those that share a scale."""
     kind: tl.constexpr = hidden.dtype.element_ty
     # Triton's interpreter knows no product of bfloat16.
     exact: tl.constexpr = kind if by_ptx else tl.float32
@@ -255,7 +247,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
         part = tl.zeros([tile_outputs, tile_rows], tl.float32) if by_group else total
         sum_of_rows = tl.zeros([tile_outputs, tile_rows], tl.float32)
         for at in tl.static_range(in_word):
-            values = _values(hidden, at, word, row, rows, between, length, in_word, rows_last)
+            values = _values(hidden, at, word, row, rows, length, in_word)
             part = tl.dot(weights[at].to(exact), values.to(exact), part)
             if form == "int4 by group, zeros":
                 sum_of_rows = tl.dot(

@@ -6,10 +6,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Order = Literal["by place", "rows last", "as they are"]
-"""[rows, in_word, length], see `by_place`; [in_word, length, rows]; [rows, inputs]."""
+Order = Literal["by place", "by lane", "as they are"]
+"""[rows, in_word, length], see `by_place`; [rows, chunks, 4, 16], see `by_lane`; [rows, inputs]."""
 ONE_TILE = 128
-"""Most rows of a single tile of `packed_matmul`."""
+"""Most rows of `packed_matmul`, which makes them in one tile."""
+FEW_ROWS = 32
+"""Most rows that are given as `matmul_4bit` and `packed_matmul` read them, where `prompt_matmul` takes more."""
+LANE_CHUNK = 64
+"""Inputs of which each of four lanes takes sixteen that lie together."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +80,58 @@ def in_word(form: str) -> int:
     return 8 if is_int4_by_group(form) else 4
 
 
-def order_of(form: str, rows: int) -> Order:
+def order_of(form: str, rows: int, *, has_prompt_kernel: bool) -> Order:
     """The order of the rows that a product is given, by its form and by how many there are.
 
-    For 4 bit some ways want the rows as they are, and those that do not bring them into their order themselves.
+    It is that of the way that is likeliest the fastest. The others bring rows into their order themselves.
+
+    Args:
+        has_prompt_kernel: Whether `prompt_matmul` is one of the ways.
     """
-    if rows > ONE_TILE:
-        return "rows last"
+    if rows > FEW_ROWS and has_prompt_kernel:
+        return "by lane"
     return "by place" if form == "int8 by row" else "as they are"
 
 
 def ordered(hidden: Tensor, in_word: int, order: Order) -> Tensor:
     """Rows, [rows, inputs], in an order."""
-    return hidden.contiguous() if order == "as they are" else by_place(hidden, in_word, rows_last=order == "rows last")
+    if order == "as they are":
+        return hidden.contiguous()
+    return by_lane(hidden) if order == "by lane" else by_place(hidden, in_word)
 
 
-def by_place(hidden: Tensor, in_word: int, *, rows_last: bool = False) -> Tensor:
+def by_place(hidden: Tensor, in_word: int) -> Tensor:
     """Rows in the order that `packed_matmul`'s kernel reads: every word's first input, then their second, and so on.
 
     Args:
         hidden: [rows, inputs].
 
     Returns:
-        [rows, in_word, inputs / in_word], or with `rows_last` [in_word, inputs / in_word, rows].
+        [rows, in_word, inputs / in_word].
     """
-    places = hidden.view(len(hidden), -1, in_word)
-    return (places.permute(2, 1, 0) if rows_last else places.transpose(1, 2)).contiguous()
+    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
+
+
+def by_lane(hidden: Tensor) -> Tensor:
+    """Rows in the order that `prompt_matmul`'s kernel reads.
+
+    Of 64 inputs, lane t of four has weights 16 t to 16 t + 15, and multiplies four of them at a time. A tensor core
+    takes numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of sixteen from it.
+
+    Args:
+        hidden: [rows, inputs].
+
+    Returns:
+        [rows, inputs / 64, 4, 16]: sixteen inputs for each of four products.
+    """
+    lanes = hidden.view(len(hidden), -1, 4, 4, 2, 2)
+    return lanes.permute(0, 1, 3, 4, 2, 5).contiguous().view(len(hidden), -1, 4, 16)
+
+
+def as_they_are(hidden: Tensor) -> Tensor:
+    """Rows in any of the orders, which their dimensions tell, as [rows, inputs]."""
+    if hidden.dim() == 2:
+        return hidden
+    if hidden.dim() == 3:
+        return hidden.transpose(1, 2).reshape(len(hidden), -1)
+    return hidden.view(*hidden.shape[:3], 2, 4, 2).permute(0, 1, 4, 2, 3, 5).reshape(len(hidden), -1)

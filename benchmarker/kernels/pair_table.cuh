@@ -4,19 +4,17 @@
 // that no two lanes ever ask the same bank: one instruction makes the place, one reads, and the pair is an operand of
 // mma.m16n8k16 as it is. So a weight takes 1.2 instructions, where cutting it out and multiplying takes 3 to 5, about as
 // many as an H100 has time for.
-//
-// A block has GROUPS groups of SPLIT warps.
 
 #include "tensor_ptx.cuh"
 
-constexpr int WARP = 32, THREADS = WARP * SPLIT * GROUPS;
+constexpr int WARP = 32;
 constexpr int ENTRY = 256;                         // Bytes from one byte's numbers to the next one's; half of them are used.
 constexpr int TABLE = 256 * ENTRY;                 // Bytes of the table.
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
 // Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
-template <class Numbers>
+template <int THREADS, class Numbers>
 __device__ void write_pairs(Numbers numbers) {
     for (int at = threadIdx.x; at < 256 * 8; at += THREADS) {
         const u32 pair = numbers(at / 8);

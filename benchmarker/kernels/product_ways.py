@@ -4,9 +4,9 @@ from functools import partial
 
 from torch import Tensor
 
-from benchmarker.kernels import matmul_4bit, packed_matmul, tensor_gemv
+from benchmarker.kernels import matmul_4bit, packed_matmul, prompt_matmul, tensor_gemv
 from benchmarker.kernels.packed_tiles import tiles_for
-from benchmarker.kernels.packed_weights import Packed, by_place
+from benchmarker.kernels.packed_weights import ONE_TILE, Packed, as_they_are, by_place
 from benchmarker.kernels.product_choice import Way
 from benchmarker.kernels.unpack_matrix import unpack
 
@@ -14,17 +14,23 @@ UNPACKED = "unpacked to 16 bit, then cuBLAS"
 
 
 def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
-    """The candidates for a product, the likeliest tile of `packed_matmul` first.
+    """The candidates for a product, the likeliest first.
 
     Args:
-        hidden: [rows, inputs]; or [rows, in_word, length], then all candidates but `matmul_4bit`'s.
+        hidden: The rows in one of the orders of `packed_weights.order_of`.
     """
-    processors = tensor_gemv.processors(hidden.device) if hidden.is_cuda else 1
-    ways = [_by_tile(tile) for tile in tiles_for(packed, len(hidden), processors)]
-    if hidden.dim() == 2 and matmul_4bit.why_not(hidden, packed) is None:
-        most_shared_bytes = tensor_gemv.most_shared_bytes(hidden.device)
-        ways += [_by_cut(cut) for cut in matmul_4bit.cuts_for(packed, len(hidden), processors, most_shared_bytes)]
+    device, rows = hidden.device, len(hidden)
+    processors = tensor_gemv.processors(device) if hidden.is_cuda else 1
+    if hidden.dim() == 4 and prompt_matmul.why_not(device, hidden.dtype, packed) is None:
+        return [*(_by_warp_groups(cut) for cut in prompt_matmul.cuts_for(packed, rows, processors)), unpacked_way]
+    ways = [_by_tile(tile) for tile in tiles_for(packed, rows, processors)] if rows <= ONE_TILE else []
+    if hidden.dim() != 3 and matmul_4bit.why_not(hidden, packed) is None:
+        most_shared_bytes = tensor_gemv.most_shared_bytes(device)
+        ways += [_by_cut(cut) for cut in matmul_4bit.cuts_for(packed, rows, processors, most_shared_bytes)]
     return [*ways, unpacked_way]
+
+
+# Bringing rows into the order of a way is part of what the product takes.
 
 
 def _by_tile(tile: packed_matmul.Tile) -> Way:
@@ -32,27 +38,33 @@ def _by_tile(tile: packed_matmul.Tile) -> Way:
 
 
 def _compile_tile(hidden: Tensor, packed: Packed, tile: packed_matmul.Tile) -> object:
-    placed = hidden.new_empty((len(hidden), packed.in_word, packed.length)) if hidden.dim() == 2 else hidden
-    return packed_matmul.compile_only(placed, packed, tile)
+    return packed_matmul.compile_only(hidden.new_empty((len(hidden), packed.in_word, packed.length)), packed, tile)
 
 
 def _launch_tile(hidden: Tensor, packed: Packed, tile: packed_matmul.Tile) -> Tensor:
-    # Bringing rows into the tile's order is part of what the product takes.
-    placed = by_place(hidden, packed.in_word) if hidden.dim() == 2 else hidden
+    placed = hidden if hidden.dim() == 3 else by_place(as_they_are(hidden), packed.in_word)
     return packed_matmul.launch(placed, packed, tile)
 
 
 def _by_cut(cut: matmul_4bit.Cut) -> Way:
-    return Way(cut.name, partial(matmul_4bit.compile_only, cut=cut), partial(matmul_4bit.launch, cut=cut))
+    return Way(cut.name, partial(matmul_4bit.compile_only, cut=cut), partial(_launch_cut, cut=cut))
+
+
+def _launch_cut(hidden: Tensor, packed: Packed, cut: matmul_4bit.Cut) -> Tensor:
+    return matmul_4bit.launch(as_they_are(hidden), packed, cut)
+
+
+def _by_warp_groups(cut: prompt_matmul.Cut) -> Way:
+    return Way(cut.name, partial(prompt_matmul.compile_only, cut=cut), partial(prompt_matmul.launch, cut=cut))
 
 
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     """The same product with the matrix unpacked to 16 bits first, to the numbers that the libraries make.
 
     Args:
-        hidden: [rows, inputs] or [rows, in_word, length].
+        hidden: The rows in one of their orders.
     """
-    rows = hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(len(hidden), -1)
+    rows = as_they_are(hidden)
     return rows @ unpack(packed, rows.dtype)
 
 

@@ -27,7 +27,13 @@ from torch import Tensor, nn
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, tensor_gemv
 from benchmarker.kernels.custom_op import hide, through_operator
 from benchmarker.kernels.forward_override import with_forward
-from benchmarker.kernels.packed_products import packed_form, packed_product, packed_tensors, takes_rows
+from benchmarker.kernels.packed_products import (
+    most_packed_rows,
+    packed_form,
+    packed_product,
+    packed_tensors,
+    takes_rows,
+)
 from benchmarker.kernels.packed_weights import ONE_TILE
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 
@@ -44,6 +50,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)
+            module.most_packed_rows = most_packed_rows(module, module.packed_form)
             module.has_gemv = forward is not _nf4_forward or gemv_nf4.supports(module) is None
             if forward is _gptq_forward and not hasattr(module, "own_class"):
                 hide(module)
@@ -96,15 +103,13 @@ def is_several_queries(hidden: Tensor) -> bool:
 
 def is_packed_product(hidden: Tensor, linear: Any) -> bool:
     """Whether what is compiled multiplies by the linear's packed weights."""
-    form: str | None = linear.packed_form
-    return _is_compiled(hidden) and form is not None and takes_rows(hidden, form)
+    return _is_compiled(hidden) and takes_rows(hidden, linear)
 
 
 def is_unpacked_product(hidden: Tensor, linear: Any) -> bool:
     """Whether what is compiled unpacks the linear's weights first: a prompt longer than packed products are for."""
-    form: str | None = linear.packed_form
     is_long = is_compiled_prompt(hidden) and hidden.dtype in tensor_gemv.TYPES
-    return is_long and form is not None and not takes_rows(hidden, form)
+    return is_long and linear.packed_form is not None and not takes_rows(hidden, linear)
 
 
 def is_compiled_prompt(hidden: Tensor) -> bool:

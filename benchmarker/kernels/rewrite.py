@@ -54,5 +54,5 @@ def restore(model: nn.Module) -> None:
         if hasattr(module, "fused_slice") and kernel_of(module) == "gemv_gptq":
             separate_gptq(module)
         module.__class__ = base_class(type(module))
-        for name in ("packed_form", "has_gemv", "fused_slice"):
+        for name in ("packed_form", "most_packed_rows", "has_gemv", "fused_slice"):
             vars(module).pop(name, None)

@@ -15,6 +15,8 @@
 
 #include "pair_table.cuh"
 
+constexpr int THREADS = WARP * SPLIT * GROUPS;
+
 __device__ float low_of(u32 pair) { return to_float(pair & 0xffff); }
 __device__ float high_of(u32 pair) { return to_float(pair >> 16); }
 
@@ -39,7 +41,7 @@ __device__ Place own_place() {
 // Write the table, see `write_pairs`, and the zeros.
 template <class Numbers>
 __device__ void write_table(Numbers numbers) {
-    write_pairs(numbers);
+    write_pairs<THREADS>(numbers);
     if (threadIdx.x < 16) *(uint4*)(memory + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
 }
 

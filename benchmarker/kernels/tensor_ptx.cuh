@@ -1,5 +1,7 @@
 // The instructions of the GPU that C++ has no words for, each as a function.
 
+#pragma once
+
 typedef unsigned int u32;
 typedef unsigned short u16;
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarker.kernels import prompt_matmul
 from benchmarker.kernels.gemv_gptq import unpacked
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.packed_weights import Packed, in_word, order_of, ordered
@@ -29,7 +30,7 @@ FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "nf4": "nf4"}
 SHAPES = {"qkv": (2560, 6144), "o": (4096, 2560), "gate_up": (2560, 19456), "down": (9728, 2560)}
 """Inputs and outputs."""
 SMALLEST = {"qkv": (256, 128), "down": (512, 64)}
-ROWS = (2, 8, 16, 32, 64, 128, 512, 2048, 4096)
+ROWS = (2, 8, 16, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packed, Tensor]:
@@ -55,10 +56,8 @@ def case(name: str, shape: tuple[int, int], rows: int, given: Any) -> tuple[str,
     device, form = "cpu" if given.smallest else "cuda", FORMS[name]
     packed, matrix = weights_of(form, *shape, device)
     hidden = torch.randn(rows, shape[0], device=device).half()
-    order = order_of(form, rows)
-    placed = ordered(hidden, in_word(form), order)
-    if order == "rows last":
-        placed = placed.permute(2, 0, 1)
+    has_prompt_kernel = prompt_matmul.why_not(hidden.device, hidden.dtype, packed) is None
+    placed = ordered(hidden, in_word(form), order_of(form, rows, has_prompt_kernel=has_prompt_kernel))
     ways = ways_for(placed, packed)
     right = hidden.float() @ matrix.float().T
     start = f"{name:4} {shape[0]:5} x {shape[1]:5} {rows:5} rows"

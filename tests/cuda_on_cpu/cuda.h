@@ -13,7 +13,7 @@
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-#define __device__ static inline
+#define __device__ inline
 #define __global__
 #define __shared__
 #define __launch_bounds__(...)
@@ -22,9 +22,11 @@ typedef unsigned short u16;
 struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 struct Index { int x; };
 
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float rsqrtf(float value) { return 1 / std::sqrt(value); }
 static float exponential(float value) { return std::exp(value); }
 

@@ -1,0 +1,197 @@
+"""Packed weights times 33 rows and more, for NVIDIA's Hopper: how a product is cut and launched.
+
+How the kernel works is written in `prompt_matmul.cu`. A program of the grid is as large as a processor has room for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import tensor_gemv
+from benchmarker.kernels.cuda_source import HOPPER, cuda_kernel
+from benchmarker.kernels.cuda_source import compile_only as compile_source
+from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
+from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels.tensor_gemv import HOPPERS_SHARED_BYTES, Program
+from benchmarker.kernels.tensor_map import TensorMap
+
+THREADS = 384
+MULTIPLIERS = 256
+"""Threads that multiply."""
+TABLE_BYTES = 256 * 256
+"""Shared memory for the pairs of codes."""
+STAGED_BYTES = 8 * 1024
+"""The same for the results on their way out."""
+MOST_STAGES = 8
+MOST_PROGRAMS = 1024
+SCALED = 8
+"""Chunks whose scales of codes come together."""
+LINE = 32
+"""GPTQ's outputs are a multiple of it; so many words of 32 bits are brought together."""
+BLOCKS_STEP = 256
+"""Inputs of codes are a multiple of it: the scales of an output begin at a multiple of 16 bytes."""
+FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
+"""The file's FORM."""
+MOST_SHARES = 5
+"""Programs that share a tile at most, where there are more tiles than programs."""
+SHARES = (4, 1)
+"""Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut."""
+
+    outputs: int
+    """Outputs of a tile, 128 or 256."""
+    rows: int
+    """Rows of a tile: 32, 64 or 128."""
+    programs: int
+    """Programs of the grid, at most one for each processor."""
+    shared: int
+    """Tiles of which each program makes an equal part. Of the others each makes the same number."""
+
+    @property
+    def name(self) -> str:
+        """`warp groups, 256 outputs, 128 rows, 132 programs, 28 tiles shared`."""
+        size = f"{self.outputs} outputs, {self.rows} rows"
+        return f"warp groups, {size}, {self.programs} programs, {self.shared} tiles shared"
+
+
+def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | None:
+    """Why this kernel does not multiply by such weights; None where it does.
+
+    Args:
+        dtype: Of the rows.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return "not Hopper"
+    inputs = packed.length * packed.in_word
+    return _why_not_weights(dtype, packed, inputs) or tensor_gemv.why_not(device, dtype, inputs, [])
+
+
+def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | None:
+    form, group = FORMS.get(packed.form), packed.in_group * packed.in_word
+    if form is None:
+        return "zero points other than 8"
+    if form == 16 and (group != LANE_CHUNK or inputs % BLOCKS_STEP or dtype != torch.float16):
+        return "codes not in blocks of 64, inputs that are no multiple of 256, or not float16"
+    if form == 4 and (group % LANE_CHUNK or packed.outputs % LINE):
+        return "groups that are no multiple of 64, or outputs that are none of 32"
+    if packed.scales.dtype not in {4: [dtype], 8: [dtype, torch.float32], 16: [torch.float32]}[form]:
+        return "scales of another type"
+    is_in_place = all(part.is_contiguous() and is_aligned(part) for part in (packed.words, packed.scales))
+    if packed.outputs % 8 or not is_in_place:
+        return "outputs that are no multiple of 8, or weights that begin at no multiple of 16 bytes"
+    return None
+
+
+def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
+    """Cuts worth timing, the likeliest first."""
+    tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
+    chunks = packed.length * packed.in_word // LANE_CHUNK
+    cuts = []
+    for outputs in (256, 128):
+        tiles = -(-packed.outputs // outputs) * -(-rows // tile_rows)
+        counts = [processors, *(share * tiles for share in SHARES if share * tiles < processors)]
+        for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
+            cuts += [Cut(outputs, tile_rows, programs, shared) for shared in _shared_tiles(tiles, programs)]
+    return cuts
+
+
+def _shared_tiles(tiles: int, programs: int) -> list[int]:
+    """Tiles to be shared: those that are left where each program has as many whole ones; or one more for each program.
+
+    The fewer they are, the more programs leave their sums of one. Then the program that adds them up takes long.
+    """
+    left = tiles % programs
+    if left == 0 or tiles < programs:
+        return [left]
+    return [left, left + programs] if left * MOST_SHARES >= programs else [left + programs]
+
+
+def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
+    """What a product is compiled and launched with."""
+    form, inputs = FORMS[packed.form], packed.length * packed.in_word
+    words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
+    stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
+    fixed = STAGED_BYTES + (TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0) + 4 * 8
+    stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
+    macros = {
+        "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,
+        "BLOCKS": cut.outputs // 128, "STAGES": stages, "BF16": int(dtype == torch.bfloat16),
+        "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
+    }  # fmt: skip
+    return Program(tuple(macros.items()), cut.programs, THREADS, fixed + stages * stage)
+
+
+def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
+    """Have the kernel of a cut compiled, and not run. Several threads can do so at once.
+
+    Raises:
+        CudaSourceError: It cannot be compiled here.
+    """
+    compile_source("prompt_matmul", program_for(packed, hidden.dtype, cut).macros, hidden.device)
+
+
+def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
+    """The product of packed weights with rows.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not. On a device
+    one product is made at a time, as on one stream: they share the flags.
+
+    Args:
+        hidden: [rows, ...], see `packed_weights.by_lane`; with the weights as `why_not` says.
+
+    Returns:
+        [rows, outputs], of the type of `hidden`; summed in 32 bits.
+
+    Raises:
+        ValueError: The rows are of another kind.
+        CudaSourceError: The kernel cannot be compiled or loaded here.
+    """
+    if not hidden.is_contiguous() or not tensor_gemv.takes_vectors(hidden):
+        raise ValueError("not contiguous rows of one type of 16 bits that begin at a multiple of 16 bytes")
+    assert cut.programs <= MOST_PROGRAMS
+    rows, inputs = len(hidden), packed.length * packed.in_word
+    program = program_for(packed, hidden.dtype, cut)
+    of_rows = TensorMap(hidden.view(rows, inputs), (LANE_CHUNK, cut.rows), swizzled=True)
+    of_words, of_scales = _maps_of(packed, cut)
+    sums = cut.programs * cut.outputs * cut.rows if cut.shared else 1
+    left = hidden.new_empty(sums, dtype=torch.float32)
+    output = hidden.new_empty((rows, packed.outputs))
+    are_rows_first = hidden.nbytes < packed.words.nbytes
+    kernel = cuda_kernel("prompt_matmul", program.macros, THREADS, program.shared_bytes, hidden.device)
+    maps = [of_rows, of_words, of_scales or of_rows]
+    pointers = [packed.scales, packed.zeros, left, _flags(hidden.device), output]
+    kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
+    return output
+
+
+def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
+    """The words and the scales of groups, as a program copies them."""
+    form = FORMS[packed.form]
+    if form == 4:
+        lines = packed.words.view(packed.length, -1, LINE).transpose(0, 1)
+        words = TensorMap(lines, (LINE, 8, cut.outputs // LINE), swizzled=True)
+        return words, TensorMap(packed.scales, (cut.outputs, 1))
+    bytes_of_outputs = packed.words.view(torch.uint8).view(packed.outputs, -1)
+    if form == 8:
+        return TensorMap(bytes_of_outputs, (LANE_CHUNK, cut.outputs)), None
+    words = TensorMap(bytes_of_outputs, (LANE_CHUNK // 2, cut.outputs))
+    return words, TensorMap(packed.scales, (SCALED, cut.outputs))
+
+
+def prepare(device: torch.device) -> None:
+    """Have made what all products of a device share, before one is captured: graphs write their memory at a replay."""
+    _flags(device)
+
+
+@cache
+def _flags(device: torch.device) -> Tensor:
+    """A flag for each program that leaves sums for another: zeros, as the kernel leaves them."""
+    return torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)

@@ -1,0 +1,91 @@
+"""Packed weights times many rows: the source, compiled for a processor, against sums in 32 bit.
+
+What the GPU's own instructions make of it is tested on a GPU.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.kernels import prompt_matmul
+from benchmarker.kernels.packed_weights import by_lane
+from benchmarker.kernels.prompt_matmul import Cut, cuts_for, launch
+from tests.benchmarks.several_rows_products import weights_of
+from tests.on_processor import run_on_processor
+
+FORMS = {8: "int8 by row", 4: "int4 by group", 16: "nf4"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product, and how it is cut."""
+
+    form: int
+    rows: int
+    inputs: int
+    outputs: int
+    cut: Cut
+    stages: int
+    dtype: torch.dtype = torch.float16
+    are_scales_wide: bool = False
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # Fewer tiles than programs: several make a tile, and the last outputs and rows are not all there.
+        Case(8, 40, 256, 136, Cut(128, 32, 7, 4), stages=2, are_scales_wide=True),
+        Case(4, 1, 768, 96, Cut(256, 32, 5, 1), stages=3),
+        Case(16, 33, 768, 64, Cut(128, 32, 4, 2), stages=3),
+        # More tiles than programs: some are whole, others shared.
+        Case(8, 150, 320, 400, Cut(128, 32, 6, 2), stages=4, dtype=torch.bfloat16),
+        Case(4, 70, 384, 224, Cut(128, 32, 4, 2), stages=3),
+        Case(4, 97, 640, 288, Cut(256, 64, 3, 1), stages=2, dtype=torch.bfloat16),
+        Case(16, 100, 768, 304, Cut(256, 32, 3, 2), stages=4),
+        Case(4, 70, 256, 160, Cut(128, 32, 4, 6), stages=2),
+        # Fewer chunks to share than programs.
+        Case(8, 128, 256, 384, Cut(128, 32, 11, 1), stages=2),
+        # A whole number of tiles for each program.
+        Case(8, 128, 448, 256, Cut(256, 128, 1, 0), stages=3),
+        Case(16, 140, 512, 312, Cut(128, 128, 2, 0), stages=2),
+        # As many chunks ahead as have scales together.
+        Case(16, 30, 1280, 384, Cut(128, 32, 7, 3), stages=8),
+    ],
+    ids=str,
+)
+def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    run_on_processor(prompt_matmul, tmp_path, monkeypatch)
+    monkeypatch.setattr(prompt_matmul, "MOST_STAGES", case.stages)
+    packed, matrix = weights_of(FORMS[case.form], case.inputs, case.outputs, "cpu")
+    if case.form != 16:
+        packed = replace(packed, scales=packed.scales.to(torch.float32 if case.are_scales_wide else case.dtype))
+    hidden = torch.randn(case.rows, case.inputs).to(case.dtype)
+    made, right = launch(by_lane(hidden), packed, case.cut).float(), hidden.float() @ matrix.float().T
+    assert float((made - right).norm() / right.norm()) < (8e-3 if case.dtype == torch.bfloat16 else 1e-3)
+    assert not prompt_matmul._flags(hidden.device).any()
+
+
+def test_tiles_that_no_program_has_whole_are_shared() -> None:
+    def shared(outputs: int, rows: int) -> list[int]:
+        packed, _ = weights_of("int8 by row", 64, outputs, "cpu")
+        return [cut.shared for cut in cuts_for(packed, rows, 132) if cut.outputs == 256 and cut.programs == 132]
+
+    assert shared(256 * 33, 1024) == [0]
+    # Each program has two whole tiles, and a part of one of those that are left; or one whole and more parts.
+    assert shared(256 * 100, 384) == [36, 36 + 132]
+    # Ten tiles would be shared by thirteen programs each.
+    assert shared(256 * 137, 256) == [10 + 132]
+
+
+@pytest.mark.parametrize("form", FORMS.values())
+@pytest.mark.parametrize("rows", [33, 64, 100, 512, 4096])
+def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
+    packed, _ = weights_of(form, 2560, 6144, "cpu")
+    for cut in cuts_for(packed, rows, 132):
+        program = prompt_matmul.program_for(packed, torch.float16, cut)
+        assert dict(program.macros)["STAGES"] >= 2
+        assert program.shared_bytes <= 227 * 1024
+        assert cut.programs <= 132
