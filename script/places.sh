@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# How much sooner is a sweep done on several GPUs of this host, and does it say the same? The same rounds on all of them, and
+# then on the first alone. Checkpoints are made before the clock starts; what all compile, the first sweep pays for.
+#
+#   PYTHON=python3 bash script/places.sh results/places                  Qwen3-4B's six forms, random weights, GPUs 0 and 1
+#   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps
+#   CONFIG=configs/quickstart.yaml FORMS="fp16 int8" bash script/places.sh /tmp/try --load-format auto --device cpu --rounds 2
+#
+# The last is a trial without a GPU. On two H100 the six forms and six rounds take half an hour. Nothing is downloaded.
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+folder=${1:?give a folder for the results}
+shift
+config=${CONFIG:-configs/qwen3-4b.yaml}
+places=${PLACES:-local:0,1}
+read -r -a forms <<<"${FORMS:-fp16 fp16-compile int8 gptq-torch gptq-compile bnb4}"
+mkdir -p "$folder"
+
+measure() {  # NAME PLACES OPTIONS...
+    local name=$1 at=$2
+    shift 2
+    "$PYTHON" -m benchmarker sweep "$config" "${forms[@]}" --rounds 6 --seed 1 --shared-imports --load-format dummy \
+        --prompt-tokens 26 --new-tokens 10 --runs 3 --warmup 1 --warmup-limit 2 --no-profile --no-limits \
+        "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log"
+}
+measure all "$places" "$@"
+measure first "${places%%,*}" "$@"
+
+for name in all first; do
+    "$PYTHON" -m benchmarker compare "$folder/$name" --format json >"$folder/$name.json"
+done
+"$PYTHON" - "$folder" <<'PYTHON'
+"""Both times, their ratio, and what each sweep says of each variant."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+seconds, rows = {}, {}
+for name in ("all", "first"):
+    took = re.findall(r"rounds? took (\d+) s \((.*)\)", (folder / f"{name}.log").read_text())
+    if not took:
+        sys.exit(f"{name}: its rounds did not end; see {folder / name}.log")
+    seconds[name] = int(took[-1][0])
+    print(f"{name}: {took[-1][0]} s, {took[-1][1]}")
+    rows[name] = {row["variant"]: row for row in json.loads((folder / f"{name}.json").read_text())}
+print(f"all / first: {seconds['all'] / seconds['first']:.2f}")
+
+
+def said(row):
+    """Speed-up, its interval and the verdict."""
+    numbers = [row[name] for name in ("ratio", "ratio_low", "ratio_high")]
+    ratio, low, high = ("-" if number is None else f"{number:.3f}" for number in numbers)
+    return f"{ratio} [{low}, {high}] {row['verdict']}"
+
+
+for variant, row in rows["first"].items():
+    other = rows["all"].get(variant)
+    words = f"{said(row)} on the first, {said(other) if other else 'not there'} on all"
+    print(f"{variant}: {words}{'' if other and other['verdict'] == row['verdict'] else ': THEY DIFFER'}")
+PYTHON
