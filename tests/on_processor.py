@@ -3,7 +3,8 @@
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +56,12 @@ class OnProcessor:
         self._folder = folder
         self._libraries: dict[tuple[object, ...], ctypes.CDLL] = {}
 
-    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> Callable[..., None]:
+    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> "OnProcessorKernel":
         """See `cuda_kernel`."""
         program = name, *macros
         if program not in self._libraries:
             self._libraries[program] = self._library(name, macros)
-        library = self._libraries[program]
-
-        def call(blocks: int, arguments: Sequence[Any]) -> None:
-            first, last = len(POINTERS[name]), len(POINTERS[name]) + NUMBERS[name][0]
-            tensors = [_described(given) if isinstance(given, TensorMap) else given for given in arguments[:first]]
-            pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-            library.run(
-                blocks,
-                (ctypes.c_void_p * first)(*pointers),
-                (ctypes.c_int * (last - first))(*arguments[first:last]),
-                (ctypes.c_float * (len(arguments) - last))(*arguments[last:]),
-            )
-
-        return call
+        return OnProcessorKernel(name, self._libraries[program])
 
     def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
         lines = [*_lines(STAND_INS["tensor_ptx.cuh"]), *_lines(cuda_source.FOLDER / f"{name}.cu")]
@@ -88,6 +76,28 @@ class OnProcessor:
         defined = [f"-D{macro}={value}" for macro, value in macros]
         subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
         return ctypes.CDLL(str(library))
+
+
+@dataclass(frozen=True)
+class OnProcessorKernel:
+    """In place of a `CudaKernel`."""
+
+    name: str
+    library: ctypes.CDLL
+    registers: int = 255
+    """A processor lacks none."""
+
+    def __call__(self, blocks: int, arguments: Sequence[Any]) -> None:
+        """See `CudaKernel`."""
+        first, last = len(POINTERS[self.name]), len(POINTERS[self.name]) + NUMBERS[self.name][0]
+        tensors = [_described(given) if isinstance(given, TensorMap) else given for given in arguments[:first]]
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        self.library.run(
+            blocks,
+            (ctypes.c_void_p * first)(*pointers),
+            (ctypes.c_int * (last - first))(*arguments[first:last]),
+            (ctypes.c_float * (len(arguments) - last))(*arguments[last:]),
+        )
 
 
 def _lines(source: Path) -> list[str]:

@@ -3,6 +3,7 @@
 What the GPU's own instructions make of it is tested on a GPU.
 """
 
+from ctypes import CDLL
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from benchmarker.kernels import prompt_matmul
+from benchmarker.kernels.cuda_source import CudaSourceError
 from benchmarker.kernels.packed_weights import by_lane
 from benchmarker.kernels.prompt_matmul import Cut, cuts_for, launch
 from tests.benchmarks.several_rows_products import weights_of
-from tests.on_processor import run_on_processor
+from tests.on_processor import OnProcessorKernel, run_on_processor
 
 FORMS = {8: "int8 by row", 4: "int4 by group", 16: "nf4"}
 
@@ -89,3 +91,11 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
         assert dict(program.macros)["STAGES"] >= 2
         assert program.shared_bytes <= 227 * 1024
         assert cut.programs <= 132
+
+
+def test_a_compiler_that_gives_too_few_registers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program would wait for registers without end.
+    packed, _ = weights_of("int8 by row", 256, 128, "cpu")
+    monkeypatch.setattr(prompt_matmul, "cuda_kernel", lambda *_: OnProcessorKernel("prompt_matmul", CDLL(None), 160))
+    with pytest.raises(CudaSourceError, match="gives a thread 160 registers, too few to exchange"):
+        launch(by_lane(torch.randn(40, 256).half()), packed, Cut(128, 32, 1, 0))

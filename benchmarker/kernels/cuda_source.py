@@ -24,6 +24,8 @@ HOPPER = (9, 0)
 """Its compute capability."""
 SHARED_BYTES_ATTRIBUTE = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+REGISTERS_ATTRIBUTE = 4
+"""CU_FUNC_ATTRIBUTE_NUM_REGS"""
 EARLY_ATTRIBUTE = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
 
@@ -58,6 +60,8 @@ class CudaKernel:
     function: ctypes.c_void_p
     threads: int
     shared_bytes: int
+    registers: int
+    """Of each thread when it begins."""
     device: torch.device
 
     def __call__(self, blocks: int, arguments: Sequence[Tensor | TensorMap | int | float | None]) -> None:
@@ -93,7 +97,9 @@ def cuda_kernel(
         _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
         _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
         _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
-    return CudaKernel(function, threads, shared_bytes, device)
+        registers = ctypes.c_int()
+        _check_driver(_driver().cuFuncGetAttribute(ctypes.byref(registers), REGISTERS_ATTRIBUTE, function))
+    return CudaKernel(function, threads, shared_bytes, registers.value, device)
 
 
 def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> None:

@@ -322,10 +322,10 @@ prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_cons
     if (IS_CODES) write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
     __syncthreads();
     if (threadIdx.x < 128) {
-        give_registers<40>();
+        give_registers<OF_BRINGER>();
         if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales);
     } else {
-        take_registers<232>();
+        take_registers<OF_MULTIPLIER>();
         wait_for_the_last();
         multiply(given, threadIdx.x - 128);
     }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import tensor_gemv
-from benchmarker.kernels.cuda_source import HOPPER, cuda_kernel
+from benchmarker.kernels.cuda_source import HOPPER, CudaSourceError, cuda_kernel
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
 from benchmarker.kernels.read_vector import is_aligned
@@ -22,6 +22,10 @@ from benchmarker.kernels.tensor_map import TensorMap
 THREADS = 384
 MULTIPLIERS = 256
 """Threads that multiply."""
+OF_BRINGER, OF_MULTIPLIER = 40, 232
+"""Registers of a thread that copies, and of one that multiplies."""
+REGISTERS = OF_BRINGER * (THREADS - MULTIPLIERS) + OF_MULTIPLIER * MULTIPLIERS
+"""Registers that a program exchanges among its threads. With fewer it would wait for them without end."""
 TABLE_BYTES = 256 * 256
 """Shared memory for the pairs of codes."""
 STAGED_BYTES = 8 * 1024
@@ -124,7 +128,8 @@ def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
     macros = {
         "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,
         "BLOCKS": cut.outputs // 128, "STAGES": stages, "BF16": int(dtype == torch.bfloat16),
-        "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
+        "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32), "OF_BRINGER": OF_BRINGER,
+        "OF_MULTIPLIER": OF_MULTIPLIER,
     }  # fmt: skip
     return Program(tuple(macros.items()), cut.programs, THREADS, fixed + stages * stage)
 
@@ -166,6 +171,8 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     output = hidden.new_empty((rows, packed.outputs))
     are_rows_first = hidden.nbytes < packed.words.nbytes
     kernel = cuda_kernel("prompt_matmul", program.macros, THREADS, program.shared_bytes, hidden.device)
+    if kernel.registers * THREADS < REGISTERS:
+        raise CudaSourceError(f"the compiler gives a thread {kernel.registers} registers, too few to exchange")
     maps = [of_rows, of_words, of_scales or of_rows]
     pointers = [packed.scales, packed.zeros, left, _flags(hidden.device), output]
     kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
