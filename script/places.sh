@@ -3,7 +3,7 @@
 # then on the first alone. Checkpoints are made before the clock starts; what all compile, the first sweep pays for.
 #
 #   PYTHON=python3 bash script/places.sh results/places                  Qwen3-4B's six forms, random weights, GPUs 0 and 1
-#   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps
+#   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps, but --resume
 #   CONFIG=configs/quickstart.yaml FORMS="fp16 int8" bash script/places.sh /tmp/try --load-format auto --device cpu --rounds 2
 #
 # The last is a trial without a GPU. On two H100 the six forms and six rounds take half an hour. Nothing is downloaded.
@@ -21,7 +21,8 @@ measure() {  # NAME PLACES OPTIONS...
     shift 2
     "$PYTHON" -m benchmarker sweep "$config" "${forms[@]}" --rounds 6 --seed 1 --shared-imports --load-format dummy \
         --prompt-tokens 26 --new-tokens 10 --runs 3 --warmup 1 --warmup-limit 2 --no-profile --no-limits \
-        "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log"
+        "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log" ||
+        echo "$name: not all went well; see $folder/$name.log"
 }
 measure all "$places" "$@"
 measure first "${places%%,*}" "$@"
@@ -37,6 +38,7 @@ import re
 import sys
 from pathlib import Path
 
+CELL = ("variant", "prompt_tokens", "new_tokens", "batch_size", "depth")
 folder = Path(sys.argv[1])
 seconds, rows = {}, {}
 for name in ("all", "first"):
@@ -45,7 +47,8 @@ for name in ("all", "first"):
         sys.exit(f"{name}: its rounds did not end; see {folder / name}.log")
     seconds[name] = int(took[-1][0])
     print(f"{name}: {took[-1][0]} s, {took[-1][1]}")
-    rows[name] = {row["variant"]: row for row in json.loads((folder / f"{name}.json").read_text())}
+    cells = json.loads((folder / f"{name}.json").read_text())
+    rows[name] = {tuple(cell[field] for field in CELL): cell for cell in cells}
 print(f"all / first: {seconds['all'] / seconds['first']:.2f}")
 
 
@@ -56,8 +59,9 @@ def said(row):
     return f"{ratio} [{low}, {high}] {row['verdict']}"
 
 
-for variant, row in rows["first"].items():
-    other = rows["all"].get(variant)
+for cell, row in rows["first"].items():
+    other = rows["all"].get(cell)
     words = f"{said(row)} on the first, {said(other) if other else 'not there'} on all"
-    print(f"{variant}: {words}{'' if other and other['verdict'] == row['verdict'] else ': THEY DIFFER'}")
+    shape = " x ".join(str(number) for number in cell[1:4])
+    print(f"{cell[0]} at {shape}: {words}{'' if other and other['verdict'] == row['verdict'] else ': THEY DIFFER'}")
 PYTHON

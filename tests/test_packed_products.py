@@ -4,8 +4,6 @@ The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interprete
 way that unpacks first.
 """
 
-from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +11,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.engines.linear_kernels import native_kernels, product_choices
-from benchmarker.kernels import gemv_gptq, optimize, packed_products, product_choice, restore, tensor_gemv
-from benchmarker.kernels.packed_matmul import Tile
+from benchmarker.engines.linear_kernels import native_kernels
+from benchmarker.kernels import gemv_gptq, optimize, packed_products, restore, tensor_gemv
 from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
-from benchmarker.kernels.product_choice import MOST_OFF, Choice, Way, difference, measure, read_choice
-from benchmarker.kernels.product_memory import kept
+from benchmarker.kernels.product_choice import Way
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
@@ -217,73 +213,6 @@ def test_4_bit_may_be_made_by_tiles_by_the_table_or_unpacked(
     assert names[-1] == "unpacked to 16 bit, then cuBLAS"
 
 
-def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
-    expected = torch.arange(1.0, 65.0)
-    assert difference(expected.to(torch.float16) * 1.001, expected) < MOST_OFF
-    assert difference(expected.roll(1), expected) > MOST_OFF
-    assert difference(expected / 0, expected) == difference(expected * float("nan"), expected) == float("inf")
-
-
-def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uncompiled(hidden: torch.Tensor, packed: Packed) -> None:
-        raise ValueError("no such instruction\non sm_90")
-
-    def unlaunched(hidden: torch.Tensor, packed: Packed) -> torch.Tensor:
-        raise RuntimeError("too many registers")
-
-    def way(name: str, factor: float) -> Way:
-        return Way(name, lambda *_: None, lambda hidden, _: hidden * factor)
-
-    times = iter((5.0, 25.0, 17.0))
-    monkeypatch.setattr(product_choice, "graph_us", lambda product, emptied: next(times))
-    monkeypatch.setattr(product_choice, "emptied_for", lambda device: None)
-    expected = way("unpacked", 2.0)
-    ways = [
-        way("wrong", 3.0), Way("a", uncompiled, unlaunched), Way("b", lambda *_: None, unlaunched), expected,
-        way("fast", 2.001),
-    ]  # fmt: skip
-    packed = Packed("nf4", torch.zeros(64, 32, dtype=torch.int16), torch.ones(64, 2))
-    choice = measure(torch.zeros(8, 128), packed, ways, expected)
-    assert (choice.form, choice.rows, choice.inputs, choice.outputs) == ("nf4", 8, 128, 64)
-    assert choice.us == {"unpacked": 20.0, "fast": 12.0}
-    assert choice.way == "fast"
-    assert choice.refused == {
-        "wrong": "its result is 0.5 of its norm off",
-        "a": "ValueError: no such instruction",
-        "b": "RuntimeError: too many registers",
-    }
-
-
-def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = Tile(64, 16, 32, 2, 4, 6).name
-    choice = Choice("int8 by row", 8, 2560, 6144, name, {name: 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
-    monkeypatch.setattr(product_choice, "choices", lambda: (choice,))
-    (kept,) = product_choices({1, 8})
-    assert product_choices({64}) == ()
-    assert kept.words() == (
-        "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 16 rows, 32 words, 2 parts, 4 warps, "
-        "6 stages (of 2 candidates; the slowest 58.6 us)"
-    )
-
-
-def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "products.json"
-    choice = Choice("int8 by row", 8, 2560, 6144, "a tile", {"a tile": 12.0})
-    without = Choice("nf4", 8, 2560, 6144, "unpacked", {"unpacked": 58.6})
-    assert kept("a", path) is None
-    assert read_choice(kept("a", path, asdict(choice)), ["another", "a tile"]) == choice
-    assert read_choice(kept("b", path, asdict(without)), ["unpacked"]) == without
-    # Who comes later takes what the first has chosen.
-    assert read_choice(kept("a", path, asdict(without)), ["a tile", "unpacked"]) == choice
-    # A way that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
-    assert read_choice(kept("a", path), ["another"]) is None
-    assert read_choice(kept("c", path, {"tile": {"outputs": 1}}), ["a tile"]) is None
-    path.write_text("{")
-    assert kept("b", path) is None
-    (tmp_path / "file").write_text("")
-    assert kept("a", tmp_path / "file" / "products.json", asdict(choice)) is None
-
-
 def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]]) -> None:
     # The second length makes the number of rows a symbol, also where it decides how they are laid.
     weights = packed_of(outputs=64, inputs=128)
@@ -300,3 +229,16 @@ def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]])
 
 def packed_of(*, outputs: int, inputs: int) -> torch.Tensor:
     return torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_codes_are_asked_for_in_the_models_own_type(
+    model_folder, dtype: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear: Any = unpacked(load(model_folder, "bnb4", dtype=dtype).model).model.layers[0].mlp.gate_proj
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr("benchmarker.kernels.prompt_matmul.why_not", lambda _, kind, __: asked.append(kind) or "no")
+    assert packed_products.most_packed_rows(linear, "nf4") == 128
+    assert asked == [getattr(torch, dtype)]
+    assert as_on_hopper == []

@@ -22,6 +22,8 @@ from benchmarker.kernels.tensor_map import TensorMap
 FOLDER = Path(__file__).parent
 HOPPER = (9, 0)
 """Its compute capability."""
+HOPPER_ALONE = ("prompt_matmul",)
+"""Sources with instructions that Hopper alone has, such as products of a warp group: an architecture of their own."""
 SHARED_BYTES_ATTRIBUTE = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
 REGISTERS_ATTRIBUTE = 4
@@ -123,8 +125,7 @@ def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) 
         CudaSourceError: With the compiler's first lines.
     """
     nvrtc = _nvrtc()
-    # What Hopper alone has, such as products of a warp group, is in an architecture of its own.
-    architecture = f"sm_{capability[0]}{capability[1]}{'a' if capability == HOPPER else ''}"
+    architecture = f"sm_{capability[0]}{capability[1]}{'a' if name in HOPPER_ALONE else ''}"
     options = [f"--gpu-architecture={architecture}", "--std=c++17"]
     options += [f"-D{macro}={value}" for macro, value in macros.items()]
     program = ctypes.c_void_p()

@@ -26,7 +26,7 @@ from benchmarker.kernels.fuse_gptq import join_gptq
 from benchmarker.kernels.gemv_nf4 import is_4bit
 from benchmarker.kernels.packed_products import most_packed_rows
 from benchmarker.kernels.replace_linears import (
-    is_compiled_prompt,
+    is_compiled_rows,
     is_one_query,
     is_packed_product,
     is_several_queries,
@@ -156,8 +156,8 @@ def _is_several(hidden: Tensor, fused: nn.Module) -> bool:
     """Whether the fused linear makes this product of several vectors; else each linear makes its own part."""
     if is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused):
         return True
-    # GPTQ's words are unpacked for a prompt. What is neither goes to gptqmodel, which knows single linears alone.
-    return is_compiled_prompt(hidden) if hasattr(fused, "qweight") else is_several_queries(hidden)
+    # GPTQ's words are unpacked for many vectors: gptqmodel would be given copies of its columns.
+    return is_compiled_rows(hidden) if hasattr(fused, "qweight") else is_several_queries(hidden)
 
 
 def _fuse(linears: Sequence[Any]) -> nn.Module | None:

@@ -103,7 +103,11 @@ def most_packed_rows(linear: Any, form: str | None) -> int:
     if form is None:
         return 0
     packed = packed_of(*packed_tensors(linear, form), form, linear.out_features)
-    dtype = packed.scales.dtype if packed.scales.dtype in tensor_gemv.TYPES else torch.float16
+    if is_int4_by_group(form) or form == "int8 by row":
+        # int8 in any type of 16 bits.
+        dtype = packed.scales.dtype if packed.scales.dtype in tensor_gemv.TYPES else torch.float16
+    else:
+        dtype = linear.weight.quant_state.dtype
     if prompt_matmul.why_not(packed.words.device, dtype, packed) is not None:
         return ONE_TILE
     prompt_matmul.prepare(packed.words.device)

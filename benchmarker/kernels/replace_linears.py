@@ -107,14 +107,18 @@ def is_packed_product(hidden: Tensor, linear: Any) -> bool:
 
 
 def is_unpacked_product(hidden: Tensor, linear: Any) -> bool:
-    """Whether what is compiled unpacks the linear's weights first: a prompt longer than packed products are for."""
-    is_long = is_compiled_prompt(hidden) and hidden.dtype in tensor_gemv.TYPES
-    return is_long and linear.packed_form is not None and not takes_rows(hidden, linear)
+    """Whether what is compiled unpacks the linear's weights first: more vectors than packed products are for."""
+    is_many = is_compiled_rows(hidden) and hidden.dtype in tensor_gemv.TYPES
+    return is_many and linear.packed_form is not None and not takes_rows(hidden, linear)
 
 
-def is_compiled_prompt(hidden: Tensor) -> bool:
-    """Whether the compiler is tracing a prompt: `hidden`, [batch, tokens, in], has several tokens a sequence."""
-    return _is_compiled(hidden) and hidden.shape[1] > 1
+def is_compiled_rows(hidden: Tensor) -> bool:
+    """Whether the compiler is tracing a product of several vectors, of sequences or of a prompt.
+
+    Args:
+        hidden: [batch, tokens, in].
+    """
+    return _is_compiled(hidden) and hidden.shape[0] * hidden.shape[1] > 1
 
 
 def _is_compiled(hidden: Tensor) -> bool:
@@ -155,7 +159,7 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of GPTQ-packed weights, by `gemv_gptq` for one query."""
     if is_packed_product(hidden, linear):
         return _packed_forward(linear, hidden)
-    if is_compiled_prompt(hidden):
+    if is_compiled_rows(hidden):
         return _unpacked_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return through_operator(linear, hidden)

@@ -72,7 +72,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
     ),
     # Our own: see kernels/.
     (
-        r"^gemv_(gptq|nf4|int8)_kernel|^(packed_matmul|matmul_4bit)_kernel|^(words|codes|int8_rows)_kernel",
+        r"^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
         "quantized matmul",
     ),
     (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
