@@ -57,6 +57,8 @@ class Choice:
     """What each candidate took, in microseconds."""
     refused: dict[str, str] = field(default_factory=dict)
     """Candidates that could not be compiled or run, or were wrong, and why."""
+    is_lasting: bool = True
+    """Whether none failed while it ran, as for want of memory: that one may be the fastest another time."""
 
 
 _choices: dict[tuple[object, ...], tuple[Choice, Way]] = {}
@@ -88,7 +90,7 @@ def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], 
         choice = read_choice(kept(name, path), ways)
         if choice is None:
             choice = measure(hidden, packed, list(ways.values()), expected)
-            if not choice.refused:
+            if choice.is_lasting:
                 # Another process that measured meanwhile may have been first.
                 choice = read_choice(kept(name, path, asdict(choice)), ways) or choice
         _choices[key] = choice, ways[choice.way]
@@ -123,6 +125,7 @@ def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) 
     with ThreadPoolExecutor(COMPILERS) as pool:
         reasons = dict(zip((way.name for way in ways), pool.map(compiled, ways), strict=True))
     us: dict[str, float] = {}
+    is_lasting = True
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     right, emptied = _ends(expected.launch(hidden, packed)), emptied_for(hidden.device)
     empty_us = graph_us(lambda: None, emptied)
@@ -137,10 +140,10 @@ def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) 
                 continue
             us[way.name] = max(0.01, graph_us(product, emptied) - empty_us)
         except RuntimeError as error:
-            refused[way.name] = _first_line(error)
+            refused[way.name], is_lasting = _first_line(error), False
     assert us, f"no way to multiply by {packed.form}: {refused}"
     inputs, best = packed.length * packed.in_word, min(us, key=us.__getitem__)
-    return Choice(packed.form, len(hidden), inputs, packed.outputs, best, us, refused)
+    return Choice(packed.form, len(hidden), inputs, packed.outputs, best, us, refused, is_lasting)
 
 
 def _ends(result: Tensor) -> Tensor:
