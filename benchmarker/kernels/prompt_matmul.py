@@ -194,7 +194,7 @@ def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
 
 
 def prepare(device: torch.device) -> None:
-    """Have made what all products of a device share, before one is captured: graphs write their memory at a replay."""
+    """Make what all products of a device share. Made during a capture, it would be filled at a replay alone."""
     _flags(device)
 
 
