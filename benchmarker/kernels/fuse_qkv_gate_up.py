@@ -154,10 +154,10 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _is_several(hidden: Tensor, fused: nn.Module) -> bool:
     """Whether the fused linear makes this product of several vectors; else each linear makes its own part."""
-    if is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused):
-        return True
-    # GPTQ's words are unpacked for many vectors: gptqmodel would be given copies of its columns.
-    return is_compiled_rows(hidden) if hasattr(fused, "qweight") else is_several_queries(hidden)
+    if hasattr(fused, "qweight"):
+        # gptqmodel would be given copies of its columns.
+        return is_compiled_rows(hidden)
+    return is_several_queries(hidden) or is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused)
 
 
 def _fuse(linears: Sequence[Any]) -> nn.Module | None:

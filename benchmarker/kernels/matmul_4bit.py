@@ -20,15 +20,12 @@ from benchmarker.kernels import tensor_gemv
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.read_vector import is_aligned
 from benchmarker.kernels.tensor_gemv import CHUNK, HOPPERS_SHARED_BYTES, WARP, Program
 
 MOST_ROWS = 64
 COLUMNS = 8
 """Rows of one product of a tensor core."""
 TILE_OUTPUTS = 16
-TABLE_BYTES = 256 * 256
-"""Shared memory before the sums."""
 GROUPS_OF = {"int4 by group": 128, "nf4": 64, "fp4": 64}
 """Inputs that share a scale, by the form."""
 MOST_COUNTED = 1 << 14
@@ -74,7 +71,7 @@ def why_not(hidden: Tensor, packed: Packed) -> str | None:
         return "not GPTQ's words with groups of 128 and zero points of 8, nor codes in blocks of 64"
     if packed.scales.dtype != (hidden.dtype if packed.form == "int4 by group" else torch.float32):
         return "scales of another type"
-    if not all(weights.is_contiguous() and is_aligned(weights) for weights in (packed.words, packed.scales)):
+    if not packed.is_in_place:
         return "weights that begin at no multiple of 16 bytes"
     return tensor_gemv.why_not(hidden.device, hidden.dtype, inputs, [packed.outputs])
 
@@ -165,7 +162,7 @@ def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, process
         tuple((name, int(value)) for name, value in macros.items()),
         blocks,
         WARP * cut.split * cut.groups,
-        TABLE_BYTES + 4 * sums,
+        tensor_gemv.TABLE_BYTES + 4 * sums,
     )
 
 

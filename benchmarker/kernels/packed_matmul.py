@@ -81,7 +81,8 @@ def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> Any:
 
 
 def _grid(hidden: Tensor, packed: Packed, tile: Tile) -> tuple[int, int]:
-    return triton.cdiv(packed.outputs, tile.outputs) * triton.cdiv(len(hidden), tile.rows), tile.parts
+    assert len(hidden) <= tile.rows
+    return triton.cdiv(packed.outputs, tile.outputs), tile.parts
 
 
 def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -217,12 +218,10 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
     by_group: tl.constexpr = form != "int8 by row"
     groups: tl.constexpr = length // in_group
-    # Programs of the same outputs follow one another.
-    row_tiles = tl.cdiv(rows, tile_rows)
-    first_column = tl.program_id(0) // row_tiles * tile_outputs
+    first_column = tl.program_id(0) * tile_outputs
     column = first_column + tl.arange(0, tile_outputs)
     inside = column < outputs
-    row = tl.program_id(0) % row_tiles * tile_rows + tl.arange(0, tile_rows)
+    row = tl.arange(0, tile_rows)
     steps: tl.constexpr = length // tile_words
     each: tl.constexpr = (steps + parts - 1) // parts
     first = tl.program_id(1) * each

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.read_vector import is_aligned
+
 Order = Literal["by place", "by lane", "as they are"]
 """[rows, in_word, length], see `by_place`; [rows, chunks, 4, 16], see `by_lane`; [rows, inputs]."""
 ONE_TILE = 128
@@ -51,6 +53,11 @@ class Packed:
     def in_group(self) -> int:
         """Words that share a scale."""
         return self.length * self.outputs // self.scales.numel()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether words and scales lie together, and begin at multiples of 16 bytes."""
+        return all(part.is_contiguous() and is_aligned(part) for part in (self.words, self.scales))
 
 
 def packed_of(weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int) -> Packed:

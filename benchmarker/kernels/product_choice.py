@@ -16,7 +16,6 @@ from torch import Tensor
 
 from benchmarker.kernels.packed_weights import Packed
 from benchmarker.kernels.product_memory import file_for, kept
-from benchmarker.kernels.read_vector import is_aligned
 
 REPEATS = 12
 """Products in a timed graph."""
@@ -77,10 +76,9 @@ def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], 
         ways_for: The candidates, the likeliest first.
         expected: One of them, whose result is right.
     """
-    is_in_place = is_aligned(packed.words) and is_aligned(packed.scales)
     key = (
-        packed.form, packed.outputs, packed.length, packed.in_group, packed.scales.dtype, is_in_place, len(hidden),
-        hidden.dtype, hidden.device,
+        packed.form, packed.outputs, packed.length, packed.in_group, packed.scales.dtype, packed.is_in_place,
+        len(hidden), hidden.dtype, hidden.device,
     )  # fmt: skip
     if key not in _choices:
         ways = {way.name: way for way in ways_for(hidden, packed)}

@@ -15,7 +15,6 @@ from benchmarker.kernels import tensor_gemv
 from benchmarker.kernels.cuda_source import HOPPER, CudaSourceError, cuda_kernel
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
-from benchmarker.kernels.read_vector import is_aligned
 from benchmarker.kernels.tensor_gemv import HOPPERS_SHARED_BYTES, Program
 from benchmarker.kernels.tensor_map import TensorMap
 
@@ -26,10 +25,8 @@ OF_BRINGER, OF_MULTIPLIER = 40, 232
 """Registers of a thread that copies, and of one that multiplies."""
 REGISTERS = OF_BRINGER * (THREADS - MULTIPLIERS) + OF_MULTIPLIER * MULTIPLIERS
 """Registers that a program exchanges among its threads. With fewer it would wait for them without end."""
-TABLE_BYTES = 256 * 256
-"""Shared memory for the pairs of codes."""
 STAGED_BYTES = 8 * 1024
-"""The same for the results on their way out."""
+"""Shared memory for the results on their way out."""
 MOST_STAGES = 8
 MOST_PROGRAMS = 1024
 SCALED = 8
@@ -88,8 +85,7 @@ def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | N
         return "groups that are no multiple of 64, or outputs that are none of 32"
     if packed.scales.dtype not in {4: [dtype], 8: [dtype, torch.float32], 16: [torch.float32]}[form]:
         return "scales of another type"
-    is_in_place = all(part.is_contiguous() and is_aligned(part) for part in (packed.words, packed.scales))
-    if packed.outputs % 8 or not is_in_place:
+    if packed.outputs % 8 or not packed.is_in_place:
         return "outputs that are no multiple of 8, or weights that begin at no multiple of 16 bytes"
     return None
 
@@ -123,7 +119,7 @@ def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
     form, inputs = FORMS[packed.form], packed.length * packed.in_word
     words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
     stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
-    fixed = STAGED_BYTES + (TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0) + 4 * 8
+    fixed = STAGED_BYTES + (tensor_gemv.TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0) + 4 * 8
     stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
     macros = {
         "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,

@@ -25,7 +25,9 @@ OUTPUTS_STEP = 16
 """Outputs are a multiple of it, also those of each of several matrices."""
 MOST_INPUTS = 32768
 """The vector lies in shared memory."""
-VECTOR_AT = 256 * 256 + 512
+TABLE_BYTES = 256 * 256
+"""Shared memory of the table of pairs, which comes first (`pair_table.cuh`)."""
+VECTOR_AT = TABLE_BYTES + 512
 """Bytes of shared memory before the vector: the table, and zeros."""
 SUMS_BYTES = 2 * 4 * 20 * 2 * 16
 """Bytes of shared memory behind it at most: twice the sums of 20 warps, of two matrices, of 16 outputs."""
