@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How much sooner is a sweep done on several GPUs of this host, and does it say the same? The same rounds on all of them, and
-# then on the first alone. Checkpoints are made before the clock starts; what all compile, the first sweep pays for.
+# then on the first alone. Checkpoints are made before the clock starts; each sweep compiles anew what it compiles.
 #
 #   PYTHON=python3 bash script/places.sh results/places                  Qwen3-4B's six forms, random weights, GPUs 0 and 1
 #   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps, but --resume
@@ -15,12 +15,15 @@ config=${CONFIG:-configs/qwen3-4b.yaml}
 places=${PLACES:-local:0,1}
 read -r -a forms <<<"${FORMS:-fp16 fp16-compile int8 gptq-torch gptq-compile bnb4}"
 mkdir -p "$folder"
+compiled=$(mktemp -d)
+trap 'rm -rf "$compiled"' EXIT
 
 measure() {  # NAME PLACES OPTIONS...
     local name=$1 at=$2
     shift 2
+    export TORCHINDUCTOR_CACHE_DIR="$compiled/$name" TRITON_CACHE_DIR="$compiled/$name/triton"
     "$PYTHON" -m benchmarker sweep "$config" "${forms[@]}" --rounds 6 --seed 1 --shared-imports --load-format dummy \
-        --prompt-tokens 26 --new-tokens 10 --runs 3 --warmup 1 --warmup-limit 2 --no-profile --no-limits \
+        --prompt-tokens 26 --new-tokens 5 --runs 3 --warmup 1 --warmup-limit 1 --no-profile --no-limits \
         "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log" ||
         [ "${PIPESTATUS[0]}" = 1 ]  # A variant failed: the others are compared all the same. A mistake is 2, and ends it.
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ print(json.dumps({
     "is_session_leader": os.getsid(0) == os.getpid(),
     "is_interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "imported": "colorsys" in sys.modules,
-    "threads": os.environ.get("OPENBLAS_NUM_THREADS"),
+    "threads": [os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "JE_ARROW_MALLOC_CONF")],
     "named_parent": int(os.environ["BENCHMARKER_PARENT"]),
 }))
 print("to standard error", file=sys.stderr)
@@ -123,9 +125,22 @@ def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_
         assert said(forks, "0", round_number=1)[1]["imported"] is True
     finally:
         forks.close()
-    assert printed.getvalue().splitlines() == [
-        "starts_a_thread starts a thread when it is imported: each process imports that itself"
-    ]
+    assert re.fullmatch(
+        r"starts_a_thread starts a thread \(\S+\) when it is imported: each process imports that itself\n",
+        printed.getvalue(),
+    )
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
+def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_same() -> None:
+    printed = io.StringIO()
+    # pandas imports pyarrow where both are installed, and transformers imports pandas.
+    forks = Forked(["numpy", "pyarrow", "colorsys"], Terminal(streams=Streams(printed, printed)))
+    try:
+        assert said(forks, "0")[1]["imported"] is True
+    finally:
+        forks.close()
+    assert printed.getvalue() == ""
 
 
 def test_where_nothing_can_be_imported_before_every_child_is_started_anew() -> None:

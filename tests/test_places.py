@@ -54,7 +54,7 @@ def profiles(stage: Stage) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("places", "expected"), [("local:0", [("a", 0), ("b", 0), ("c", 0)]), (TWO, [("a", 0), ("b", 0), ("c", 2)])]
+    ("places", "expected"), [("local:0", [("a", 0), ("b", 0), ("c", 0)]), (TWO, [("a", 0), ("b", 2), ("c", 0)])]
 )
 def test_places_that_begin_together_share_the_variants_profiles(
     tmp_path: Path, places: str, expected: list[tuple[str, int]]

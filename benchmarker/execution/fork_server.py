@@ -43,7 +43,9 @@ def why_unfit(module: str) -> str | None:
         return f"{module} cannot be imported ({type(error).__name__})"
     if opened := device_files():
         return f"{module} opens {opened[0]} when it is imported"
-    return f"{module} starts a thread when it is imported" if thread_count() > 1 else None
+    if others := other_threads():
+        return f"{module} starts a thread ({others[0]}) when it is imported"
+    return None
 
 
 def device_files() -> list[str]:
@@ -52,9 +54,10 @@ def device_files() -> list[str]:
     return sorted(name for name in links if name.startswith(DEVICE_FILES))
 
 
-def thread_count() -> int:
-    """Threads of this process, those of C libraries too."""
-    return len(list(Path("/proc/self/task").iterdir()))
+def other_threads() -> list[str]:
+    """Names of this process's threads but its first, those of C libraries too."""
+    tasks = Path("/proc/self/task").iterdir()
+    return sorted((task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid()))
 
 
 def _target(link: Path) -> str:

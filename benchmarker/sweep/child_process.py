@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from benchmarker.schema.workload import Workload
 
 SERVER = "benchmarker.execution.fork_server"
-ONE_THREAD = "OPENBLAS_NUM_THREADS"
-"""Variable that keeps numpy from starting threads when it is imported; set in a process that is forked."""
+WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Variables that keep numpy, and Arrow (which pandas imports), from starting threads when they are imported; set in a
+process that is forked, and not in its forks."""
 
 
 class ChildProcess(Protocol):
@@ -144,7 +145,7 @@ class _Server:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=[other.fileno()],
-                env={ONE_THREAD: "1", **_environment()},
+                env={**WITHOUT_THREADS, **_environment()},
             )
 
     def imported(self) -> tuple[int, str | None]:
@@ -154,7 +155,7 @@ class _Server:
 
     def fork(self, module: str, arguments: Sequence[str], output: int) -> ChildProcess:
         """A fork that does what `python -m module arguments` does."""
-        added = [ONE_THREAD] if ONE_THREAD not in os.environ else []
+        added = [name for name in WITHOUT_THREADS if name not in os.environ]
         request = {"module": module, "arguments": list(arguments), "unset": added}
         socket.send_fds(self._channel, [json.dumps(request).encode()], [output])
         answer = self.answer(None)

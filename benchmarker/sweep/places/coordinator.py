@@ -180,7 +180,7 @@ class Coordinator:
         """Variants whose profile and check of the step this round does not make: another did or does, or is about to.
 
         They take as long as timing, so that a round with all of them is the longest by far, and its place the last.
-        Places that begin together share them.
+        Places that begin together share them, in turns: variants beside each other in a config often take as long.
 
         Args:
             waiting: Places that begin a round now, this one too.
@@ -192,7 +192,7 @@ class Coordinator:
             for variant in set(busy.work.variants) - busy.profiled
         }
         left = [variant for variant in work.variants if variant not in self._state.profiled | making]
-        own = left[: -(-len(left) // waiting)]
+        own = left[::waiting]
         return self._state.profiled | making | (set(left) - set(own))
 
     def _take(self, ended: Ended) -> None:
