@@ -52,6 +52,9 @@ class Case:
         # A whole number of tiles for each program.
         Case(8, 128, 448, 256, Cut(256, 128, 1, 0), stages=3),
         Case(16, 140, 512, 312, Cut(128, 128, 2, 0), stages=2),
+        # Three warp groups.
+        Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3),
+        Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2),
         # As many chunks ahead as have scales together.
         Case(16, 30, 1280, 384, Cut(128, 32, 7, 3), stages=8),
     ],
@@ -91,6 +94,15 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
         assert dict(program.macros)["STAGES"] >= 2
         assert program.shared_bytes <= 227 * 1024
         assert cut.programs <= 132
+
+
+@pytest.mark.parametrize(("rows", "tiles"), [(256, None), (384, None), (512, 128), (2048, None)])
+def test_tiles_of_192_outputs_are_a_candidate_where_nearly_all_processors_make_one(
+    rows: int, tiles: int | None
+) -> None:
+    packed, _ = weights_of("int8 by row", 64, 6144, "cpu")
+    cuts = [cut for cut in cuts_for(packed, rows, 132) if cut.outputs == 192]
+    assert cuts == ([Cut(192, 128, tiles, 0)] if tiles else [])
 
 
 def test_a_compiler_that_gives_too_few_registers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

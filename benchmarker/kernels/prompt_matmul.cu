@@ -6,7 +6,7 @@
 // output: [rows, outputs].
 //
 // A tile is TILE_OUTPUTS outputs and TILE_ROWS rows. It is made in steps of CHUNK inputs. One warp group brings what a step
-// needs to shared memory, STAGES steps ahead. Two others multiply, each BLOCKS times 64 outputs: weights are the left
+// needs to shared memory, STAGES steps ahead. GROUPS others multiply, each BLOCKS times 64 outputs: weights are the left
 // operand, out of registers, where they are unpacked while the products of the quarter step before are under way; rows are
 // the right one, out of shared memory. Which inputs a product adds up is free, if both operands agree: lane t of four takes 16
 // weights that lie together. So the numbers of a row come in another order, see `by_lane` in packed_weights.py.
@@ -14,14 +14,14 @@
 // Where blocks share a tile, see prompt_tiles.cuh, one of them adds up the sums that the others leave in memory, always in the
 // same order.
 //
-// left: [blocks, SUMS, 256]; flags: [blocks], zeros, and zeros again at the end.
+// left: [blocks, BLOCKS * SUMS, MULTIPLIERS]; flags: [blocks], zeros, and zeros again at the end.
 
 #include "pair_table.cuh"
 
-constexpr int THREADS = 384;                       // Three warp groups.
+constexpr int WARP_GROUP = 128, MULTIPLIERS = WARP_GROUP * GROUPS, THREADS = MULTIPLIERS + WARP_GROUP;
 constexpr bool IS_INT8 = FORM == 8, IS_GPTQ = FORM == 4, IS_CODES = FORM == 16;
-constexpr int CHUNK = 64, CHUNKS = INPUTS / CHUNK, MULTIPLIERS = 256;
-constexpr int TILE_OUTPUTS = 128 * BLOCKS, SUMS = TILE_ROWS / 2;
+constexpr int CHUNK = 64, CHUNKS = INPUTS / CHUNK;
+constexpr int TILE_OUTPUTS = 64 * GROUPS * BLOCKS, SUMS = TILE_ROWS / 2;
 constexpr int WORDS = IS_INT8 ? 4 : 2;             // Of an output, in a lane, a chunk.
 constexpr int LINE = 32;                           // GPTQ's words of one line come together, eight lines swizzled.
 constexpr int SCALED = 8;                          // Chunks whose scales of codes come together.
@@ -33,7 +33,7 @@ constexpr int ROWS = IS_CODES ? TABLE : 0;
 constexpr int PACKED = ROWS + STAGES * ROWS_BYTES;
 constexpr int SCALES = PACKED + STAGES * WORDS_BYTES;
 constexpr int STAGED = SCALES + (IS_INT8 ? 0 : (IS_CODES ? 2 : STAGES) * SCALES_BYTES);
-constexpr int BARRIERS = STAGED + 8 * 1024;
+constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
 
 #include "prompt_tiles.cuh"
 
@@ -83,7 +83,7 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
         }
 }
 
-// Where a multiplying thread stands: its warp of eight, and g and t of its lane 4 g + t.
+// Where a multiplying thread stands: its warp, and g and t of its lane 4 g + t.
 struct Place {
     int warp, lane, g, t;
 };
@@ -321,12 +321,12 @@ prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_cons
     }
     if (IS_CODES) write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
     __syncthreads();
-    if (threadIdx.x < 128) {
+    if (threadIdx.x < WARP_GROUP) {
         give_registers<OF_BRINGER>();
         if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales);
     } else {
         take_registers<OF_MULTIPLIER>();
         wait_for_the_last();
-        multiply(given, threadIdx.x - 128);
+        multiply(given, threadIdx.x - WARP_GROUP);
     }
 }
