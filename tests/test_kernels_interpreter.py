@@ -90,13 +90,15 @@ expected = hidden.double() @ weights
 """,
     "unpack_matrix of GPTQ's words": """
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.unpack_matrix import launch
+from benchmarker.kernels.unpack_matrix import launch, unpack
 inputs, outputs, group = 640, 72, 64
 codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
 scales, shifts = torch.rand(inputs // group, outputs), 4 * torch.arange(8)
 words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int32)
 packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
-result = launch(Packed("int4 by group, zeros", words, scales, packed_zeros), torch.float32)
+packed = Packed("int4 by group, zeros", words, scales, packed_zeros)
+result = launch(packed, torch.float32)
+assert torch.equal(launch(packed, torch.float32, is_by_lane=True), unpack(packed, torch.float32, is_by_lane=True))
 expected = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
 """,
     "unpack_matrix of int8": """
@@ -106,6 +108,7 @@ weights, scales = torch.randint(-128, 128, (72, 640), dtype=torch.int8), torch.r
 packed = packed_of(weights, scales, None, "int8 by row", 72)
 result, expected = launch(packed, torch.float16), weights.T.double() * scales.flatten().double()
 assert torch.equal(result, unpack(packed, torch.float16))
+assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed, torch.float16, is_by_lane=True))
 """,
     "unpack_matrix of bitsandbytes' codes": """
 from benchmarker.kernels.packed_weights import packed_of
@@ -117,6 +120,7 @@ packed = packed_of(both.view(-1, 1), scales, table, "fp4", 72)
 result = launch(packed, torch.float16)
 expected = (table[codes].double() * scales.double().view(72, 10).repeat_interleave(64, 1)).T
 assert torch.equal(result, unpack(packed, torch.float16))
+assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed, torch.float16, is_by_lane=True))
 """,
     "packed_matmul of bitsandbytes' codes": PACKED
     + """

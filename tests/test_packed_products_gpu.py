@@ -138,9 +138,12 @@ def on_processor(weights: Packed) -> Packed:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("inputs", [128, 2560])
-def test_a_kernels_matrix_is_that_of_torchs_own_operators(form: str, dtype: torch.dtype, inputs: int) -> None:
+@pytest.mark.parametrize("is_by_lane", [False, True])
+def test_a_kernels_matrix_is_that_of_torchs_own_operators(
+    form: str, dtype: torch.dtype, inputs: int, is_by_lane: bool
+) -> None:
     weights = packed(form, inputs=inputs)
-    made, expected = unpack(weights, dtype), unpack(on_processor(weights), dtype)
+    made, expected = (unpack(each, dtype, is_by_lane=is_by_lane) for each in (weights, on_processor(weights)))
     assert made.stride() == expected.stride()
     assert torch.equal(made.cpu(), expected)
 

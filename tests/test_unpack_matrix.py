@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from benchmarker.kernels import gemv_gptq, packed_products
+from benchmarker.kernels.packed_weights import by_lane, packed_of
+from benchmarker.kernels.product_ways import unpacked_product
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
 
@@ -68,3 +70,10 @@ def test_gptqs_numbers_are_rounded_in_the_type_of_their_scales() -> None:
     assert zeros is not None
     made = unpack_matrix(words, scales, zeros, "int4 by group, zeros", OUTPUTS, torch.bfloat16)
     assert torch.equal(made, gemv_gptq.unpacked(words, zeros, scales).bfloat16())
+
+
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group, zeros", "nf4"])
+def test_rows_by_lane_are_multiplied_by_a_matrix_whose_inputs_are_too(form: str) -> None:
+    packed = packed_of(*tensors_of(form), form, OUTPUTS)
+    hidden = torch.randn(40, INPUTS, dtype=torch.float64)
+    torch.testing.assert_close(unpacked_product(by_lane(hidden), packed), unpacked_product(hidden, packed))

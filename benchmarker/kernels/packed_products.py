@@ -17,7 +17,9 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | 2,048 | 563 to 594 | 666 | 717 | 722 | `prompt_matmul` |
 | 4,096 | 1,093 to 1,122 | 1,299 | 1,390 | 1,358 | `prompt_matmul`, in 4 bit gate and up unpacked first |
 
-Each is the fastest of its cuts, and cuBLAS was timed beside each form. Up to 64 rows packed weights are faster, since
+Each is the fastest of its cuts, and cuBLAS was timed beside each form. Since then tiles of
+192 outputs made GPTQ's 217 us 215, and unpacking first no longer brings rows back from their order, which is not
+measured yet. Up to 64 rows packed weights are faster, since
 there is less to read. With hundreds of rows all forms wait for the tensor cores: what unpacking and the sums of shared
 tiles take comes on top, a sixth to a third.
 

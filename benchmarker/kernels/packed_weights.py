@@ -136,9 +136,5 @@ def by_lane(hidden: Tensor) -> Tensor:
 
 
 def as_they_are(hidden: Tensor) -> Tensor:
-    """Rows in any of the orders, which their dimensions tell, as [rows, inputs]."""
-    if hidden.dim() == 2:
-        return hidden
-    if hidden.dim() == 3:
-        return hidden.transpose(1, 2).reshape(len(hidden), -1)
-    return hidden.view(*hidden.shape[:3], 2, 4, 2).permute(0, 1, 4, 2, 3, 5).reshape(len(hidden), -1)
+    """Rows by place, or as they are already, which their dimensions tell, as [rows, inputs]."""
+    return hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(len(hidden), -1)

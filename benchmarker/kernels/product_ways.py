@@ -64,6 +64,8 @@ def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
     Args:
         hidden: The rows in one of their orders.
     """
+    if hidden.dim() == 4:
+        return hidden.view(len(hidden), -1) @ unpack(packed, hidden.dtype, is_by_lane=True)
     rows = as_they_are(hidden)
     return rows @ unpack(packed, rows.dtype)
 
