@@ -23,7 +23,7 @@ measure() {  # NAME PLACES OPTIONS...
     shift 2
     export TORCHINDUCTOR_CACHE_DIR="$compiled/$name" TRITON_CACHE_DIR="$compiled/$name/triton"
     "$PYTHON" -m benchmarker sweep "$config" "${forms[@]}" --rounds 6 --seed 1 --shared-imports --load-format dummy \
-        --prompt-tokens 26 --new-tokens 5 --runs 3 --warmup 1 --warmup-limit 1 --no-profile --no-limits \
+        --prompt-tokens 26 --new-tokens 10 --runs 3 --warmup 1 --warmup-limit 2 --no-profile --no-limits \
         "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log" ||
         [ "${PIPESTATUS[0]}" = 1 ]  # A variant failed: the others are compared all the same. A mistake is 2, and ends it.
 }
