@@ -21,10 +21,12 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     """
     device, rows = hidden.device, len(hidden)
     processors = tensor_gemv.processors(device) if hidden.is_cuda else 1
-    if hidden.dim() == 4 and prompt_matmul.why_not(device, hidden.dtype, packed) is None:
-        return [*(_by_warp_groups(cut) for cut in prompt_matmul.cuts_for(packed, rows, processors)), unpacked_way]
+    if hidden.dim() == 4:
+        is_taken = prompt_matmul.why_not(device, hidden.dtype, packed) is None
+        cuts = prompt_matmul.cuts_for(packed, rows, processors) if is_taken else []
+        return [*map(_by_warp_groups, cuts), unpacked_way]
     ways = [_by_tile(tile) for tile in tiles_for(packed, rows, processors)] if rows <= ONE_TILE else []
-    if hidden.dim() != 3 and matmul_4bit.why_not(hidden, packed) is None:
+    if hidden.dim() == 2 and matmul_4bit.why_not(hidden, packed) is None:
         most_shared_bytes = tensor_gemv.most_shared_bytes(device)
         ways += [_by_cut(cut) for cut in matmul_4bit.cuts_for(packed, rows, processors, most_shared_bytes)]
     return [*ways, unpacked_way]
