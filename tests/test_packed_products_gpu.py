@@ -12,7 +12,7 @@ from benchmarker.kernels.packed_matmul import launch
 from benchmarker.kernels.packed_products import ALL_EIGHT
 from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Packed, by_lane, by_place, order_of, ordered
-from benchmarker.kernels.product_choice import chosen, difference
+from benchmarker.kernels.product_choice import Way, chosen, difference
 from benchmarker.kernels.product_ways import unpacked_product, unpacked_way, ways_for
 from benchmarker.kernels.unpack_matrix import unpack
 from benchmarker.kernels.unpack_words import NUMBERS
@@ -50,6 +50,21 @@ def matrix_of(weights: Packed) -> torch.Tensor:
     return unpacked_product(every_input, weights)
 
 
+def skip_if(reason: str | None) -> None:
+    """Skip the test where a kernel says why it does not multiply."""
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def check_each_time(ways: list[Way], hidden: torch.Tensor, weights: Packed, expected: torch.Tensor) -> None:
+    """Hold each way to the product, four times to the same bits."""
+    for way in ways:
+        made = way.launch(hidden, weights)
+        assert difference(made, expected) < 1e-3, way.name
+        # Blocks that share a tile end in any order, and their sums are added in one.
+        assert all(torch.equal(way.launch(hidden, weights), made) for _ in range(3)), way.name
+
+
 @pytest.mark.parametrize("rows", [2, 8, 64, 128])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -71,17 +86,11 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
 def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
-    reason = matmul_4bit.why_not(hidden, weights)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_if(matmul_4bit.why_not(hidden, weights))
     expected = hidden.float() @ matrix_of(weights).float()
     cuts = [way for way in ways_for(hidden, weights) if way.name.startswith("table, ")]
     assert len(cuts) >= 3
-    for way in cuts:
-        made = way.launch(hidden, weights)
-        assert difference(made, expected) < 1e-3, way.name
-        # Blocks that share the inputs of a tile end in any order, and their sums are added in one.
-        assert all(torch.equal(way.launch(hidden, weights), made) for _ in range(3)), way.name
+    check_each_time(cuts, hidden, weights, expected)
 
 
 @pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
@@ -90,9 +99,7 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
     if form == "int4 by group":
         weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
     hidden = torch.randn(20, 4096, device="cuda", dtype=torch.bfloat16)
-    reason = matmul_4bit.why_not(hidden, weights)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_if(matmul_4bit.why_not(hidden, weights))
     expected = hidden.float() @ matrix_of(weights).float()
     for cut in matmul_4bit.cuts_for(weights, 20, 132):
         assert difference(matmul_4bit.launch(hidden, weights, cut), expected) < 8e-3, cut
@@ -104,17 +111,11 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
 def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
-    reason = prompt_matmul.why_not(hidden.device, hidden.dtype, weights)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
     expected, placed = hidden.float() @ matrix_of(weights).float(), by_lane(hidden)
     ways = [way for way in ways_for(placed, weights) if way.name.startswith("warp groups, ")]
     assert len(ways) >= 2
-    for way in ways:
-        made = way.launch(placed, weights)
-        assert difference(made, expected) < 1e-3, way.name
-        # Blocks leave sums for each other, and they are added in one order.
-        assert all(torch.equal(way.launch(placed, weights), made) for _ in range(3)), way.name
+    check_each_time(ways, placed, weights, expected)
 
 
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group"])
@@ -122,9 +123,7 @@ def test_warp_groups_multiply_bfloat16(form: str) -> None:
     weights = packed(form, 2560, 4096)
     weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
     hidden = torch.randn(200, 4096, device="cuda", dtype=torch.bfloat16)
-    reason = prompt_matmul.why_not(hidden.device, hidden.dtype, weights)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
     expected = hidden.float() @ matrix_of(weights).float()
     for cut in prompt_matmul.cuts_for(weights, 200, 132):
         assert difference(prompt_matmul.launch(by_lane(hidden), weights, cut), expected) < 8e-3, cut

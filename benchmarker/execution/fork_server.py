@@ -57,7 +57,15 @@ def device_files() -> list[str]:
 def other_threads() -> list[str]:
     """Names of this process's threads but its first, those of C libraries too."""
     tasks = Path("/proc/self/task").iterdir()
-    return sorted((task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid()))
+    return sorted(_thread_name(task) for task in tasks if task.name != str(os.getpid()))
+
+
+def _thread_name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:
+        # It has ended since.
+        return ""
 
 
 def _target(link: Path) -> str:

@@ -13,15 +13,15 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | 16 | 105 | - | 71 | 76 | `matmul_4bit` |
 | 32 | 107 | - | 84 | 88 | `matmul_4bit` |
 | 64 | 101 to 104 | 84 | 77 | 71 | `prompt_matmul` |
-| 512 | 164 to 172 | 220 | 222 | 217 | `prompt_matmul` |
+| 512 | 164 to 172 | 220 | 222 | 215 | `prompt_matmul` |
 | 2,048 | 563 to 594 | 666 | 717 | 722 | `prompt_matmul` |
 | 4,096 | 1,093 to 1,122 | 1,299 | 1,390 | 1,358 | `prompt_matmul`, in 4 bit gate and up unpacked first |
 
-Each is the fastest of its cuts, and cuBLAS was timed beside each form. Since then tiles of
-192 outputs made GPTQ's 217 us 215, and unpacking first no longer brings rows back from their order, which is not
-measured yet. Up to 64 rows packed weights are faster, since
-there is less to read. With hundreds of rows all forms wait for the tensor cores: what unpacking and the sums of shared
-tiles take comes on top, a sixth to a third.
+Each is the fastest of its cuts, and cuBLAS was timed beside each form. GPTQ's 512 rows have tiles of 192 outputs; with
+those the others were not timed. At 4,096 rows unpacking first still had to bring the rows back from their order.
+
+Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
+tensor cores: what unpacking and the sums of shared tiles take comes on top, a sixth to a third.
 
 Layouts, and what `packed_matmul`, which multiplies int8 by 2 to 32 rows, reached on one H200 (2026-11-23):
 

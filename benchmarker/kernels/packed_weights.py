@@ -90,7 +90,7 @@ def in_word(form: str) -> int:
 def order_of(form: str, rows: int, *, has_prompt_kernel: bool) -> Order:
     """The order of the rows that a product is given, by its form and by how many there are.
 
-    It is that of the way that is likeliest the fastest. The others bring rows into their order themselves.
+    It is that of the way that is likeliest the fastest. A way that wants another order changes it itself.
 
     Args:
         has_prompt_kernel: Whether `prompt_matmul` is one of the ways.

@@ -180,7 +180,7 @@ class Coordinator:
         """Variants whose profile and check of the step this round does not make: another did or does, or is about to.
 
         They take as long as timing, so that a round with all of them is the longest by far, and its place the last.
-        Places that begin together share them, in turns: variants beside each other in a config often take as long.
+        Places that begin together share them, in turns: neighbours in a config often take equally long.
 
         Args:
             waiting: Places that begin a round now, this one too.
