@@ -41,6 +41,7 @@ import re
 import sys
 from pathlib import Path
 
+UNLIKE = {True: ": THEY CONTRADICT EACH OTHER", False: ": one decides and the other does not, no contradiction"}
 CELL = ("variant", "prompt_tokens", "new_tokens", "batch_size", "depth")
 folder = Path(sys.argv[1])
 seconds, rows = {}, {}
@@ -66,5 +67,7 @@ for cell, row in rows["first"].items():
     other = rows["all"].get(cell)
     words = f"{said(row)} on the first, {said(other) if other else 'not there'} on all"
     shape = " x ".join(str(number) for number in cell[1:4])
-    print(f"{cell[0]} at {shape}: {words}{'' if other and other['verdict'] == row['verdict'] else ': THEY DIFFER'}")
+    verdicts = {row["verdict"], other["verdict"] if other else None}
+    decided = verdicts - {"inconclusive", None}
+    print(f"{cell[0]} at {shape}: {words}{'' if len(verdicts) == 1 else UNLIKE[len(decided) > 1]}")
 PYTHON

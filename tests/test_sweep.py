@@ -115,9 +115,16 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
     assert "plan: 5 rounds of a, b" in stage.printed
     assert "26 x 50; 26 x 100" in stage.printed
     assert "10 processes, 20 cells, by a first guess about 7 min" in stage.printed
-    assert stage.sweep(dry_run=True, shared_imports=True) == []
-    assert "10 processes, 20 cells, by a first guess about 6 min" in stage.printed
     assert not stage.results.exists()
+
+
+@pytest.mark.parametrize(("shared_imports", "minutes"), [(False, 14), (True, 12)])
+def test_the_first_guess_counts_imports_once_a_round_where_they_are_shared(
+    shared_imports: bool, minutes: int, tmp_path: Path
+) -> None:
+    stage = Stage(tmp_path, variants=["a", "b", "c", "d"], rounds=5)
+    assert stage.sweep(dry_run=True, shared_imports=shared_imports) == []
+    assert f"20 processes, 40 cells, by a first guess about {minutes} min" in stage.printed
 
 
 def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
