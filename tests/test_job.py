@@ -80,3 +80,15 @@ def test_lengths_are_written_with_commas() -> None:
     assert whole_numbers("--new-tokens", "50,100") == [50, 100]
     with pytest.raises(SpecError, match="--new-tokens 50 100: write whole numbers separated by commas, such as 3,26"):
         whole_numbers("--new-tokens", "50 100")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prompt-tokens", "512", "2048"], "'2048' belongs to no option; numbers .* commas between them: 512,2048$"),
+        (["--quant", "int8", "fp16", "--runs", "3"], "'fp16' belongs to no option$"),
+    ],
+)
+def test_a_word_that_belongs_to_no_option_is_a_mistake(words: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_job(words)

@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from benchmarker.cli.run_help import RunHelp, run_help, saved_help
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
-from benchmarker.core.errors import SpecError
+from benchmarker.core.errors import SpecError, commas_if_number
 from benchmarker.core.gc_guard import no_garbage_collection
 from benchmarker.core.parent_death import end_with_parent
 
@@ -157,7 +157,8 @@ class RunCommand(TyperCommand):
             return command_with(shown_help, nothing_to_run).make_context(words, args[-1:], parent, **extra)
         workload, rest = _workload_and_rest(args)
         words = f"{info_name} {args[0]}" if len(rest) < len(args) else info_name
-        return command_of(run_workload, workload).make_context(words, rest, parent, **extra)
+        with one_line_errors():
+            return command_of(run_workload, workload).make_context(words, rest, parent, **extra)
 
     @property
     def params(self) -> Any:
@@ -167,6 +168,21 @@ class RunCommand(TyperCommand):
     @params.setter
     def params(self, ignored: Any) -> None:
         """The function that typer reads has none."""
+
+
+class OptionsAlone(TyperCommand):
+    """A command without arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does.
+
+        Raises:
+            SpecError: A word belongs to no option, such as the second of two numbers.
+        """
+        rest = super().parse_args(ctx, args)
+        if ctx.args:
+            raise SpecError(f"'{ctx.args[0]}' belongs to no option{commas_if_number(ctx.args[0])}")
+        return rest
 
 
 def nothing_to_run(**values: object) -> None:
@@ -252,7 +268,7 @@ def command_with(shown_help: RunHelp, function: Callable[..., object]) -> Any:
     from benchmarker.cli.run_options import with_options
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(with_options(function, shown_help))
+    app.command(cls=OptionsAlone, context_settings={"allow_extra_args": True})(with_options(function, shown_help))
     return typer.main.get_command(app)
 
 
@@ -262,4 +278,5 @@ def main() -> None:
 
     print_what_can_be_printed()
     workload, rest = _workload_and_rest(sys.argv[1:])
-    command_of(run_workload, workload)(rest, prog_name=PROGRAM)
+    with one_line_errors():
+        command_of(run_workload, workload)(rest, prog_name=PROGRAM)

@@ -132,3 +132,8 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; there is {', '.join(choices)}" if choices else "; none is accepted here"
+
+
+def commas_if_number(word: str) -> str:
+    """What to add where a word belongs to nothing: a number may be the second one of an option."""
+    return "; numbers of one option have commas between them: 512,2048" if word.isdigit() else ""
