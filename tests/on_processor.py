@@ -19,21 +19,26 @@ SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
 """Files in place of those with the GPU's instructions."""
 MULTIPROCESSORS = 3
+TOGETHER = {"prompt_matmul"}
+"""Kernels whose blocks wait for each other: they run side by side, those of others one after another."""
 RUN = """
-unsigned char memory[1 << 18] __attribute__((aligned(1024)));
 static void __syncthreads() {{ meet(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
     gridDim.x = blocks;
-    for (int block = blocks - 1; block >= 0; block--) {{  // A block may wait for those behind it.
+    const int together = {are_together} ? blocks : 1;
+    for (int last = blocks - 1; last >= 0; last -= together) {{
+        std::vector<std::unique_ptr<Block>> running;
         std::vector<std::thread> threads;
-        meetings.clear();
-        std::memset(memory, 255, sizeof memory);
-        for (int thread = 0; thread < THREADS; thread++)
-            threads.emplace_back([=] {{
-                threadIdx.x = thread;
-                blockIdx.x = block;
-                {name}_kernel({arguments});
-            }});
+        for (int block = last; block > last - together; block--) {{
+            running.push_back(std::make_unique<Block>());
+            for (int thread = 0; thread < THREADS; thread++)
+                threads.emplace_back([=, own = running.back().get()] {{
+                    own_block = own;
+                    threadIdx.x = thread;
+                    blockIdx.x = block;
+                    {name}_kernel({arguments});
+                }});
+        }}
         for (auto& thread : threads) thread.join();
     }}
 }}
@@ -71,7 +76,8 @@ class OnProcessor:
         # A file that is loaded must not be written over.
         source = self._folder / f"{name}-{len(self._libraries)}.cpp"
         library = source.with_suffix(".so")
-        source.write_text("\n".join(lines) + RUN.format(name=name, arguments=", ".join(arguments)))
+        run = RUN.format(name=name, are_together=int(name in TOGETHER), arguments=", ".join(arguments))
+        source.write_text("\n".join(lines) + run)
         options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
         defined = [f"-D{macro}={value}" for macro, value in macros]
         subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
@@ -105,9 +111,9 @@ def _lines(source: Path) -> list[str]:
     lines: list[str] = []
     for line in source.read_text().splitlines():
         included = line.startswith('#include "') and line.split('"')[1]
-        if not included:
+        if not included and not line.startswith("extern __shared__"):
             lines.append(line)
-        elif included != "tensor_ptx.cuh":
+        elif included and included != "tensor_ptx.cuh":
             lines += _lines(STAND_INS.get(included, cuda_source.FOLDER / included))
     return lines
 

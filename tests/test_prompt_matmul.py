@@ -55,6 +55,12 @@ class Case:
         # Three warp groups.
         Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3),
         Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2),
+        # Tiles of 256 rows.
+        Case(8, 300, 256, 160, Cut(128, 256, 3, 1), stages=2),
+        Case(4, 520, 384, 256, Cut(128, 256, 4, 2), stages=3, dtype=torch.bfloat16),
+        Case(16, 257, 512, 136, Cut(128, 256, 7, 4), stages=2),
+        # More tiles are left than are made whole, and none is shared: some programs have one less.
+        Case(4, 70, 256, 160, Cut(128, 32, 4, 0), stages=2),
         # As many chunks ahead as have scales together.
         Case(16, 30, 1280, 384, Cut(128, 32, 7, 3), stages=8),
     ],
@@ -70,7 +76,7 @@ def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.Monk
     hidden = torch.randn(case.rows, case.inputs).to(case.dtype)
     made, right = launch(by_lane(hidden), packed, case.cut).float(), hidden.float() @ matrix.float().T
     assert float((made - right).norm() / right.norm()) < (8e-3 if case.dtype == torch.bfloat16 else 1e-3)
-    assert not prompt_matmul._flags(hidden.device).any()
+    assert not prompt_matmul._counts(hidden.device).any()
 
 
 def test_tiles_that_no_program_has_whole_are_shared() -> None:
@@ -79,10 +85,11 @@ def test_tiles_that_no_program_has_whole_are_shared() -> None:
         return [cut.shared for cut in cuts_for(packed, rows, 132) if cut.outputs == 256 and cut.programs == 132]
 
     assert shared(256 * 33, 1024) == [0]
-    # Each program has two whole tiles, and a part of one of those that are left; or one whole and more parts.
-    assert shared(256 * 100, 384) == [36, 36 + 132]
-    # Ten tiles would be shared by thirteen programs each.
-    assert shared(256 * 137, 256) == [10 + 132]
+    # Each program has two whole tiles, and a part of one of those that are left.
+    assert shared(256 * 100, 384) == [36]
+    assert shared(256 * 137, 256) == [10]
+    # Six programs of 132 would have no third tile of their own.
+    assert shared(256 * 130, 384) == [126, 0]
 
 
 @pytest.mark.parametrize("form", FORMS.values())
@@ -94,6 +101,20 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
         assert dict(program.macros)["STAGES"] >= 2
         assert program.shared_bytes <= 227 * 1024
         assert cut.programs <= 132
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (33, {(256, 64), (128, 64)}),
+        (200, {(256, 128), (128, 128)}),
+        (512, {(192, 128), (256, 128), (128, 256)}),
+        (2048, {(256, 128), (128, 256)}),
+    ],
+)
+def test_tiles_grow_with_the_rows(rows: int, sizes: set[tuple[int, int]]) -> None:
+    packed, _ = weights_of("int8 by row", 64, 6144, "cpu")
+    assert {(cut.outputs, cut.rows) for cut in cuts_for(packed, rows, 132)} == sizes
 
 
 @pytest.mark.parametrize(("rows", "tiles"), [(256, None), (384, None), (512, 128), (2048, None)])

@@ -90,6 +90,22 @@ __device__ void multiply_rows(float (&sums)[64], const u32 (&a)[4], u64 rows, in
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(is_added));
 }
 
+__device__ void multiply_rows(float (&sums)[128], const u32 (&a)[4], u64 rows, int is_added) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+        "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+        "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+        "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, "
+        "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
+        "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "{%128, %129, %130, %131}, %132, p, 1, 1, 0;\n}"
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48), SIXTEEN(64), SIXTEEN(80), SIXTEEN(96), SIXTEEN(112)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(is_added));
+}
+
 // Sums that were waited for: nothing that reads them is moved before this.
 template <int COUNT>
 __device__ void settle(float (&sums)[COUNT]) {
@@ -125,17 +141,19 @@ __device__ u32 times(u32 pair, u32 other) {
     return result;
 }
 
-// One thread: what its block has written, as far as the block has met since, is there for who waits for this flag.
-__device__ void raise_flag(int* flag) {
+// One thread: what its block has written, as far as the block has met since, is there for who waits for this count.
+__device__ void count_up(int* count) {
     __threadfence();
-    asm volatile("st.release.gpu.global.b32 [%0], 1;" ::"l"(flag) : "memory");
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
 }
 
-// One thread waits, and lowers the flag again.
-__device__ void await_flag(int* flag) {
-    int is_up = 0;
-    while (!is_up) asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(is_up) : "l"(flag) : "memory");
-    *flag = 0;
+// One thread of each of `readers` blocks waits until `makers` have counted. Then the last one makes the count 0 again.
+__device__ void await_count(int* count, int makers, int readers) {
+    constexpr int READER = 1 << 16;
+    int counted = 0;
+    while ((counted & READER - 1) != makers)
+        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(counted) : "l"(count) : "memory");
+    if (atomicAdd(count, READER) / READER == readers - 1) *count = 0;
 }
 
 // Four numbers that another block has written: not from a cache of this one.

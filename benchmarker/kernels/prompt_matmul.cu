@@ -11,10 +11,10 @@
 // the right one, out of shared memory. Which inputs a product adds up is free, if both operands agree: lane t of four takes 16
 // weights that lie together. So the numbers of a row come in another order, see `by_lane` in packed_weights.py.
 //
-// Where blocks share a tile, see prompt_tiles.cuh, one of them adds up the sums that the others leave in memory, always in the
-// same order.
+// Where blocks share a tile, see prompt_tiles.cuh, sums are added in the order of its steps, whoever does it.
 //
-// left: [blocks, BLOCKS * SUMS, MULTIPLIERS]; flags: [blocks], zeros, and zeros again at the end.
+// left: [blocks + lined, QUADS, MULTIPLIERS], the sums of a block's part of a tile at number block + tile; counts: [lined],
+// zeros, and zeros again at the end.
 
 #include "pair_table.cuh"
 
@@ -39,10 +39,9 @@ constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
 
 constexpr int SCALE_BARRIERS = BARRIERS + STAGES * 16;
 
-// What a chunk needs, but for the rows.
-__device__ void bring_weights(const Given& given, const TensorMap* words, const TensorMap* scales, const Part& part, int chunk,
-                              const Ring<STAGES>& stages, Ring<2>& of_scales) {
-    const int output = first_output(given, part.tile);
+// What a chunk needs, but for the rows. output: the tile's first; is_first: whether the chunk is its part's.
+__device__ void bring_weights(const TensorMap* words, const TensorMap* scales, int output, bool is_first,
+                              int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
     u64* filled = stages.filled + stages.at;
     unsigned char* to = memory + PACKED + stages.at * WORDS_BYTES;
     announce(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES : 0));
@@ -52,7 +51,7 @@ __device__ void bring_weights(const Given& given, const TensorMap* words, const 
         return;
     }
     copy_box(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, filled);
-    if (IS_CODES && (chunk == part.first || chunk % SCALED == 0)) {
+    if (IS_CODES && (is_first || chunk % SCALED == 0)) {
         of_scales.wait_until_empty();
         announce(of_scales.filled + of_scales.at, SCALES_BYTES);
         copy_box(memory + SCALES + of_scales.at * SCALES_BYTES, scales, chunk / SCALED * SCALED, output, 0,
@@ -70,17 +69,20 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
     int ahead = part.last - part.first < STAGES ? part.last - part.first : STAGES;
     if (ahead > SCALED) ahead = SCALED;  // More may need scales for which there is no room yet.
     if (part.tile >= tiles_of(given)) return;
-    for (int i = 0; i < ahead; i++, early.go_on()) bring_weights(given, words, scales, part, part.first + i, early, of_scales);
+    const int output = corner_of(given, part.tile).output;
+    for (int i = 0; i < ahead; i++, early.go_on())
+        bring_weights(words, scales, output, i == 0, part.first + i, early, of_scales);
     wait_for_the_last();
-    for (; part.tile < tiles_of(given); part = next_part(walk))
+    for (; part.tile < tiles_of(given); part = next_part(walk)) {
+        const Corner tile = corner_of(given, part.tile);
         for (int chunk = part.first; chunk < part.last; chunk++, stages.go_on()) {
             if (ahead-- <= 0) {
                 stages.wait_until_empty();
-                bring_weights(given, words, scales, part, chunk, stages, of_scales);
+                bring_weights(words, scales, tile.output, chunk == part.first, chunk, stages, of_scales);
             }
-            copy_box(memory + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, first_row(given, part.tile), 0,
-                     stages.filled + stages.at);
+            copy_box(memory + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, tile.row, 0, stages.filled + stages.at);
         }
+    }
 }
 
 // Where a multiplying thread stands: its warp, and g and t of its lane 4 g + t.
@@ -221,73 +223,96 @@ __device__ float scale_of(const Given& given, int output) {
     return HAS_WIDE_SCALES ? ((const float*)given.scales)[output] : to_float(given.scales[output]);
 }
 
-// Round the sums and write them, 32 rows at a time: turned in shared memory, so that a lane writes eight outputs of a row.
-__device__ void write_tile(const float (&sums)[BLOCKS][SUMS], const Given& given, const Place& place, int tile) {
-    unsigned char* staged = memory + STAGED + place.warp * 1024;
+constexpr int UNIT_ROWS = 16, UNITS = BLOCKS * TILE_ROWS / UNIT_ROWS;  // A unit: 64 outputs of each warp group.
+constexpr int UNIT_SUMS = SUMS * UNIT_ROWS / TILE_ROWS, QUADS = BLOCKS * SUMS / 4;
+
+__device__ int first_output_of_unit(const Place& place, const Corner& tile, int unit) {
+    return tile.output + output_of(place, unit * UNIT_ROWS / TILE_ROWS, 0) - place.g;
+}
+
+// What the sums of a lane's two outputs of a unit are still multiplied by.
+struct Factors {
+    float of[2];
+};
+
+__device__ Factors factors_of(const Given& given, const Place& place, const Corner& tile, int unit) {
+    Factors factors = {{1, 1}};
+    const int output = first_output_of_unit(place, tile, unit);
+    if (IS_INT8)
+        for (int half = 0; half < 2; half++)
+            if (output + 8 * half < given.outputs) factors.of[half] = scale_of(given, output + 8 * half + place.g);
+    return factors;
+}
+
+// Round a thread's sums of a unit and write them: turned in shared memory, so that a lane writes eight outputs of a row.
+// Units are written one after another, by turns in two places.
+__device__ void write_unit(const float* sums, const Factors& factors, const Given& given, const Place& place,
+                           const Corner& tile, int unit) {
+    unsigned char* staged = memory + STAGED + place.warp * 1024 + unit % 2 * 512;
+    const auto pair = [&](int i) { return pair_of(sums[i] * factors.of[i / 2 % 2], sums[i + 1] * factors.of[i / 2 % 2]); };
+    const int turned = place.lane / 16 * 8 + place.lane % 8, of_turned = place.lane / 8 % 2;
+    write_turned(staged + turned * 32 + (of_turned ^ turned / 4 % 2) * 16, pair(0), pair(2), pair(4), pair(6));
+    __syncwarp();
+    const int row = place.lane / 2, half = place.lane % 2, to = tile.row + unit * UNIT_ROWS % TILE_ROWS + row;
+    const int output = first_output_of_unit(place, tile, unit) + 8 * half;
+    if (to < given.rows && output < given.outputs)
+        *(uint4*)(given.output + (size_t)to * given.outputs + output) =
+            *(const uint4*)(staged + row * 32 + (half ^ row / 4 % 2) * 16);
+}
+
+__device__ void write_tile(const float (&sums)[BLOCKS][SUMS], const Given& given, const Place& place, const Corner& tile) {
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++) {
-        const int output = first_output(given, tile) + output_of(place, block, 0) - place.g;
-        float factors[2] = {1, 1};
-        if (IS_INT8)
-            for (int half = 0; half < 2; half++)
-                if (output + 8 * half < given.outputs) factors[half] = scale_of(given, output + 8 * half + place.g);
+        const Factors factors = factors_of(given, place, tile, block * UNITS / BLOCKS);
 #pragma unroll
-        for (int at = 0; at < TILE_ROWS / 32; at++) {
-#pragma unroll
-            for (int part = 0; part < 2; part++) {
-                const float* own = sums[block] + 16 * at + 8 * part;
-                const int row = 16 * part + place.lane / 16 * 8 + place.lane % 8, half = place.lane / 8 % 2;
-                write_turned(staged + row * 32 + (half ^ row / 4 % 2) * 16, pair_of(own[0] * factors[0], own[1] * factors[0]),
-                             pair_of(own[2] * factors[1], own[3] * factors[1]),
-                             pair_of(own[4] * factors[0], own[5] * factors[0]),
-                             pair_of(own[6] * factors[1], own[7] * factors[1]));
-            }
-            __syncwarp();
-            for (int i = place.lane; i < 64; i += WARP) {
-                const int row = i / 2, half = i % 2, to = first_row(given, tile) + 32 * at + row;
-                if (to < given.rows && output + 8 * half < given.outputs)
-                    *(uint4*)(given.output + (size_t)to * given.outputs + output + 8 * half) =
-                        *(const uint4*)(staged + row * 32 + (half ^ row / 4 % 2) * 16);
-            }
-            __syncwarp();
-        }
+        for (int i = 0; i < UNITS / BLOCKS; i++)
+            write_unit(sums[block] + i * UNIT_SUMS, factors, given, place, tile, block * UNITS / BLOCKS + i);
     }
 }
 
-constexpr int QUADS = BLOCKS * SUMS / 4;           // Four sums are written and read at a time.
-
-__device__ float4* left_of(const Given& given, int block, int thread) {
-    return (float4*)given.left + (size_t)block * QUADS * MULTIPLIERS + thread;
+// The first of four sums of a thread that a block leaves of a part; the next four are MULTIPLIERS further.
+__device__ float4* left_of(const Given& given, int block, int tile, int thread) {
+    return (float4*)given.left + (size_t)(block + tile) * QUADS * MULTIPLIERS + thread;
 }
 
-// Leave the sums for the block that ends the tile.
-__device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int thread) {
-    float4* left = left_of(given, blockIdx.x, thread);
+// Leave the sums of a part of a tile.
+__device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int tile, int thread) {
+    float4* left = left_of(given, blockIdx.x, tile, thread);
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         const float* four = sums[4 * i / SUMS] + 4 * i % SUMS;
         left[i * MULTIPLIERS] = make_float4(four[0], four[1], four[2], four[3]);
     }
     meet(1, MULTIPLIERS);
-    if (thread == 0) raise_flag(given.flags + blockIdx.x);
+    if (thread == 0) count_up(given.counts + tile);
 }
 
-// Add what the blocks behind this one have left of the tile.
-__device__ void gather(float (&sums)[BLOCKS][SUMS], const Given& given, int tile, int thread) {
-    const int first = blockIdx.x + 1;
-    int end = first;
-    while (start_of(given, end) < (tile + 1) * CHUNKS) end++;
-    if (first + thread < end && has_part(given, first + thread)) await_flag(given.flags + first + thread);
-    meet(1, MULTIPLIERS);
-    for (int block = first; block < end; block++) {
-        if (!has_part(given, block)) continue;
-        const float4* left = left_of(given, block, thread);
-#pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            float* four = sums[4 * i / SUMS] + 4 * i % SUMS;
-            const float4 more = read_left(left + i * MULTIPLIERS);
-            four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;
+// Add up and write this block's units of the lined tiles. Tiles of one block are written already.
+__device__ void add_up(const Given& given, const Place& place, int thread) {
+    const int units = given.lined * UNITS, end = start_of(units, blockIdx.x + 1);
+    int awaited = -1;
+    for (int at = start_of(units, blockIdx.x); at < end; at++) {
+        const int tile = at / UNITS, unit = at % UNITS;
+        const Sharers makers(given.lined * CHUNKS, tile * CHUNKS, CHUNKS);
+        if (makers.number == 1) continue;
+        if (tile != awaited) {
+            if (thread == 0) await_count(given.counts + tile, makers.number, Sharers(units, tile * UNITS, UNITS).number);
+            meet(1, MULTIPLIERS);
+            awaited = tile;
         }
+        float sums[UNIT_SUMS] = {};
+#pragma unroll 4
+        for (int i = 0; i < makers.number; i++) {
+            const float4* left = left_of(given, makers[i], tile, thread) + unit * UNIT_SUMS / 4 * MULTIPLIERS;
+#pragma unroll
+            for (int quad = 0; quad < UNIT_SUMS / 4; quad++) {
+                const float4 more = read_left(left + quad * MULTIPLIERS);
+                sums[4 * quad] += more.x, sums[4 * quad + 1] += more.y;
+                sums[4 * quad + 2] += more.z, sums[4 * quad + 3] += more.w;
+            }
+        }
+        const Corner corner = corner_of(given, tile);
+        write_unit(sums, factors_of(given, place, corner, unit), given, place, corner, unit);
     }
 }
 
@@ -299,21 +324,20 @@ __device__ void multiply(const Given& given, int thread) {
     float sums[BLOCKS][SUMS];
     for (Part part = next_part(walk); part.tile < tiles_of(given); part = next_part(walk)) {
         multiply_part(sums, place, part, stages, of_scales);
-        if (part.first > 0) {
-            leave(sums, given, thread);
-            continue;
-        }
-        if (part.last < CHUNKS) gather(sums, given, part.tile, thread);
-        write_tile(sums, given, place, part.tile);
+        if (part.last - part.first < CHUNKS)
+            leave(sums, given, part.tile, thread);
+        else
+            write_tile(sums, given, place, corner_of(given, part.tile));
     }
+    add_up(given, place, thread);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_constant__ TensorMap packed,
                      const __grid_constant__ TensorMap group_scales, const u16* scales, const float* numbers,
-                     float* left, int* flags, u16* output, int rows, int outputs, int lined, int are_rows_first) {
+                     float* left, int* counts, u16* output, int rows, int outputs, int lined, int are_rows_first) {
     let_the_next_start();
-    const Given given = {scales, left, flags, output, rows, outputs, lined, are_rows_first};
+    const Given given = {scales, left, counts, output, rows, outputs, lined, are_rows_first};
     if (threadIdx.x == 0) {
         Ring<STAGES>(BARRIERS).make(MULTIPLIERS / WARP);
         Ring<2>(SCALE_BARRIERS).make(MULTIPLIERS / WARP);

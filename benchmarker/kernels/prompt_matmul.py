@@ -26,7 +26,7 @@ exchanges among its threads. With fewer at its beginning it would wait for them 
 STAGED_BYTES = 4 * 1024
 """Shared memory for the results of a warp group on their way out."""
 MOST_STAGES = 8
-MOST_PROGRAMS = 1024
+MOST_SHARED = 1024
 SCALED = 8
 """Chunks whose scales of codes come together."""
 LINE = 32
@@ -35,8 +35,6 @@ BLOCKS_STEP = 256
 """Inputs of codes are a multiple of it: the scales of an output begin at a multiple of 16 bytes."""
 FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
 """The file's FORM."""
-MOST_SHARES = 5
-"""Programs that share a tile at most, where there are more tiles than programs."""
 SHARES = (4, 1)
 """Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors."""
 
@@ -48,11 +46,11 @@ class Cut:
     outputs: int
     """Outputs of a tile: 128, 192 or 256."""
     rows: int
-    """Rows of a tile: 32, 64 or 128."""
+    """Rows of a tile: 32, 64, 128, or 256 with 128 outputs."""
     programs: int
     """Programs of the grid, at most one for each processor."""
     shared: int
-    """Tiles of which each program makes an equal part. Of the others each makes the same number."""
+    """Tiles of which each program makes an equal part. The others are made whole, in turns of one each."""
 
     @property
     def groups(self) -> int:
@@ -102,30 +100,33 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     """Cuts worth timing, the likeliest first.
 
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
-    512 rows took 33 us in GPTQ on an H100 (2026-11-25), and 37 with 96 tiles of 256. Else larger ones won.
+    512 rows took 33 us in GPTQ on an H100 (2026-11-25), and 37 with 96 tiles of 256. Else larger ones won. Of tiles
+    with as many sums, those of 256 rows have half as many weights unpacked as those of 128, and more rows copied.
     """
     tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
     chunks = packed.length * packed.in_word // LANE_CHUNK
-    row_tiles = -(-rows // tile_rows)
-    of_192 = -(-packed.outputs // 192) * row_tiles
+    of_192 = _tiles(packed, rows, 192, tile_rows)
     cuts = [Cut(192, tile_rows, of_192, 0)] if 0.75 * processors < of_192 <= processors else []
-    for outputs in (256, 128):
-        tiles = -(-packed.outputs // outputs) * row_tiles
+    sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(256, 128), (128, 256)]
+    for outputs, size in sizes:
+        tiles = _tiles(packed, rows, outputs, size)
         counts = [processors, *(share * tiles for share in SHARES if share * tiles < processors)]
         for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
-            cuts += [Cut(outputs, tile_rows, programs, shared) for shared in _shared_tiles(tiles, programs)]
+            cuts += [Cut(outputs, size, programs, shared) for shared in _shared_tiles(tiles, programs)]
     return cuts
 
 
-def _shared_tiles(tiles: int, programs: int) -> list[int]:
-    """Tiles to be shared: those that are left where each program has as many whole ones; or one more for each program.
+def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
+    return -(-packed.outputs // outputs) * -(-rows // tile_rows)
 
-    The fewer they are, the more programs leave their sums of one. Then the program that adds them up takes long.
+
+def _shared_tiles(tiles: int, programs: int) -> list[int]:
+    """Tiles to be shared: those that are left where each program has as many whole ones.
+
+    Or none, where those are nearly enough for one more each.
     """
     left = tiles % programs
-    if left == 0 or tiles < programs:
-        return [left]
-    return [left, left + programs] if left * MOST_SHARES >= programs else [left + programs]
+    return [left, 0] if tiles > programs and left > 0.75 * programs else [left]
 
 
 def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
@@ -158,7 +159,8 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     """The product of packed weights with rows.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not. On a device
-    one product is made at a time, as on one stream: they share the flags.
+    one product is made at a time, as on one stream: they share the counts. Programs wait for each other, so that all of
+    a product must find room on the device at once.
 
     Args:
         hidden: [rows, ...], see `packed_weights.by_lane`; with the weights as `why_not` says.
@@ -172,12 +174,12 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     """
     if not hidden.is_contiguous() or not tensor_gemv.takes_vectors(hidden):
         raise ValueError("not contiguous rows of one type of 16 bits that begin at a multiple of 16 bytes")
-    assert cut.programs <= MOST_PROGRAMS
+    assert cut.shared <= MOST_SHARED
     rows, inputs = len(hidden), packed.length * packed.in_word
     program = program_for(packed, hidden.dtype, cut)
     of_rows = TensorMap(hidden.view(rows, inputs), (LANE_CHUNK, cut.rows), swizzled=True)
     of_words, of_scales = _maps_of(packed, cut)
-    sums = cut.programs * cut.outputs * cut.rows if cut.shared else 1
+    sums = (cut.programs + cut.shared) * cut.outputs * cut.rows if cut.shared else 1
     left = hidden.new_empty(sums, dtype=torch.float32)
     output = hidden.new_empty((rows, packed.outputs))
     are_rows_first = hidden.nbytes < packed.words.nbytes
@@ -186,7 +188,7 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     if kernel.registers * program.threads < WARP_GROUP * (of_bringer + of_multiplier * cut.groups):
         raise CudaSourceError(f"the compiler gives a thread {kernel.registers} registers, too few to exchange")
     maps = [of_rows, of_words, of_scales or of_rows]
-    pointers = [packed.scales, packed.zeros, left, _flags(hidden.device), output]
+    pointers = [packed.scales, packed.zeros, left, _counts(hidden.device), output]
     kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
     return output
 
@@ -207,10 +209,10 @@ def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
 
 def prepare(device: torch.device) -> None:
     """Make what all products of a device share. Made during a capture, it would be filled at a replay alone."""
-    _flags(device)
+    _counts(device)
 
 
 @cache
-def _flags(device: torch.device) -> Tensor:
-    """A flag for each program that leaves sums for another: zeros, as the kernel leaves them."""
-    return torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
+def _counts(device: torch.device) -> Tensor:
+    """A count for each tile that programs share: zeros, as the kernel leaves them."""
+    return torch.zeros(MOST_SHARED, dtype=torch.int32, device=device)

@@ -1,8 +1,8 @@
 // Which parts of which tiles a block of prompt_matmul.cu makes, and the rings of shared memory through which they go.
 //
-// `lined` tiles are one line of steps, of which each block takes an equal part, first of all. The others are made whole, as
-// many by each block. Where a tile is shared, the block with its first step ends it. The others are the blocks that
-// follow, and begin with it: so nobody waits for what has not begun.
+// `lined` tiles are one line of steps, of which each block takes an equal part, first of all, and leaves its sums in memory.
+// The other tiles are made whole, in turns of one for each block. In the end each block adds up and writes as much of the
+// lined tiles as any other, whoever has made it. So blocks wait for each other: all must find room on the GPU at once.
 //
 // Constants: CHUNKS, the steps of a tile; TILE_ROWS; TILE_OUTPUTS.
 
@@ -13,7 +13,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 struct Given {
     const u16* scales;
     float* left;
-    int* flags;
+    int* counts;
     u16* output;
     int rows, outputs, lined, are_rows_first;
 };
@@ -28,13 +28,24 @@ struct Walk {
     int at, end, whole;
 };
 
-__device__ int start_of(const Given& given, int block) { return given.lined * CHUNKS * block / gridDim.x; }
+// `size` things in a line, of which each block takes as many: the first of a block, and the block that takes a thing.
+__device__ int start_of(int size, int block) { return size * block / (int)gridDim.x; }
+__device__ int block_of(int size, int thing) { return ((thing + 1) * (int)gridDim.x - 1) / size; }
 
-// Whether a block has a part of the line: there may be fewer steps than blocks.
-__device__ bool has_part(const Given& given, int block) { return start_of(given, block) < start_of(given, block + 1); }
+// The blocks that take `count` things of a line, from one on. Where things are few, not every block takes one.
+struct Sharers {
+    int size, from, count, first, number;
+
+    __device__ Sharers(int size, int from, int count) : size(size), from(from), count(count), first(block_of(size, from)) {
+        number = block_of(size, from + count - 1) - first + 1;
+        if (number > count) number = count;
+    }
+    __device__ int operator[](int i) const { return number == count ? block_of(size, from + i) : first + i; }
+};
 
 __device__ Walk walk_of(const Given& given) {
-    return {start_of(given, blockIdx.x), start_of(given, blockIdx.x + 1), given.lined + (int)blockIdx.x};
+    const int steps = given.lined * CHUNKS;
+    return {start_of(steps, blockIdx.x), start_of(steps, blockIdx.x + 1), given.lined + (int)blockIdx.x};
 }
 
 __device__ Part next_part(Walk& walk) {
@@ -53,11 +64,16 @@ __device__ Part next_part(Walk& walk) {
 __device__ int row_tiles(const Given& given) { return (given.rows + TILE_ROWS - 1) / TILE_ROWS; }
 __device__ int output_tiles(const Given& given) { return (given.outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
 __device__ int tiles_of(const Given& given) { return row_tiles(given) * output_tiles(given); }
-__device__ int first_row(const Given& given, int tile) {
-    return TILE_ROWS * (given.are_rows_first ? tile % row_tiles(given) : tile / output_tiles(given));
-}
-__device__ int first_output(const Given& given, int tile) {
-    return TILE_OUTPUTS * (given.are_rows_first ? tile / row_tiles(given) : tile % output_tiles(given));
+
+// The first row and output of a tile. It takes two divisions: once a tile, and not in loops.
+struct Corner {
+    int row, output;
+};
+
+__device__ Corner corner_of(const Given& given, int tile) {
+    const int in_line = given.are_rows_first ? row_tiles(given) : output_tiles(given);
+    const int line = tile / in_line, at = tile % in_line;
+    return {TILE_ROWS * (given.are_rows_first ? at : line), TILE_OUTPUTS * (given.are_rows_first ? line : at)};
 }
 
 // A ring of places in shared memory that are filled and emptied, with a barrier for each.

@@ -1,5 +1,6 @@
 // Enough of CUDA to run a block's threads as threads of a processor, in place of tensor_ptx.cuh and the compiler's own.
 
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +33,20 @@ static float exponential(float value) { return std::exp(value); }
 
 static thread_local Index threadIdx, blockIdx;
 static Index gridDim;
+
+// What the threads of a block share.
+struct Block {
+    alignas(1024) unsigned char memory[1 << 18];
+    std::map<int, std::unique_ptr<std::barrier<>>> meetings;
+    float exchanged[32][32];
+    u32 operands[32][32][6];
+    const void* of_lanes[32][32];
+    void* written[32][32];
+
+    Block() { std::memset(memory, 255, sizeof memory); }
+};
+static thread_local Block* own_block;
+#define memory own_block->memory
 
 static float as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
 static u32 as_bits(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
@@ -70,12 +85,11 @@ static void wait_for_the_last() {}
 
 // A number for each group of threads that meet: 0 is the whole block, then the named ones, then the warps.
 static std::mutex lock;
-static std::map<int, std::unique_ptr<std::barrier<>>> meetings;
 static void meet(int number, int threads) {
     std::barrier<>* meeting;
     {
         std::lock_guard<std::mutex> guard(lock);
-        auto& found = meetings[number];
+        auto& found = own_block->meetings[number];
         if (!found) found = std::make_unique<std::barrier<>>(threads);
         meeting = found.get();
     }
@@ -85,8 +99,8 @@ static void __syncthreads();
 static int warp() { return threadIdx.x / 32; }
 static void meet_in_warp() { meet(100 + warp(), 32); }
 
-static float exchanged[32][32];
 static float from_lane(float value, int lane) {
+    auto& exchanged = own_block->exchanged;
     exchanged[warp()][threadIdx.x % 32] = value;
     meet_in_warp();
     const float result = exchanged[warp()][lane];
@@ -99,7 +113,7 @@ static float __shfl_down_sync(u32, float value, int apart) {
     return from_lane(value, lane < 32 ? lane : threadIdx.x % 32);
 }
 
-// Blocks run one after another.
+// Its blocks run one after another.
 static bool arrive(int* arrived, int parts) {
     int before = 0;
     if (threadIdx.x % 32 == 0) {
@@ -111,11 +125,10 @@ static bool arrive(int* arrived, int parts) {
 static float read_left(const float* place) { return *place; }
 
 // mma.m16n8k16 as the PTX manual has its fragments.
-static u32 operands[32][32][6];
 static float half_of(u32 pair, int at) { return to_float(at ? pair >> 16 : pair & 0xffff); }
 static void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first, u32 second) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    auto& all = operands[warp()];
+    auto& all = own_block->operands[warp()];
     for (int at = 0; at < 4; at++) all[lane][at] = a[at];
     all[lane][4] = first;
     all[lane][5] = second;

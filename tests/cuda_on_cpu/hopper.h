@@ -1,6 +1,6 @@
 // In place of hopper_ptx.cuh, by the PTX manual. What runs beside the threads is done as late as it may be: copies when
 // their barrier is waited for, products when they are. So who reads too early, or writes what is still needed, gets
-// wrong results. Blocks run one after another: what they tell each other is there, however it is told.
+// wrong results. Blocks run side by side.
 
 #include <chrono>
 #include <condition_variable>
@@ -143,7 +143,6 @@ typedef std::vector<Product> Products;
 static thread_local Products begun;
 static thread_local bool may_begin;
 static thread_local std::deque<Products> under_way;
-static const Products* of_lanes[32][32];
 
 // The numbers that 16 bits stand for.
 struct Numbers {
@@ -167,7 +166,7 @@ static void multiply(const Product& own, size_t at) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float a[2][16];
     for (int from = 0; from < 4; from++) {
-        const Products& others = *of_lanes[warp()][4 * g + from];
+        const Products& others = *(const Products*)own_block->of_lanes[warp()][4 * g + from];
         demand(others.size() > at && others[at].rows == own.rows && others[at].is_added == own.is_added,
                "lanes that ask for different products");
         for (int i = 0; i < 4; i++) {
@@ -194,7 +193,7 @@ static void multiply(const Product& own, size_t at) {
 
 template <int COUNT> static void wait_for_products() {
     for (; under_way.size() > COUNT; under_way.pop_front()) {
-        of_lanes[warp()][threadIdx.x % 32] = &under_way.front();
+        own_block->of_lanes[warp()][threadIdx.x % 32] = &under_way.front();
         meet_in_warp();
         for (size_t at = 0; at < under_way.front().size(); at++) multiply(under_way.front()[at], at);
         meet_in_warp();
@@ -213,11 +212,11 @@ static void settle(float (&sums)[COUNT]) {
         for (const Product& product : products) demand(product.sums != sums, "sums that are not there yet");
 }
 
-static void* written[32][32];
 static void write_turned(void* to, u32 first, u32 second, u32 third, u32 fourth) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const u32 pairs[4] = {first, second, third, fourth};
     demand(address(to) % 16 == 0, "a column off its place");
+    auto& written = own_block->written;
     written[warp()][lane] = to;
     meet_in_warp();
     for (int i = 0; i < 8; i++) {
@@ -247,15 +246,22 @@ static u32 times(u32 pair, u32 other) {
     return pair_of(in.low(pair) * in.low(other), in.high(pair) * in.high(other));
 }
 
-static void raise_flag(int* flag) {
-    demand(!*flag, "a flag that is up already");
-    *flag = 1;
+static void count_up(int* count) {
+    std::lock_guard<std::mutex> guard(of_barriers);
+    ++*count;
+    news.notify_all();
 }
 
-// The blocks behind this one have run.
-static void await_flag(int* flag) {
-    demand(*flag, "a flag that nobody has raised");
-    *flag = 0;
+static void await_count(int* count, int makers, int readers) {
+    std::unique_lock<std::mutex> guard(of_barriers);
+    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (*count % (1 << 16) != makers) {
+        demand(*count % (1 << 16) < makers, "more makers than are awaited");
+        demand(news.wait_until(guard, latest) == std::cv_status::no_timeout, "waited for a count for a minute");
+    }
+    *count += 1 << 16;
+    demand(*count >> 16 <= readers, "more readers than were told");
+    if (*count >> 16 == readers) *count = 0;
 }
 
 static float4 read_left(const float4* place) { return *place; }
