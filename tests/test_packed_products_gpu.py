@@ -112,7 +112,7 @@ def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
     skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
-    expected, placed = hidden.float() @ matrix_of(weights).float(), by_lane(hidden)
+    expected, placed = hidden.float() @ matrix_of(weights).float(), by_lane(hidden, weights.in_word)
     ways = [way for way in ways_for(placed, weights) if way.name.startswith("warp groups, ")]
     assert len(ways) >= 2
     check_each_time(ways, placed, weights, expected)
@@ -126,7 +126,7 @@ def test_warp_groups_multiply_bfloat16(form: str) -> None:
     skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
     expected = hidden.float() @ matrix_of(weights).float()
     for cut in prompt_matmul.cuts_for(weights, 200, 132):
-        assert difference(prompt_matmul.launch(by_lane(hidden), weights, cut), expected) < 8e-3, cut
+        assert difference(prompt_matmul.launch(by_lane(hidden, weights.in_word), weights, cut), expected) < 8e-3, cut
 
 
 def on_processor(weights: Packed) -> Packed:

@@ -74,7 +74,7 @@ def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.Monk
     if case.form != 16:
         packed = replace(packed, scales=packed.scales.to(torch.float32 if case.are_scales_wide else case.dtype))
     hidden = torch.randn(case.rows, case.inputs).to(case.dtype)
-    made, right = launch(by_lane(hidden), packed, case.cut).float(), hidden.float() @ matrix.float().T
+    made, right = launch(by_lane(hidden, packed.in_word), packed, case.cut).float(), hidden.float() @ matrix.float().T
     assert float((made - right).norm() / right.norm()) < (8e-3 if case.dtype == torch.bfloat16 else 1e-3)
     assert not prompt_matmul._counts(hidden.device).any()
 
@@ -131,4 +131,4 @@ def test_a_compiler_that_gives_too_few_registers_is_refused(monkeypatch: pytest.
     packed, _ = weights_of("int8 by row", 256, 128, "cpu")
     monkeypatch.setattr(prompt_matmul, "cuda_kernel", lambda *_: OnProcessorKernel("prompt_matmul", CDLL(None), 160))
     with pytest.raises(CudaSourceError, match="gives a thread 160 registers, too few to exchange"):
-        launch(by_lane(torch.randn(40, 256).half()), packed, Cut(128, 32, 1, 0))
+        launch(by_lane(torch.randn(40, 256).half(), packed.in_word), packed, Cut(128, 32, 1, 0))

@@ -76,4 +76,6 @@ def test_gptqs_numbers_are_rounded_in_the_type_of_their_scales() -> None:
 def test_rows_by_lane_are_multiplied_by_a_matrix_whose_inputs_are_too(form: str) -> None:
     packed = packed_of(*tensors_of(form), form, OUTPUTS)
     hidden = torch.randn(40, INPUTS, dtype=torch.float64)
-    torch.testing.assert_close(unpacked_product(by_lane(hidden), packed), unpacked_product(hidden, packed))
+    torch.testing.assert_close(
+        unpacked_product(by_lane(hidden, packed.in_word), packed), unpacked_product(hidden, packed)
+    )

@@ -128,7 +128,7 @@ __device__ u32 bytes_of(u32 first, u32 second) {
     return result;
 }
 
-// Two numbers of 16 bits less or times two others.
+// Two numbers of 16 bits less or times two others, or times them and plus two more, rounded once.
 __device__ u32 less(u32 pair, u32 other) {
     u32 result;
     asm("sub." KIND "x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(other));
@@ -138,6 +138,12 @@ __device__ u32 less(u32 pair, u32 other) {
 __device__ u32 times(u32 pair, u32 other) {
     u32 result;
     asm("mul." KIND "x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(other));
+    return result;
+}
+
+__device__ u32 times_plus(u32 pair, u32 other, u32 more) {
+    u32 result;
+    asm("fma.rn." KIND "x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(other), "r"(more));
     return result;
 }
 

@@ -104,7 +104,7 @@ def ordered(hidden: Tensor, in_word: int, order: Order) -> Tensor:
     """Rows, [rows, inputs], in an order."""
     if order == "as they are":
         return hidden.contiguous()
-    return by_lane(hidden) if order == "by lane" else by_place(hidden, in_word)
+    return by_lane(hidden, in_word) if order == "by lane" else by_place(hidden, in_word)
 
 
 def by_place(hidden: Tensor, in_word: int) -> Tensor:
@@ -119,20 +119,27 @@ def by_place(hidden: Tensor, in_word: int) -> Tensor:
     return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
 
 
-def by_lane(hidden: Tensor) -> Tensor:
+def by_lane(hidden: Tensor, in_word: int) -> Tensor:
     """Rows in the order that `prompt_matmul`'s kernel reads.
 
     Of 64 inputs, lane t of four has weights 16 t to 16 t + 15, and multiplies four of them at a time. A tensor core
-    takes numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of sixteen from it.
+    takes two pairs of them, as numbers 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of sixteen. A pair is two that follow one
+    another; of eight in a word, one and the fourth behind it.
 
     Args:
         hidden: [rows, inputs].
+        in_word: Weights of a word.
 
     Returns:
         [rows, inputs / 64, 4, 16]: sixteen inputs for each of four products.
     """
-    lanes = hidden.view(len(hidden), -1, 4, 4, 2, 2)
-    return lanes.permute(0, 1, 3, 4, 2, 5).contiguous().view(len(hidden), -1, 4, 16)
+    if in_word == 8:
+        # Lane, word, number of a pair, product, pair.
+        lanes = hidden.view(len(hidden), -1, 4, 2, 2, 2, 2).permute(0, 1, 3, 5, 6, 2, 4)
+    else:
+        # Lane, product, pair, number of a pair.
+        lanes = hidden.view(len(hidden), -1, 4, 4, 2, 2).permute(0, 1, 3, 4, 2, 5)
+    return lanes.contiguous().view(len(hidden), -1, 4, 16)
 
 
 def as_they_are(hidden: Tensor) -> Tensor:

@@ -134,7 +134,15 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
 
 constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024, whose lowest bits are free.
 
-// Weights number 4 STEP + 2 HALF and the next of a lane's 16, as a pair.
+// GPTQ's number AT of a word and the fourth behind it, less 8. They are 16 bits apart: no byte moves.
+template <int AT>
+__device__ u32 numbers_of(u32 word) {
+    constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_72 = 0xd480d480;
+    if (BF16 || AT % 2 == 0) return less(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE + 0x00080008);
+    return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_72);
+}
+
+// A pair of a lane's 16 weights: number 4 STEP + 2 HALF and the next; GPTQ's are of a word, as above.
 template <int STEP, int HALF>
 __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     if (IS_INT8) {
@@ -146,9 +154,7 @@ __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     }
     constexpr int BYTE = STEP % 2 * 2 + HALF;
     const u32 word = words[STEP / 2];
-    if (IS_CODES) return times(looked_up<BYTE>(word, own), scale);
-    const u32 numbers = bytes_of<BYTE | BYTE << 4 | (4 + BYTE) << 8 | BYTE << 12>(word, word >> 4);
-    return times(less(numbers & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE + 0x00080008), scale);
+    return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word), scale);
 }
 
 // A quarter of a chunk: unpack, and have it multiplied. Then no other products are under way but these.

@@ -48,9 +48,10 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
         weight = number.to(scales.dtype.element_ty) * scale[None, :]
         row = word[:, None] * 8 + place
         if is_by_lane:
-            # Input 16 t + 4 step + 2 half + one of a pair.
+            # Input 16 lane + 8 word + 4 times one of a pair + 2 product + pair.
             row += in_chunk
-            row = row // 4 % 4 * 16 + row // 2 % 2 * 8 + row // 16 * 2 + row % 2 - in_chunk
+            product = row // 8 % 2 * 2 + row // 2 % 2
+            row = product * 16 + row % 2 * 8 + row // 16 * 2 + row // 4 % 2 - in_chunk
         address = matrix + 8 * start + (row * outputs + column[None, :])
         tl.store(address, weight.to(matrix.dtype.element_ty), mask=inside[None, :])
 
@@ -150,7 +151,7 @@ def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> T
     if packed.words.is_cuda:
         return launch(packed, dtype, is_by_lane=is_by_lane)
     matrix = _by_operators(packed, dtype)
-    return by_lane(matrix.T).view(packed.outputs, -1).T if is_by_lane else matrix
+    return by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T if is_by_lane else matrix
 
 
 def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:

@@ -246,6 +246,11 @@ static u32 times(u32 pair, u32 other) {
     return pair_of(in.low(pair) * in.low(other), in.high(pair) * in.high(other));
 }
 
+static u32 times_plus(u32 pair, u32 other, u32 more) {
+    const Numbers& in = sixteen_bits;
+    return pair_of(in.low(pair) * in.low(other) + in.low(more), in.high(pair) * in.high(other) + in.high(more));
+}
+
 static void count_up(int* count) {
     std::lock_guard<std::mutex> guard(of_barriers);
     ++*count;
