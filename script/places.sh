@@ -41,7 +41,6 @@ import re
 import sys
 from pathlib import Path
 
-UNLIKE = {True: ": THEY CONTRADICT EACH OTHER", False: ": one decides and the other does not, no contradiction"}
 CELL = ("variant", "prompt_tokens", "new_tokens", "batch_size", "depth")
 folder = Path(sys.argv[1])
 seconds, rows = {}, {}
@@ -68,6 +67,9 @@ for cell, row in rows["first"].items():
     words = f"{said(row)} on the first, {said(other) if other else 'not there'} on all"
     shape = " x ".join(str(number) for number in cell[1:4])
     verdicts = {row["verdict"], other["verdict"] if other else None}
-    decided = verdicts - {"inconclusive", None}
-    print(f"{cell[0]} at {shape}: {words}{'' if len(verdicts) == 1 else UNLIKE[len(decided) > 1]}")
+    if len(verdicts - {"inconclusive", None}) > 1:
+        words += ": THEY CONTRADICT EACH OTHER"
+    elif len(verdicts) > 1:
+        words += ": not both decide, which is no contradiction"
+    print(f"{cell[0]} at {shape}: {words}")
 PYTHON

@@ -19,6 +19,7 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 
 Each is the fastest of its cuts, and cuBLAS was timed beside each form. GPTQ's 512 rows have tiles of 192 outputs; with
 those the others were not timed. At 4,096 rows unpacking first still had to bring the rows back from their order.
+`prompt_matmul` has changed since: from 64 rows on these are times of what it was.
 
 Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
 tensor cores: what unpacking and the sums of shared tiles take comes on top, a sixth to a third.

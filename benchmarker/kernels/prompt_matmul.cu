@@ -293,19 +293,14 @@ __device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int
     if (thread == 0) count_up(given.counts + tile);
 }
 
-// Add up and write this block's units of the lined tiles. Tiles of one block are written already.
-__device__ void add_up(const Given& given, const Place& place, int thread) {
-    const int units = given.lined * UNITS, end = start_of(units, blockIdx.x + 1);
-    int awaited = -1;
-    for (int at = start_of(units, blockIdx.x); at < end; at++) {
-        const int tile = at / UNITS, unit = at % UNITS;
-        const Sharers makers(given.lined * CHUNKS, tile * CHUNKS, CHUNKS);
-        if (makers.number == 1) continue;
-        if (tile != awaited) {
-            if (thread == 0) await_count(given.counts + tile, makers.number, Sharers(units, tile * UNITS, UNITS).number);
-            meet(1, MULTIPLIERS);
-            awaited = tile;
-        }
+// Add up and write some units of a tile that several blocks made, when they have.
+__device__ void add_up_units(const Given& given, const Place& place, int thread, int tile, const Sharers& makers, int unit,
+                             int end) {
+    if (thread == 0)
+        await_count(given.counts + tile, makers.number, Sharers(given.lined * UNITS, tile * UNITS, UNITS).number);
+    meet(1, MULTIPLIERS);
+    const Corner corner = corner_of(given, tile);
+    for (; unit < end; unit++) {
         float sums[UNIT_SUMS] = {};
 #pragma unroll 4
         for (int i = 0; i < makers.number; i++) {
@@ -317,8 +312,19 @@ __device__ void add_up(const Given& given, const Place& place, int thread) {
                 sums[4 * quad + 2] += more.z, sums[4 * quad + 3] += more.w;
             }
         }
-        const Corner corner = corner_of(given, tile);
         write_unit(sums, factors_of(given, place, corner, unit), given, place, corner, unit);
+    }
+}
+
+// Add up and write this block's units of the lined tiles. Tiles of one block are written already.
+__device__ void add_up(const Given& given, const Place& place, int thread) {
+    const int units = given.lined * UNITS, end = start_of(units, blockIdx.x + 1);
+    int at = start_of(units, blockIdx.x);
+    for (int tile = at / UNITS; at < end; tile++) {
+        const int first = tile * UNITS, last = first + UNITS < end ? first + UNITS : end;
+        const Sharers makers(given.lined * CHUNKS, tile * CHUNKS, CHUNKS);
+        if (makers.number > 1) add_up_units(given, place, thread, tile, makers, at - first, last - first);
+        at = last;
     }
 }
 

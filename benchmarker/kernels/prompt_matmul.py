@@ -35,6 +35,8 @@ BLOCKS_STEP = 256
 """Inputs of codes are a multiple of it: the scales of an output begin at a multiple of 16 bytes."""
 FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
 """The file's FORM."""
+NEARLY_ALL = 0.75
+"""Where at least this part of the processors makes one more tile, the others may rest."""
 SHARES = (4, 1)
 """Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors."""
 
@@ -106,7 +108,7 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
     chunks = packed.length * packed.in_word // LANE_CHUNK
     of_192 = _tiles(packed, rows, 192, tile_rows)
-    cuts = [Cut(192, tile_rows, of_192, 0)] if 0.75 * processors < of_192 <= processors else []
+    cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
     sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(256, 128), (128, 256)]
     for outputs, size in sizes:
         tiles = _tiles(packed, rows, outputs, size)
@@ -126,7 +128,7 @@ def _shared_tiles(tiles: int, programs: int) -> list[int]:
     Or none, where those are nearly enough for one more each.
     """
     left = tiles % programs
-    return [left, 0] if tiles > programs and left > 0.75 * programs else [left]
+    return [left, 0] if tiles > programs and left > NEARLY_ALL * programs else [left]
 
 
 def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
