@@ -123,8 +123,8 @@ def by_lane(hidden: Tensor, in_word: int) -> Tensor:
     """Rows in the order that `prompt_matmul`'s kernel reads.
 
     Of 64 inputs, lane t of four has weights 16 t to 16 t + 15, and multiplies four of them at a time. A tensor core
-    takes two pairs of them, as numbers 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of sixteen. A pair is two that follow one
-    another; of eight in a word, one and the fourth behind it.
+    takes two pairs of them, as numbers 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of sixteen. A pair is two weights that follow
+    one another. Where a word has eight weights, a pair is weights i and i + 4 of a word.
 
     Args:
         hidden: [rows, inputs].

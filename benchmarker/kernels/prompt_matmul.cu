@@ -134,7 +134,7 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
 
 constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024, whose lowest bits are free.
 
-// GPTQ's number AT of a word and the fourth behind it, less 8. They are 16 bits apart: no byte moves.
+// GPTQ's numbers AT and AT + 4 of a word, less 8, as a pair. They lie 16 bits apart, so that no byte has to move.
 template <int AT>
 __device__ u32 numbers_of(u32 word) {
     constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_72 = 0xd480d480;
@@ -142,7 +142,7 @@ __device__ u32 numbers_of(u32 word) {
     return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_72);
 }
 
-// A pair of a lane's 16 weights: number 4 STEP + 2 HALF and the next; GPTQ's are of a word, as above.
+// A pair of a lane's 16 weights: number 4 STEP + 2 HALF and the next one, or two of a word of GPTQ's as above.
 template <int STEP, int HALF>
 __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     if (IS_INT8) {

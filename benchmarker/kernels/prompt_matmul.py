@@ -102,8 +102,9 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     """Cuts worth timing, the likeliest first.
 
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
-    512 rows took 33 us in GPTQ on an H100 (2026-11-25), and 37 with 96 tiles of 256. Else larger ones won. Of tiles
-    with as many sums, those of 256 rows have half as many weights unpacked as those of 128, and more rows copied.
+    512 rows took 33 us in GPTQ on an H100 (2026-11-25), and 37 with 96 tiles of 256. Else larger ones won.
+    Tiles of 256 outputs and 128 rows have as many sums as those of 128 outputs and 256 rows. The latter unpack half as
+    many weights for them, and copy more rows.
     """
     tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
     chunks = packed.length * packed.in_word // LANE_CHUNK
@@ -125,7 +126,7 @@ def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
 def _shared_tiles(tiles: int, programs: int) -> list[int]:
     """Tiles to be shared: those that are left where each program has as many whole ones.
 
-    Or none, where those are nearly enough for one more each.
+    Or none are shared, where nearly every program would make one of them.
     """
     left = tiles % programs
     return [left, 0] if tiles > programs and left > NEARLY_ALL * programs else [left]

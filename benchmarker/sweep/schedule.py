@@ -26,7 +26,8 @@ from benchmarker.sweep.request import SweepRequest
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
 FORKED_START_S = 10.0
-"""The same where the libraries are imported already, which takes `START_S` once a round; on an H100 6 to 26 s."""
+"""The same where the libraries are imported already, which takes `START_S` once a round. On an H100 it was 5 to 25 s,
+set-up included."""
 
 
 def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
