@@ -48,9 +48,16 @@ POINTERS = {
     "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
     "matmul_4bit": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
     "prompt_matmul": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
+    "rows_by_lane": ("uint4", "uint4"),
 }
 """Types of each kernel's pointers; a map is given as it is."""
-NUMBERS = {"gemv_nf4": (1, 1), "gemv_gptq": (4, 1), "matmul_4bit": (2, 0), "prompt_matmul": (4, 0)}
+NUMBERS = {
+    "gemv_nf4": (1, 1),
+    "gemv_gptq": (4, 1),
+    "matmul_4bit": (2, 0),
+    "prompt_matmul": (4, 0),
+    "rows_by_lane": (2, 0),
+}
 """How many whole numbers follow them, and then how many others."""
 
 

@@ -7,12 +7,18 @@ import inspect
 import os
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime.hints import ReductionHint
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
 
-from benchmarker.engines.inductor import REPEATS, TIMES_THE_CACHE, kernels_timed_alone
+from benchmarker.engines.inductor import REPEATS, TIMES_THE_CACHE, heads_normed_at_once, kernels_timed_alone
 from benchmarker.engines.native import keep_kernels_beside_inductors
 from benchmarker.hardware.device import CpuDevice
 
@@ -66,3 +72,16 @@ def test_our_kernels_are_kept_where_inductor_keeps_its_own(monkeypatch: pytest.M
     monkeypatch.setenv("TRITON_CACHE_DIR", "a-users-own")
     keep_kernels_beside_inductors(CpuDevice())
     assert os.environ["TRITON_CACHE_DIR"] == "a-users-own"
+
+
+@pytest.mark.parametrize(("numbers", "usual", "inside"), [(64, True, True), (128, False, True), (2560, False, False)])
+def test_a_program_holds_all_numbers_of_a_heads_sum(
+    numbers: int, usual: bool, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SIMDKernelFeatures, "get_reduction_hint", lambda self: ReductionHint.DEFAULT)
+    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+        heads = SIMDKernelFeatures([], sympy.Integer(512 * 32), sympy.Integer(numbers))
+        assert V.choices.should_use_persistent_reduction(heads, False) == usual
+        with heads_normed_at_once():
+            assert V.choices.should_use_persistent_reduction(heads, False) == inside
+        assert V.choices.should_use_persistent_reduction(heads, False) == usual

@@ -17,6 +17,8 @@ from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
 from benchmarker.kernels.product_choice import Way
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
+from benchmarker.kernels.rewrite import ADDED
+from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
@@ -38,7 +40,8 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *asked: None)
     for module in ("gemv_dense", "packed_products"):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
-    monkeypatch.setattr("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: [])
+    # Its kernel for one query needs a GPU.
+    monkeypatch.setattr("benchmarker.kernels.fuse_swiglu._has_gemv", lambda mlp: False)
     monkeypatch.setattr(
         gemv_gptq,
         "supports",
@@ -67,6 +70,13 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
     as_on_hopper: list[tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    swiglus_by_lane: list[tuple[int, ...]] = []
+
+    def swiglu(gate_up: torch.Tensor, in_word: int) -> torch.Tensor:
+        swiglus_by_lane.append(tuple(gate_up.shape))
+        return swiglu_by_lane(gate_up, in_word)
+
+    monkeypatch.setattr("benchmarker.kernels.fuse_swiglu.swiglu_by_lane", swiglu)
     model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
     expected = logits_of(model, ids)
     replacements = optimize(model)
@@ -84,9 +94,11 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
     # Query, key and value are one product, and so are gate and up.
     layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
     assert as_on_hopper == [*layer, *layer]
+    # Of a prompt SwiGLU makes the rows of the product behind it in their order.
+    assert swiglus_by_lane == ([(150, 2 * 256)] * 2 if ids.numel() == 150 else [])
     restore(model)
     assert torch.equal(logits_of(model, ids), expected)
-    assert not any(hasattr(module, "packed_form") for module in model.modules())
+    assert not any(hasattr(module, name) for module in model.modules() for name in ADDED)
 
 
 @pytest.mark.slow

@@ -84,12 +84,13 @@ def test_tiles_that_no_program_has_whole_are_shared() -> None:
         packed, _ = weights_of("int8 by row", 64, outputs, "cpu")
         return [cut.shared for cut in cuts_for(packed, rows, 132) if cut.outputs == 256 and cut.programs == 132]
 
-    assert shared(256 * 33, 1024) == [0]
-    # Each program has two whole tiles, and a part of one of those that are left.
-    assert shared(256 * 100, 384) == [36]
+    # Two tiles of 128 rows, of each 256 outputs.
+    assert shared(256 * 66, 256) == [0]
+    # Each program has a whole tile, and a part of one of those that are left.
+    assert shared(256 * 100, 256) == [68]
     assert shared(256 * 137, 256) == [10]
-    # Six programs of 132 would have no third tile of their own.
-    assert shared(256 * 130, 384) == [126, 0]
+    # Four programs of 132 have no second tile.
+    assert shared(256 * 130, 256) == [0]
 
 
 @pytest.mark.parametrize("form", FORMS.values())
@@ -108,8 +109,8 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
     [
         (33, {(256, 64), (128, 64)}),
         (200, {(256, 128), (128, 128)}),
-        (512, {(192, 128), (256, 128), (128, 256)}),
-        (2048, {(256, 128), (128, 256)}),
+        (512, {(192, 128), (128, 256)}),
+        (2048, {(128, 256)}),
     ],
 )
 def test_tiles_grow_with_the_rows(rows: int, sizes: set[tuple[int, int]]) -> None:

@@ -16,6 +16,7 @@ from benchmarker.checkpoints.attention_shape import key_heads
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
+from benchmarker.engines.inductor import heads_normed_at_once
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import one_row_attention, optimize
@@ -95,7 +96,7 @@ class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Put a padded prompt into the cache by the compiled layer; see `CapturedPrefillDecoder._prompt_step`."""
-        with prompt_attention_backend(self._model):
+        with prompt_attention_backend(self._model), heads_normed_at_once():
             hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
         return self._chosen(norm, hidden.index_select(1, last))
 

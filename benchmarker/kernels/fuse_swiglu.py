@@ -1,12 +1,14 @@
-"""SwiGLU fused into one kernel for one query: an MLP's gate and up with the activation between them.
+"""An MLP's SwiGLU in a kernel of ours: gate and up are one linear already (see fuse_qkv_gate_up).
 
-Gate and up are one linear already (see fuse_qkv_gate_up); what is left is a kernel that multiplies the two halves, 2 us
-of each layer on an H100, in which no weights are read. Here the kernel of the linear ends with it.
+For one query what is left is a kernel that multiplies the two halves, 2 us of each layer on an H100, in which no
+weights are read: here the kernel of the linear ends with it. For a prompt whose products are of packed weights, SwiGLU
+makes its rows in the order that the product behind it reads (`rows_by_lane`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +16,11 @@ from torch import Tensor, nn
 
 from benchmarker.kernels import gemv_dense
 from benchmarker.kernels.forward_override import with_forward
-from benchmarker.kernels.replace_linears import is_one_query, rows_forward
+from benchmarker.kernels.gemv_nf4 import is_4bit
+from benchmarker.kernels.packed_products import packed_product, product_of_placed
+from benchmarker.kernels.packed_weights import ONE_TILE, in_word
+from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, rows_forward, with_bias
+from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 
 CLOSE = 0.02
 """Largest relative difference to the MLP's own forward, in 16 bit."""
@@ -22,20 +28,35 @@ SCALES = (1, 16)
 """Sizes of the inputs that are tried."""
 
 
+@dataclass(frozen=True)
+class SwigluKernels:
+    """For what an MLP's SwiGLU is made by a kernel of ours."""
+
+    for_one_query: bool
+    for_prompts: bool
+
+
 def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
-    """Let MLPs whose gate and up are fused run as one kernel, if they are SwiGLU. Doing it twice changes nothing.
+    """Let MLPs whose gate and up are fused run by our kernels, if they are SwiGLU. Doing it twice changes nothing.
 
     Returns:
-        The MLPs that run so.
+        The MLPs that for one query are one kernel and the product behind it.
     """
-    for module in model.modules():
-        if type(module).forward is not _swiglu_forward and _has_fused_gate(module) and _is_swiglu(module):
-            module.__class__ = with_forward(type(module), _swiglu_forward)
-    return [module for module in model.modules() if type(module).forward is _swiglu_forward]
+    modules: list[Any] = list(model.modules())
+    for module in modules:
+        if type(module).forward is _swiglu_forward or not _has_fused_gate(module):
+            continue
+        kernels = SwigluKernels(
+            for_one_query=_has_gemv(module) and _is_swiglu(module, _fused),
+            for_prompts=_has_packed_prompts(module) and _is_swiglu(module, _by_operators),
+        )
+        if kernels.for_one_query or kernels.for_prompts:
+            module.swiglu_kernels, module.__class__ = kernels, with_forward(type(module), _swiglu_forward)
+    return [module for module in modules if hasattr(module, "swiglu_kernels") and module.swiglu_kernels.for_one_query]
 
 
 def _has_fused_gate(mlp: Any) -> bool:
-    """Whether gate and up are fused with each other and nothing else, and multiply by `gemv_dense`."""
+    """Whether gate and up are fused with each other and nothing else."""
     if not all(hasattr(mlp, name) for name in ("gate_proj", "up_proj", "down_proj")):
         return False
     gate, up = mlp.gate_proj, mlp.up_proj
@@ -44,14 +65,26 @@ def _has_fused_gate(mlp: Any) -> bool:
     ):
         return False
     is_alone = gate.fused_slice.start == 0 and gate.fused_slice.fused.linear.out_features == 2 * gate.out_features
-    return bool(is_alone and type(gate).original_forward is rows_forward and gate.bias is None)
+    return bool(is_alone and gate.bias is None)
 
 
-def _is_swiglu(mlp: Any) -> bool:
-    """Whether the kernel makes what the MLP makes."""
+def _has_gemv(mlp: Any) -> bool:
+    """Whether gate and up multiply by `gemv_dense`."""
+    return type(mlp.gate_proj).original_forward is rows_forward
+
+
+def _has_packed_prompts(mlp: Any) -> bool:
+    """Whether the products of a prompt are all made of packed weights."""
+    linears = (mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj)
+    return all(getattr(linear, "most_packed_rows", 0) > ONE_TILE for linear in linears)
+
+
+def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
+    """Whether a form of SwiGLU makes what the MLP makes."""
     gate = mlp.gate_proj
-    weight = gate.fused_slice.fused.linear.weight
-    return makes_the_same(mlp, _fused, like=torch.empty(gate.in_features, dtype=weight.dtype, device=weight.device))
+    numbers = gate.scales if hasattr(gate, "qweight") else gate.weight
+    dtype = numbers.quant_state.dtype if is_4bit(gate) else numbers.dtype
+    return makes_the_same(mlp, form, like=torch.empty(gate.in_features, dtype=dtype, device=numbers.device))
 
 
 def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
@@ -71,16 +104,37 @@ def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Ten
 
 def _difference(mlp: Any, form: Callable[[Any, Tensor], Tensor], hidden: Tensor) -> float:
     """Relative difference of a form's outputs to the MLP's own; NaN or infinite where one of them overflows."""
-    with torch.no_grad():
+    # gptqmodel would have what it unpacks with compiled for the one token.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         expected, made = mlp(hidden).float(), form(mlp, hidden).float()
     return float((made - expected).norm() / expected.norm())
 
 
 def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
-    if not is_one_query(hidden, mlp.gate_proj):
-        result: Tensor = mlp.original_forward(hidden)
-        return result
-    return _fused(mlp, hidden)
+    kernels: SwigluKernels = mlp.swiglu_kernels
+    if kernels.for_one_query and is_one_query(hidden, mlp.gate_proj):
+        return _fused(mlp, hidden)
+    if kernels.for_prompts and _is_long(hidden) and is_packed_product(hidden, mlp.gate_proj.fused_slice.fused.linear):
+        return _by_lane(mlp, hidden)
+    result: Tensor = mlp.original_forward(hidden)
+    return result
+
+
+def _is_long(hidden: Tensor) -> bool:
+    """Whether there are more vectors, in [batch, tokens, in], than the compiler makes and orders in a short kernel."""
+    return hidden.dim() == 3 and hidden.shape[0] * hidden.shape[1] > ONE_TILE
+
+
+def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:
+    whole, down = mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj
+    gate_up = packed_product(hidden, whole, whole.packed_form)
+    placed = swiglu_by_lane(gate_up, in_word(down.packed_form))
+    return with_bias(product_of_placed(placed, down, down.packed_form), down, hidden)
+
+
+def _by_operators(mlp: Any, hidden: Tensor) -> Tensor:
+    product: Tensor = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
+    return product
 
 
 def _fused(mlp: Any, hidden: Tensor) -> Tensor:

@@ -12,17 +12,16 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | 8 | 105 | - | 60 | 61 | `matmul_4bit` |
 | 16 | 105 | - | 71 | 76 | `matmul_4bit` |
 | 32 | 107 | - | 84 | 88 | `matmul_4bit` |
-| 64 | 101 to 104 | 84 | 77 | 71 | `prompt_matmul` |
-| 512 | 164 to 172 | 220 | 222 | 215 | `prompt_matmul` |
-| 2,048 | 563 to 594 | 666 | 717 | 722 | `prompt_matmul` |
-| 4,096 | 1,093 to 1,122 | 1,299 | 1,390 | 1,358 | `prompt_matmul`, in 4 bit gate and up unpacked first |
+| 64 | 100 to 104 | 80 | 76 | 65 | `prompt_matmul` |
+| 512 | 163 to 171 | 200 | 197 | 193 | `prompt_matmul`; o unpacked first |
+| 2,048 | 554 to 576 | 589 | 593 | 585 | `prompt_matmul`; o unpacked first |
+| 4,096 | 1,155 to 1,185 | 1,170 | 1,197 | 1,159 | `prompt_matmul`; o and down unpacked first |
 
-Each is the fastest of its cuts, and cuBLAS was timed beside each form. GPTQ's 512 rows have tiles of 192 outputs; with
-those the others were not timed. At 4,096 rows unpacking first still had to bring the rows back from their order.
-`prompt_matmul` has changed since: from 64 rows on these are times of what it was.
+Each is the fastest of its ways, and cuBLAS was timed beside each form.
 
 Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
-tensor cores: what unpacking and the sums of shared tiles take comes on top, a sixth to a third.
+tensor cores. What is left at 512 rows are sums of tiles that programs share: query, key and value share none and take
+as long as cuBLAS's, the others 4 to 14 us longer.
 
 Layouts, and what `packed_matmul`, which multiplies int8 by 2 to 32 rows, reached on one H200 (2026-11-23):
 
@@ -46,6 +45,7 @@ from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import chosen
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
 from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels.rows_by_lane import rows_by_lane
 from benchmarker.kernels.unpack_words import NUMBERS
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
@@ -93,7 +93,14 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
     order = order_of(form, len(rows), has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
-    placed = ordered(rows, in_word(form), order)
+    if order == "by lane" and len(rows) > ONE_TILE:
+        return product_of_placed(rows_by_lane(rows, in_word(form)), linear, form)
+    # The compiler brings few rows into their order where it makes them, which takes no time that can be measured.
+    return product_of_placed(ordered(rows, in_word(form), order), linear, form)
+
+
+def product_of_placed(placed: Tensor, linear: Any, form: str) -> Tensor:
+    """As `packed_product`, of rows in one of the orders of `packed_weights.order_of`."""
     product: Tensor = packed_matmul(placed, *packed_tensors(linear, form), form, linear.out_features)
     return product
 

@@ -231,6 +231,7 @@ __device__ float scale_of(const Given& given, int output) {
 
 constexpr int UNIT_ROWS = 16, UNITS = BLOCKS * TILE_ROWS / UNIT_ROWS;  // A unit: 64 outputs of each warp group.
 constexpr int UNIT_SUMS = SUMS * UNIT_ROWS / TILE_ROWS, QUADS = BLOCKS * SUMS / 4;
+constexpr int AT_ONCE = 4;  // Units that are added up together, so that more is on its way from memory.
 
 __device__ int first_output_of_unit(const Place& place, const Corner& tile, int unit) {
     return tile.output + output_of(place, unit * UNIT_ROWS / TILE_ROWS, 0) - place.g;
@@ -300,19 +301,23 @@ __device__ void add_up_units(const Given& given, const Place& place, int thread,
         await_count(given.counts + tile, makers.number, Sharers(given.lined * UNITS, tile * UNITS, UNITS).number);
     meet(1, MULTIPLIERS);
     const Corner corner = corner_of(given, tile);
-    for (; unit < end; unit++) {
-        float sums[UNIT_SUMS] = {};
-#pragma unroll 4
+    for (; unit < end; unit += AT_ONCE) {
+        float sums[AT_ONCE][UNIT_SUMS] = {};
+        const int quads = (end - unit < AT_ONCE ? end - unit : AT_ONCE) * UNIT_SUMS / 4;
+#pragma unroll 2
         for (int i = 0; i < makers.number; i++) {
             const float4* left = left_of(given, makers[i], tile, thread) + unit * UNIT_SUMS / 4 * MULTIPLIERS;
 #pragma unroll
-            for (int quad = 0; quad < UNIT_SUMS / 4; quad++) {
-                const float4 more = read_left(left + quad * MULTIPLIERS);
-                sums[4 * quad] += more.x, sums[4 * quad + 1] += more.y;
-                sums[4 * quad + 2] += more.z, sums[4 * quad + 3] += more.w;
+            for (int quad = 0; quad < AT_ONCE * UNIT_SUMS / 4; quad++) {
+                float* four = sums[4 * quad / UNIT_SUMS] + 4 * quad % UNIT_SUMS;
+                const float4 more = quad < quads ? read_left(left + quad * MULTIPLIERS) : make_float4(0, 0, 0, 0);
+                four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;
             }
         }
-        write_unit(sums, factors_of(given, place, corner, unit), given, place, corner, unit);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (unit + i < end)
+                write_unit(sums[i], factors_of(given, place, corner, unit + i), given, place, corner, unit + i);
     }
 }
 

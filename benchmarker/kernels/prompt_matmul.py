@@ -38,7 +38,8 @@ FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
 NEARLY_ALL = 0.75
 """Where at least this part of the processors makes one more tile, the others may rest."""
 SHARES = (4, 1)
-"""Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors."""
+"""Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors, and as
+many for each tile as there can be."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +103,20 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     """Cuts worth timing, the likeliest first.
 
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
-    512 rows took 33 us in GPTQ on an H100 (2026-11-25), and 37 with 96 tiles of 256. Else larger ones won.
-    Tiles of 256 outputs and 128 rows have as many sums as those of 128 outputs and 256 rows. The latter unpack half as
-    many weights for them, and copy more rows.
+    512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
+    latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
     """
     tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
     chunks = packed.length * packed.in_word // LANE_CHUNK
     of_192 = _tiles(packed, rows, 192, tile_rows)
     cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
-    sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(256, 128), (128, 256)]
+    sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(128, 256)]
     for outputs, size in sizes:
         tiles = _tiles(packed, rows, outputs, size)
-        counts = [processors, *(share * tiles for share in SHARES if share * tiles < processors)]
+        shares = (processors // tiles, *SHARES)
+        counts = [processors, *(share * tiles for share in shares if 0 < share * tiles < processors)]
         for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
-            cuts += [Cut(outputs, size, programs, shared) for shared in _shared_tiles(tiles, programs)]
+            cuts.append(Cut(outputs, size, programs, _shared_tiles(tiles, programs)))
     return cuts
 
 
@@ -123,13 +124,13 @@ def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
     return -(-packed.outputs // outputs) * -(-rows // tile_rows)
 
 
-def _shared_tiles(tiles: int, programs: int) -> list[int]:
+def _shared_tiles(tiles: int, programs: int) -> int:
     """Tiles to be shared: those that are left where each program has as many whole ones.
 
-    Or none are shared, where nearly every program would make one of them.
+    Where nearly every program would make one of them, none are shared: to leave sums and to add them up takes longer.
     """
     left = tiles % programs
-    return [left, 0] if tiles > programs and left > NEARLY_ALL * programs else [left]
+    return left if tiles < programs or left <= NEARLY_ALL * programs else 0
 
 
 def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+ADDED = ("packed_form", "most_packed_rows", "has_gemv", "fused_slice", "swiglu_kernels")
+"""What a rewritten module has besides its own attributes."""
+
+
 @dataclass(frozen=True)
 class Replacement:
     """A kernel, with the modules that it now computes."""
@@ -54,5 +58,5 @@ def restore(model: nn.Module) -> None:
         if hasattr(module, "fused_slice") and kernel_of(module) == "gemv_gptq":
             separate_gptq(module)
         module.__class__ = base_class(type(module))
-        for name in ("packed_form", "most_packed_rows", "has_gemv", "fused_slice"):
+        for name in ADDED:
             vars(module).pop(name, None)

@@ -151,7 +151,10 @@ def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> T
     if packed.words.is_cuda:
         return launch(packed, dtype, is_by_lane=is_by_lane)
     matrix = _by_operators(packed, dtype)
-    return by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T if is_by_lane else matrix
+    if not is_by_lane:
+        return matrix
+    placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
+    return placed.contiguous() if is_int4_by_group(packed.form) else placed
 
 
 def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:

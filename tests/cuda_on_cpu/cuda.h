@@ -30,6 +30,7 @@ static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float rsqrtf(float value) { return 1 / std::sqrt(value); }
 static float exponential(float value) { return std::exp(value); }
+static float quotient(float value, float divisor) { return value / divisor; }
 
 static thread_local Index threadIdx, blockIdx;
 static Index gridDim;
@@ -108,6 +109,7 @@ static float from_lane(float value, int lane) {
     return result;
 }
 static float __shfl_xor_sync(u32, float value, int apart) { return from_lane(value, (threadIdx.x % 32) ^ apart); }
+static u32 __shfl_xor_sync(u32 all, u32 value, int apart) { return as_bits(__shfl_xor_sync(all, as_float(value), apart)); }
 static float __shfl_down_sync(u32, float value, int apart) {
     const int lane = threadIdx.x % 32 + apart;
     return from_lane(value, lane < 32 ? lane : threadIdx.x % 32);
