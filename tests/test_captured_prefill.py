@@ -209,7 +209,7 @@ def test_native_captures_its_prefill_unless_the_option_says_plain(
 
 
 def test_engines_without_options_take_none_and_native_only_its_own(model: PreTrainedModel) -> None:
-    with pytest.raises(SpecError, match=r"engine_options: prefill: .*'plain' or 'captured'"):
+    with pytest.raises(SpecError, match=r"^--engine-option: prefill: .*'plain' or 'captured'"):
         read_job(["--quant", "fp16", "--engine", "native", "--engine-option", "prefill=fast"])
     with pytest.raises(SpecError, match="engine_options: no key 'prefill'"):
         Generator(model, engine="compile", engine_options={"prefill": "captured"})

@@ -78,10 +78,10 @@ MISTAKES = {
     MINIMAL + "model: {id: a, id: b}\n": "line 3: the key 'id' is given twice",
     MINIMAL + "baseline: int8\n": "baseline: no variant 'int8'; there is fp16",
     "variants:\n  - {quant: gptq, options: {group: 64}}\n": (
-        "variants[0]: options: no key 'group'; did you mean 'group_size'?"
+        "variants[0].options: no key 'group'; did you mean 'group_size'?"
     ),
     "variants:\n  - {quant: gptq, options: {group_size: x}}\n": (
-        "variants[0]: options: group_size: input should be a valid integer, not 'x'"
+        "variants[0].options: group_size: input should be a valid integer, not 'x'"
     ),
     "variants: []\n": "variants: tuple should have at least 1 item after validation, not 0",
     "- fp16\n": "a config is a mapping with the keys model, grid, procedure and variants",

@@ -17,7 +17,7 @@ from benchmarker.schema.config_io import parse_option, read_experiment, resolved
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
 from benchmarker.schema.job import Job
-from benchmarker.schema.options import is_group, kind_of
+from benchmarker.schema.options import is_group, kind_of, options_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.schema.workload import Workload
@@ -64,11 +64,15 @@ def make_job(
         base = _variant_of(description, experiment, variant, config, typed)
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
+    # A shorthand comes behind the option that it stands for; every run has `--variant`.
+    flags = {option.place: option.flag for option in reversed(options_of(description))} | {
+        "variant.variant": "--variant"
+    }
     job = description.job(
         workload=description.name,
-        variant=_variant(description, base, _below("variant", typed)),
+        variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),
         **{
-            part: _overlaid(_part_class(description, part), part_values, _below(part, typed))
+            part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
             for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
         },
         device=device,
@@ -135,7 +139,7 @@ def _below(place: str, typed: Typed) -> dict[str, Any]:
     return {key.removeprefix(f"{place}."): value for key, value in typed.items() if key.startswith(f"{place}.")}
 
 
-def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed) -> Any:
+def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags: Mapping[str, str]) -> Any:
     """The values with what was typed put over them, checked again: each group by itself, which is how people see it.
 
     Raises:
@@ -145,12 +149,14 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed) -> Any
     for name, info in kind.model_fields.items():
         inner: Any = info.annotation
         if is_group(inner):
-            group = _overlaid(inner, values.get(name, {}), _below(name, typed))
+            group = _overlaid(inner, values.get(name, {}), _below(name, typed), _below(name, flags))
             data[name] = group.model_dump(mode="json")
-    return validated(kind, data, where=WHERE)
+    return validated(kind, data, where=WHERE, flags=flags)
 
 
-def _variant(workload: Workload, base: VariantBase | None, typed: dict[str, Any]) -> VariantBase:
+def _variant(
+    workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str]
+) -> VariantBase:
     """The variant with what was typed put over it.
 
     Raises:
@@ -163,14 +169,11 @@ def _variant(workload: Workload, base: VariantBase | None, typed: dict[str, Any]
         data.pop("name")
     for key, value in typed.items():
         is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
-        data[key] = data.get(key, {}) | _each_once(_flag(workload, key), value) if is_mapping else value
+        data[key] = data.get(key, {}) | _each_once(flags[key], value) if is_mapping else value
     if not data:
         raise SpecError(f"nothing says which variant to run; for example: {workload.options.example}")
-    return resolved(workload, validated(kind, data, where=WHERE), where=f"{WHERE}: ", joint="")
-
-
-def _flag(workload: Workload, field: str) -> str:
-    return workload.options.flags.get(f"variant.{field}", f"--{field.replace('_', '-')}")
+    variant = validated(kind, data, where=WHERE, flags=flags)
+    return resolved(workload, variant, where=f"{WHERE}: ", joint="", flags=flags)
 
 
 def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def resolved_quant(form: QuantT) -> QuantT:
     try:
         loader_options(form)
     except ValidationError as error:
-        raise FieldError(f"options: {first_problem(error, LOADERS[form.quant].options)}") from None
+        raise FieldError(first_problem(error, LOADERS[form.quant].options), field="options") from None
     return form
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -21,6 +23,7 @@ from benchmarker.schema.shipped_configs import find_config, shipped_configs
 from benchmarker.schema.workload import Workload
 
 PlainT = TypeVar("PlainT", bound=Plain)
+NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Yaml(yaml.SafeLoader):
@@ -136,11 +139,14 @@ def _resolved(experiment: ExperimentBase, workload: Workload, path: Path) -> Exp
     return experiment.model_copy(update={"variants": variants})
 
 
-def resolved(workload: Workload, variant: VariantBase, *, where: str, joint: str = ": ") -> VariantBase:
+def resolved(
+    workload: Workload, variant: VariantBase, *, where: str, joint: str = ": ", flags: Mapping[str, str] = NO_FLAGS
+) -> VariantBase:
     """The variant with its names as the registries have them.
 
     Args:
         joint: What stands between `where` and the name of a key.
+        flags: As `validated` has them.
 
     Raises:
         SpecError: There is no such name; after `where`.
@@ -149,20 +155,26 @@ def resolved(workload: Workload, variant: VariantBase, *, where: str, joint: str
         resolved: VariantBase = workload.resolve(variant)
     except FieldError as error:
         place = f"{where}{joint}{error.field}" if error.field else where.removesuffix(": ")
+        place = flags.get(error.field or "", place)
         raise SpecError(f"{place}: {error}") from error
     return resolved
 
 
-def validated(kind: type[PlainT], data: dict[str, Any], *, where: str) -> PlainT:
+def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Mapping[str, str] = NO_FLAGS) -> PlainT:
     """Check plain data as JSON, which is strict on numbers but takes a list for a tuple.
 
+    Args:
+        flags: The options that fill keys, where they were typed: a message names the option then.
+
     Raises:
-        SpecError: The first thing wrong, after `where`.
+        SpecError: The first thing wrong, after `where` or the option.
     """
     try:
         return kind.model_validate_json(json.dumps(data, allow_nan=True))
     except ValidationError as error:
-        raise SpecError(f"{where}: {first_problem(error, kind)}") from error
+        problem, place = first_problem(error, kind), error.errors()[0]["loc"]
+        flag = flags.get(str(place[0])) if place else None
+        raise SpecError(f"{flag}: {problem.partition(': ')[2]}" if flag else f"{where}: {problem}") from error
     except TypeError as error:
         raise SpecError(f"{where}: {error}") from error
 

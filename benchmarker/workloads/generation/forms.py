@@ -32,7 +32,7 @@ def resolve(variant: VariantSpec) -> VariantSpec:
         reason = elsewhere(variant.engine, variant.engine_options) if variant.engine in MODEL_ENGINES else None
         if reason:
             raise FieldError(reason) from None
-        raise FieldError(f"engine_options: {first_problem(error, ENGINES[variant.engine].options)}") from None
+        raise FieldError(first_problem(error, ENGINES[variant.engine].options), field="engine_options") from None
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
