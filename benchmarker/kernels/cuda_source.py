@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.binary_memory import kept
 from benchmarker.kernels.tensor_map import TensorMap
 
 FOLDER = Path(__file__).parent
@@ -115,30 +116,47 @@ def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.d
 
 @cache
 def _binary(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> bytes:
-    return compiled(name, dict(macros), capability)
+    """Compiled by this process or an earlier one."""
+    headers = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cuh"))}
+    source = Source(f"{name}.cu", (FOLDER / f"{name}.cu").read_text(), headers)
+    options = _options(name, macros, capability)
+    return kept([_version(), *options, source.text, *headers, *headers.values()], partial(compiled, source, options))
 
 
-def compiled(name: str, macros: Mapping[str, int], capability: tuple[int, int]) -> bytes:
-    """The machine code of `name`.cu for a compute capability.
+def _options(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> list[str]:
+    architecture = f"sm_{capability[0]}{capability[1]}{'a' if name in HOPPER_ALONE else ''}"
+    defined = [f"-D{macro}={value}" for macro, value in macros]
+    return [f"--gpu-architecture={architecture}", "--std=c++17", *defined]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of CUDA C++."""
+
+    name: str
+    text: str
+    headers: Mapping[str, str]
+    """Text of each header that it may include, by name."""
+
+
+def compiled(source: Source, options: Sequence[str]) -> bytes:
+    """The machine code of a source.
 
     Raises:
         CudaSourceError: With the compiler's first lines.
     """
-    nvrtc = _nvrtc()
-    architecture = f"sm_{capability[0]}{capability[1]}{'a' if name in HOPPER_ALONE else ''}"
-    options = [f"--gpu-architecture={architecture}", "--std=c++17"]
-    options += [f"-D{macro}={value}" for macro, value in macros.items()]
-    program = ctypes.c_void_p()
-    source, headers = (FOLDER / f"{name}.cu").read_bytes(), sorted(FOLDER.glob("*.cuh"))
-    texts = (ctypes.c_char_p * len(headers))(*(header.read_bytes() for header in headers))
-    names = (ctypes.c_char_p * len(headers))(*(header.name.encode() for header in headers))
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, f"{name}.cu".encode(), len(headers), texts, names)
+    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    count = len(source.headers)
+    texts = (ctypes.c_char_p * count)(*(text.encode() for text in source.headers.values()))
+    names = (ctypes.c_char_p * count)(*(name.encode() for name in source.headers))
+    text, name = source.text.encode(), source.name.encode()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, count, texts, names)
     try:
         words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         failed = nvrtc.nvrtcCompileProgram(program, len(options), words)
         if failed:
             log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise CudaSourceError(f"NVRTC does not compile {name}.cu: {log.decode(errors='replace')[:400]}")
+            raise CudaSourceError(f"NVRTC does not compile {source.name}: {log.decode(errors='replace')[:400]}")
         return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -173,6 +191,13 @@ def _nvrtc() -> Any:
         except OSError:
             continue
     raise CudaSourceError(f"no NVRTC of CUDA {major} is found")
+
+
+def _version() -> str:
+    """NVRTC's."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
 
 
 @cache

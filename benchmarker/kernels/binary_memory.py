@@ -1,0 +1,35 @@
+"""Machine code that an earlier process compiled, kept in files beside the compilers' own caches.
+
+NVRTC compiles one program at a time, in whatever thread it is asked: half a second for each product of a prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+
+def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
+    """The machine code of a program: what is kept, or else what is compiled now, and kept where that can be written.
+
+    Args:
+        made_of: All that it depends on: options, texts, the compiler's version.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    digest = sha256("\0".join(made_of).encode()).hexdigest()
+    path = Path(cache_dir()) / "benchmarker-binaries" / f"{digest}.cubin"
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    binary = compile_it()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Another process never sees a part of it.
+        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(binary)
+        os.replace(file.name, path)
+    return binary
