@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sympy
+import torch
 from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.runtime import benchmarking
 from torch._inductor.runtime.hints import ReductionHint
@@ -74,14 +75,35 @@ def test_our_kernels_are_kept_where_inductor_keeps_its_own(monkeypatch: pytest.M
     assert os.environ["TRITON_CACHE_DIR"] == "a-users-own"
 
 
-@pytest.mark.parametrize(("numbers", "usual", "inside"), [(64, True, True), (128, False, True), (2560, False, False)])
+SUMS = {
+    (64, ReductionHint.DEFAULT, False): (True, True),
+    (128, ReductionHint.DEFAULT, False): (False, True),
+    (2560, ReductionHint.DEFAULT, False): (False, False),
+    # Where inductor knows that rows follow one another, it holds more.
+    (1024, ReductionHint.INNER, False): (True, True),
+    # Programs share the sum.
+    (128, ReductionHint.DEFAULT, True): (False, False),
+}
+"""Numbers of a sum, what inductor knows of them, and whether programs share it: whether all are held, and inside."""
+
+
+@pytest.mark.parametrize("case", SUMS, ids=str)
 def test_a_program_holds_all_numbers_of_a_heads_sum(
-    numbers: int, usual: bool, inside: bool, monkeypatch: pytest.MonkeyPatch
+    case: tuple[int, ReductionHint, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SIMDKernelFeatures, "get_reduction_hint", lambda self: ReductionHint.DEFAULT)
+    (numbers, hint, shared), (usual, inside) = case, SUMS[case]
+    monkeypatch.setattr(SIMDKernelFeatures, "get_reduction_hint", lambda self: hint)
     with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
         heads = SIMDKernelFeatures([], sympy.Integer(512 * 32), sympy.Integer(numbers))
-        assert V.choices.should_use_persistent_reduction(heads, False) == usual
+        assert V.choices.should_use_persistent_reduction(heads, shared) == usual
         with heads_normed_at_once():
-            assert V.choices.should_use_persistent_reduction(heads, False) == inside
-        assert V.choices.should_use_persistent_reduction(heads, False) == usual
+            assert V.choices.should_use_persistent_reduction(heads, shared) == inside
+        assert V.choices.should_use_persistent_reduction(heads, shared) == usual
+
+
+def test_torchs_caches_tell_what_is_compiled_inside_from_what_is_compiled_outside() -> None:
+    before = torch.compiler.config.cache_key_tag
+    with heads_normed_at_once():
+        assert torch.compiler.config.cache_key_tag.startswith(before)
+        assert torch.compiler.config.cache_key_tag != before
+    assert torch.compiler.config.cache_key_tag == before

@@ -18,6 +18,7 @@ from benchmarker.kernels.gemv_ends import PLAIN, Ends
 from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores
 from benchmarker.kernels.one_row_products import product_of
 from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from tests.loading import load
 from tests.on_processor import run_on_processor
@@ -89,6 +90,7 @@ def test_joined_linears_are_columns_of_one_and_separate_again(model: Any) -> Non
     [
         torch.arange(3)[:, None] + 10,
         torch.arange(5)[None] + 10,
+        torch.arange(75)[None].repeat(2, 1) + 10,
         torch.arange(600)[None] % 90 + 10,
         torch.arange(600)[:, None] % 90 + 10,
     ],
@@ -103,6 +105,12 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
         unpacked.append(words.shape[1])
         return unpack_matrix(words, *others)
 
+    def swiglu(gate_up: torch.Tensor, in_word: int) -> torch.Tensor:
+        swiglus_by_lane.append((tuple(gate_up.shape), in_word))
+        return swiglu_by_lane(gate_up, in_word)
+
+    swiglus_by_lane: list[tuple[tuple[int, ...], int]] = []
+    monkeypatch.setattr("benchmarker.kernels.fuse_swiglu.swiglu_by_lane", swiglu)
     monkeypatch.setattr("benchmarker.kernels.replace_linears.unpack_matrix", unpack)
     monkeypatch.setattr(packed_products, "MOST_ROWS", 512)
     for linear in linears_of(model):
@@ -112,6 +120,7 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     made = logits_of(model, ids)
     assert float((made - expected).norm() / expected.norm()) < 5e-3
+    assert swiglus_by_lane == ([((150, 2 * 256), 8)] * 2 if ids.numel() == 150 else [])
     products = unpacked if ids.numel() == 600 else [outputs for _, outputs in as_on_hopper]
     assert products == [*OUTPUTS, *OUTPUTS]
     forms = {"int4 by group" if zeros == 8 else "int4 by group, zeros"}

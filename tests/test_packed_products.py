@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.compile_fx as inductor
+from torch._dynamo.backends.debugging import aot_eager
 from transformers import PreTrainedModel
 
 from benchmarker.engines.linear_kernels import native_kernels
+from benchmarker.engines.native import CapturedNativeDecoder
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, restore, tensor_gemv
+from benchmarker.kernels.fuse_swiglu import SwigluKernels
 from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
 from benchmarker.kernels.product_choice import Way
@@ -22,6 +27,7 @@ from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
 from tests.loading import load
+from tests.test_engines_graph import Rerun
 from tests.test_kernels import unpacked
 
 BATCH = 3
@@ -230,16 +236,66 @@ def test_4_bit_may_be_made_by_tiles_by_the_table_or_unpacked(
 
 def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]]) -> None:
     # The second length makes the number of rows a symbol, also where it decides how they are laid.
-    weights = packed_of(outputs=64, inputs=128)
+    linear, down = (SimpleNamespace(out_features=256, most_packed_rows=16384, weight=None) for _ in range(2))
+    weights = packed_of(outputs=256, inputs=128)
+    frames: list[int] = []
 
-    def product(rows: torch.Tensor) -> torch.Tensor:
-        placed = ordered(rows, 4, order_of("int8 by row", len(rows), has_prompt_kernel=True))
-        return packed_products.packed_matmul(placed, weights, torch.ones(64, 1), None, "int8 by row", 64)
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        frames.append(len(inputs))
+        return aot_eager(graph, inputs)
 
-    compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
-    for tokens in (32, 64, 160, 512, 2176):
-        rows = torch.randn(tokens, 128)
-        torch.testing.assert_close(compiled(rows), rows @ weights.float().T, rtol=1e-4, atol=1e-3)
+    def product(hidden: torch.Tensor) -> torch.Tensor:
+        gate_up = packed_products.packed_product(hidden, linear, "int8 by row")
+        return packed_products.product_of_placed(swiglu_by_lane(gate_up, 4), down, "int8 by row")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_products, "packed_tensors", lambda *_: (weights, torch.ones(256, 1), None))
+        compiled = torch.compile(product, backend=backend, fullgraph=True)
+        for tokens in (160, 192, 512, 576, 640, 2176):
+            hidden = torch.randn(1, tokens, 128) / 1000
+            gate, up = (hidden[0] @ weights.float().T).chunk(2, -1)
+            expected = (torch.nn.functional.silu(gate) * up) @ weights.float().T
+            torch.testing.assert_close(compiled(hidden), expected, rtol=1e-3, atol=1e-2)
+    assert len(frames) == 2
+
+
+@pytest.mark.slow
+def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
+    model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags: set[str] = set()
+    compile_fx = inductor.compile_fx
+
+    def watched(*arguments: Any, **settings: Any) -> Any:
+        tags.add(torch.compiler.config.cache_key_tag)
+        return compile_fx(*arguments, **settings)
+
+    monkeypatch.setattr(inductor, "compile_fx", watched)
+    model = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
+    decoder = CapturedNativeDecoder(model, CpuDevice(), capture=Rerun())
+    for tokens in (160, 192, 256, 320):
+        decoder.generate((torch.arange(tokens)[None] % 90 + 10).repeat(2, 1), 325 - tokens)
+    assert decoder.facts().prefill == "captured"
+    # A layer and the head of the step, a layer for the first prompt, and one for prompts of any length.
+    assert decoder.facts().frames_compiled == 4
+    # The prompt's layers are compiled with a choice of ours, the step's are not.
+    assert tags == {"", ", sums of 256 at once"}
+
+
+@pytest.mark.slow
+def test_an_mlp_with_another_activation_keeps_it(model_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+    model: Any = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
+    first, second = model.model.layers
+    first.mlp.act_fn = torch.nn.GELU()
+    optimize(model)
+    assert not hasattr(first.mlp, "swiglu_kernels")
+    assert second.mlp.swiglu_kernels == SwigluKernels(for_one_query=False, for_prompts=True)
+    # Something is added to its product.
+    restore(model)
+    first.mlp.act_fn, second.mlp.down_proj.bias = second.mlp.act_fn, torch.nn.Parameter(torch.zeros(128))
+    optimize(model)
+    assert not hasattr(second.mlp, "swiglu_kernels")
+    assert hasattr(first.mlp, "swiglu_kernels")
 
 
 def packed_of(*, outputs: int, inputs: int) -> torch.Tensor:

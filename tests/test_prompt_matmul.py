@@ -93,6 +93,16 @@ def test_tiles_that_no_program_has_whole_are_shared() -> None:
     assert shared(256 * 130, 256) == [0]
 
 
+def test_where_there_are_fewer_tiles_than_processors_several_numbers_of_programs_are_tried() -> None:
+    packed, _ = weights_of("int8 by row", 256, 2560, "cpu")
+    tried = [(cut.programs, cut.shared) for cut in cuts_for(packed, 64, 132) if cut.outputs == 128]
+    # All, and of 20 tiles 6, 4 and 1 for each; but none without a chunk of its own.
+    assert tried == [(80, 20), (20, 0)]
+    packed, _ = weights_of("int8 by row", 2560, 2560, "cpu")
+    tried = [(cut.programs, cut.shared) for cut in cuts_for(packed, 64, 132) if cut.outputs == 128]
+    assert tried == [(132, 20), (120, 20), (80, 20), (20, 0)]
+
+
 @pytest.mark.parametrize("form", FORMS.values())
 @pytest.mark.parametrize("rows", [33, 64, 100, 512, 4096])
 def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
@@ -109,7 +119,9 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
     [
         (33, {(256, 64), (128, 64)}),
         (200, {(256, 128), (128, 128)}),
+        (384, {(128, 256), (256, 128)}),
         (512, {(192, 128), (128, 256)}),
+        (640, {(128, 256), (256, 128)}),
         (2048, {(128, 256)}),
     ],
 )

@@ -19,7 +19,7 @@ from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
 from benchmarker.kernels.packed_products import packed_product, product_of_placed
 from benchmarker.kernels.packed_weights import ONE_TILE, in_word
-from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, rows_forward, with_bias
+from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, rows_forward
 from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 
 CLOSE = 0.02
@@ -30,7 +30,7 @@ SCALES = (1, 16)
 
 @dataclass(frozen=True)
 class SwigluKernels:
-    """For what an MLP's SwiGLU is made by a kernel of ours."""
+    """Where an MLP's SwiGLU is made by a kernel of ours."""
 
     for_one_query: bool
     for_prompts: bool
@@ -38,6 +38,8 @@ class SwigluKernels:
 
 def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
     """Let MLPs whose gate and up are fused run by our kernels, if they are SwiGLU. Doing it twice changes nothing.
+
+    Their linears are not called then, and neither are hooks on them.
 
     Returns:
         The MLPs that for one query are one kernel and the product behind it.
@@ -48,7 +50,7 @@ def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
             continue
         kernels = SwigluKernels(
             for_one_query=_has_gemv(module) and _is_swiglu(module, _fused),
-            for_prompts=_has_packed_prompts(module) and _is_swiglu(module, _by_operators),
+            for_prompts=_has_packed_prompts(module) and _is_swiglu(module, by_operators),
         )
         if kernels.for_one_query or kernels.for_prompts:
             module.swiglu_kernels, module.__class__ = kernels, with_forward(type(module), _swiglu_forward)
@@ -74,9 +76,10 @@ def _has_gemv(mlp: Any) -> bool:
 
 
 def _has_packed_prompts(mlp: Any) -> bool:
-    """Whether the products of a prompt are all made of packed weights."""
+    """Whether the products of a prompt are all made of packed weights, and nothing is added to them."""
     linears = (mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj)
-    return all(getattr(linear, "most_packed_rows", 0) > ONE_TILE for linear in linears)
+    are_packed = all(getattr(linear, "most_packed_rows", 0) > ONE_TILE for linear in linears)
+    return are_packed and mlp.down_proj.bias is None
 
 
 def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
@@ -114,25 +117,30 @@ def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
     kernels: SwigluKernels = mlp.swiglu_kernels
     if kernels.for_one_query and is_one_query(hidden, mlp.gate_proj):
         return _fused(mlp, hidden)
-    if kernels.for_prompts and _is_long(hidden) and is_packed_product(hidden, mlp.gate_proj.fused_slice.fused.linear):
+    if kernels.for_prompts and _is_long_packed(hidden, mlp.gate_proj.fused_slice.fused.linear):
         return _by_lane(mlp, hidden)
     result: Tensor = mlp.original_forward(hidden)
     return result
 
 
-def _is_long(hidden: Tensor) -> bool:
-    """Whether there are more vectors, in [batch, tokens, in], than the compiler makes and orders in a short kernel."""
-    return hidden.dim() == 3 and hidden.shape[0] * hidden.shape[1] > ONE_TILE
+def _is_long_packed(hidden: Tensor, linear: Any) -> bool:
+    """Whether the linear's packed weights multiply so many vectors that `rows_by_lane` orders them.
+
+    Args:
+        hidden: [batch, tokens, in].
+    """
+    return is_packed_product(hidden, linear) and hidden.shape[0] * hidden.shape[1] > ONE_TILE
 
 
 def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:
     whole, down = mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj
     gate_up = packed_product(hidden, whole, whole.packed_form)
     placed = swiglu_by_lane(gate_up, in_word(down.packed_form))
-    return with_bias(product_of_placed(placed, down, down.packed_form), down, hidden)
+    return product_of_placed(placed, down, down.packed_form).view(*hidden.shape[:-1], -1)
 
 
-def _by_operators(mlp: Any, hidden: Tensor) -> Tensor:
+def by_operators(mlp: Any, hidden: Tensor) -> Tensor:
+    """down(silu(gate) * up) by the MLP's own linears."""
     product: Tensor = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
     return product
 

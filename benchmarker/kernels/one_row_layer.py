@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels.decode_attention import is_tile
-from benchmarker.kernels.fuse_swiglu import makes_the_same
+from benchmarker.kernels.fuse_swiglu import by_operators, makes_the_same
 from benchmarker.kernels.gemv_ends import Ends
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 from benchmarker.kernels.one_row_products import Product, product_of
@@ -101,7 +101,7 @@ def one_row_layer(layer: Any, key_heads: int) -> OneRowLayer | None:
     if len({(norm.weight.dtype, norm.weight.device) for norm in norms}) > 1 or not all(map(is_rms_norm, norms)):
         return None
     heads = _heads(attention, key_heads)
-    if heads is None or not makes_the_same(mlp, _swiglu, like=layer.post_attention_layernorm.weight):
+    if heads is None or not makes_the_same(mlp, by_operators, like=layer.post_attention_layernorm.weight):
         return None
     return OneRowLayer(
         joint, heads, output, gate_up, down,
@@ -155,12 +155,6 @@ def _scaling(attention: Any) -> float | None:
     except AttributeError:
         return None
     return scaling if isinstance(scaling, float) else None
-
-
-def _swiglu(mlp: Any, hidden: Tensor) -> Tensor:
-    """down(silu(gate) * up) by the MLP's own linears."""
-    result: Tensor = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
-    return result
 
 
 def norm_ends(norm: Any, *, swiglu: bool = False) -> Ends:

@@ -20,8 +20,8 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 Each is the fastest of its ways, and cuBLAS was timed beside each form.
 
 Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
-tensor cores. What is left at 512 rows are sums of tiles that programs share: query, key and value share none and take
-as long as cuBLAS's, the others 4 to 14 us longer.
+tensor cores. What is left at 512 rows are mostly sums of tiles that programs share: query, key and value share none and
+take as long as cuBLAS's; down, and gate and up, take 4 to 14 us longer, and o 8 to 10, its matrix unpacked first.
 
 Layouts, and what `packed_matmul`, which multiplies int8 by 2 to 32 rows, reached on one H200 (2026-11-23):
 
@@ -92,8 +92,9 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
         [vectors, outputs].
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
-    order = order_of(form, len(rows), has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
-    if order == "by lane" and len(rows) > ONE_TILE:
+    count = rows.shape[0]
+    order = order_of(form, count, has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
+    if order == "by lane" and count > ONE_TILE:
         return product_of_placed(rows_by_lane(rows, in_word(form)), linear, form)
     # The compiler brings few rows into their order where it makes them, which takes no time that can be measured.
     return product_of_placed(ordered(rows, in_word(form), order), linear, form)
@@ -176,4 +177,5 @@ def _shape(
     form: str,  # noqa: ARG001
     outputs: int,
 ) -> Tensor:
-    return hidden.new_empty((len(hidden), outputs))
+    # `len` would make a number of the rows of any prompt.
+    return hidden.new_empty((hidden.shape[0], outputs))

@@ -116,7 +116,7 @@ def by_place(hidden: Tensor, in_word: int) -> Tensor:
     Returns:
         [rows, in_word, inputs / in_word].
     """
-    return hidden.view(len(hidden), -1, in_word).transpose(1, 2).contiguous()
+    return hidden.view(hidden.shape[0], -1, in_word).transpose(1, 2).contiguous()
 
 
 def by_lane(hidden: Tensor, in_word: int) -> Tensor:
@@ -135,13 +135,13 @@ def by_lane(hidden: Tensor, in_word: int) -> Tensor:
     """
     if in_word == 8:
         # Lane, word, number of a pair, product, pair.
-        lanes = hidden.view(len(hidden), -1, 4, 2, 2, 2, 2).permute(0, 1, 3, 5, 6, 2, 4)
+        lanes = hidden.view(hidden.shape[0], -1, 4, 2, 2, 2, 2).permute(0, 1, 3, 5, 6, 2, 4)
     else:
         # Lane, product, pair, number of a pair.
-        lanes = hidden.view(len(hidden), -1, 4, 4, 2, 2).permute(0, 1, 3, 4, 2, 5)
-    return lanes.contiguous().view(len(hidden), -1, 4, 16)
+        lanes = hidden.view(hidden.shape[0], -1, 4, 4, 2, 2).permute(0, 1, 3, 4, 2, 5)
+    return lanes.contiguous().view(hidden.shape[0], -1, 4, 16)
 
 
 def as_they_are(hidden: Tensor) -> Tensor:
     """Rows by place, or as they are already, which their dimensions tell, as [rows, inputs]."""
-    return hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(len(hidden), -1)
+    return hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(hidden.shape[0], -1)

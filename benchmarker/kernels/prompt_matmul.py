@@ -38,8 +38,8 @@ FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
 NEARLY_ALL = 0.75
 """Where at least this part of the processors makes one more tile, the others may rest."""
 SHARES = (4, 1)
-"""Programs for each tile, where there are fewer tiles than processors; besides as many as there are processors, and as
-many for each tile as there can be."""
+"""Programs for each tile, where there are fewer tiles than processors; beside as many programs as there are processors,
+and the whole part of processors / tiles for each tile."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,15 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
     512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
     latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
+    They are timed where half of the last tile of 256 rows would be empty.
     """
     tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
     chunks = packed.length * packed.in_word // LANE_CHUNK
     of_192 = _tiles(packed, rows, 192, tile_rows)
     cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
     sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(128, 256)]
+    if rows > 256 and -(-rows // 128) % 2:
+        sizes.append((256, 128))
     for outputs, size in sizes:
         tiles = _tiles(packed, rows, outputs, size)
         shares = (processors // tiles, *SHARES)

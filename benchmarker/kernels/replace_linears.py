@@ -139,12 +139,12 @@ def rows_forward(linear: nn.Linear, hidden: Tensor) -> Tensor:
         return _unpacked_forward(linear, hidden)
     if not is_one_query(hidden, linear):
         return _plain_forward(linear, hidden)
-    return with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
+    return _with_bias(gemv_dense.gemv_dense(hidden.flatten(), *gemv_dense.as_rows(linear.weight)), linear, hidden)
 
 
 def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
     """A linear of packed weights, for several queries."""
-    return with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
+    return _with_bias(packed_product(hidden, linear, linear.packed_form), linear, hidden)
 
 
 def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
     # Packed products do not take all of GPTQ's groups; this does.
     form = linear.packed_form or "int4 by group, zeros"
     matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
-    return with_bias(torch.matmul(hidden, matrix), linear, hidden)
+    return _with_bias(torch.matmul(hidden, matrix), linear, hidden)
 
 
 def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def _gptq_forward(linear: Any, hidden: Tensor) -> Tensor:
         return through_operator(linear, hidden)
     zeros = None if linear.packed_form == "int4 by group" else linear.qzeros
     product = gemv_gptq.gemv_gptq(materialized(hidden).flatten(), linear.qweight, zeros, linear.scales)
-    return with_bias(product, linear, hidden)
+    return _with_bias(product, linear, hidden)
 
 
 def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
@@ -180,10 +180,10 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
         return cast("Tensor", Linear4bit.forward(linear, hidden))
     state = linear.weight.quant_state
     product = gemv_nf4.gemv_nf4(materialized(hidden).flatten(), linear.weight, state.absmax, state.code)
-    return with_bias(product, linear, hidden)
+    return _with_bias(product, linear, hidden)
 
 
-def with_bias(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:
+def _with_bias(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:
     """The product with the linear's bias, in the shape of `hidden` but for its last dimension."""
     if linear.bias is not None:
         # bitsandbytes leaves a bias in the type that its kernel computes in.

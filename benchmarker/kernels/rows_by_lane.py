@@ -2,7 +2,7 @@
 
 `packed_weights.by_lane` says the same in torch's operators. Of these torch's compiler makes kernels that read number by
 number: at 512 rows SwiGLU and the order of its 9,728 outputs took 25 to 27 us on one H100, SwiGLU alone 8 us
-(2026-11-25). How this kernel works is written in `rows_by_lane.cu`. Elsewhere the operators are used.
+(2026-11-25). How this kernel works is written in `rows_by_lane.cu`. On a CPU the operators are used.
 """
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.packed_weights import LANE_CHUNK, by_lane
+from benchmarker.kernels.read_vector import is_aligned
 
 # No `from __future__ import annotations` here: torch reads the operators' types from its annotations.
 
@@ -54,12 +55,14 @@ def _gated_rows(gate_up: Tensor, in_word: int) -> Tensor:  # noqa: ARG001
 
 
 def _empty(like: Tensor, width: int) -> Tensor:
-    return like.new_empty((len(like), width // LANE_CHUNK, 4, LANE_CHUNK // 4))
+    return like.new_empty((like.shape[0], width // LANE_CHUNK, 4, LANE_CHUNK // 4))
 
 
 def launch(rows: Tensor, in_word: int, *, is_gated: bool = False) -> Tensor:
     """As `rows_by_lane`, or with `is_gated` as `swiglu_by_lane`, by the kernel."""
     rows = rows.contiguous()
+    if not is_aligned(rows):
+        rows = rows.clone()
     placed = _empty(rows, rows.shape[1] // (2 if is_gated else 1))
     macros = {"IN_WORD": in_word, "GATED": int(is_gated), "BF16": int(rows.dtype == torch.bfloat16), "THREADS": THREADS}
     kernel = cuda_kernel("rows_by_lane", tuple(macros.items()), THREADS, 0, rows.device)

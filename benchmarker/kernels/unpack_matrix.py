@@ -154,6 +154,7 @@ def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> T
     if not is_by_lane:
         return matrix
     placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
+    # In memory as `unpack_matrix` says.
     return placed.contiguous() if is_int4_by_group(packed.form) else placed
 
 
