@@ -193,6 +193,7 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("unpack_int8_kernel", "dequantize"),
         ("unpack_codes_kernel", "dequantize"),
         ("unpack_gptq_kernel", "dequantize"),
+        ("rows_by_lane_kernel", "elementwise"),
         ("gemv_dense_kernel", "matmul"),
         ("decode_attention_kernel", "attention"),
         ("codes_kernel", "quantized matmul"),

@@ -120,7 +120,7 @@ _RULES: tuple[tuple[str, Category], ...] = (
     # The generated code of a compiled graph on CPU: all of it but the matrix products, which are calls of their own.
     (
         r"elementwise|silu|swiglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan|kernel_scan_"
-        r"|triton_poi|CompiledFxGraph",
+        r"|rows_by_lane_kernel|triton_poi|CompiledFxGraph",
         "elementwise",
     ),
     (
