@@ -17,7 +17,7 @@ from benchmarker.schema.config_io import parse_option, read_experiment, resolved
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
 from benchmarker.schema.job import Job
-from benchmarker.schema.options import is_group, kind_of, options_of
+from benchmarker.schema.options import flags_of, is_group, kind_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.schema.workload import Workload
@@ -64,10 +64,7 @@ def make_job(
         base = _variant_of(description, experiment, variant, config, typed)
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
-    # A shorthand comes behind the option that it stands for; every run has `--variant`.
-    flags = {option.place: option.flag for option in reversed(options_of(description))} | {
-        "variant.variant": "--variant"
-    }
+    flags = flags_of(description)
     job = description.job(
         workload=description.name,
         variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),

@@ -6,11 +6,10 @@ NVRTC compiles one program at a time, in whatever thread it is asked: half a sec
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 
 
 def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
@@ -28,8 +27,8 @@ def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
     binary = compile_it()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Another process never sees a part of it.
-        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(binary)
-        os.replace(file.name, path)
+        # Another process never sees a part of it, and where the disk is full nothing is left.
+        with TemporaryDirectory(dir=path.parent) as folder:
+            (Path(folder) / path.name).write_bytes(binary)
+            (Path(folder) / path.name).replace(path)
     return binary

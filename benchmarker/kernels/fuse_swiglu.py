@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from benchmarker.kernels import gemv_dense
 from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
-from benchmarker.kernels.packed_products import packed_product, product_of_placed
+from benchmarker.kernels.packed_products import are_ordered_by_kernel, packed_product, product_of_placed
 from benchmarker.kernels.packed_weights import ONE_TILE, in_word
 from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, rows_forward
 from benchmarker.kernels.rows_by_lane import swiglu_by_lane
@@ -48,12 +48,11 @@ def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
     for module in modules:
         if type(module).forward is _swiglu_forward or not _has_fused_gate(module):
             continue
-        kernels = SwigluKernels(
-            for_one_query=_has_gemv(module) and _is_swiglu(module, _fused),
-            for_prompts=_has_packed_prompts(module) and _is_swiglu(module, by_operators),
-        )
-        if kernels.for_one_query or kernels.for_prompts:
-            module.swiglu_kernels, module.__class__ = kernels, with_forward(type(module), _swiglu_forward)
+        for_one_query = _has_gemv(module) and _is_swiglu(module, _fused)
+        for_prompts = _has_packed_prompts(module) and (for_one_query or _is_swiglu(module, by_operators))
+        if for_one_query or for_prompts:
+            module.swiglu_kernels = SwigluKernels(for_one_query, for_prompts)
+            module.__class__ = with_forward(type(module), _swiglu_forward)
     return [module for module in modules if hasattr(module, "swiglu_kernels") and module.swiglu_kernels.for_one_query]
 
 
@@ -117,19 +116,15 @@ def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
     kernels: SwigluKernels = mlp.swiglu_kernels
     if kernels.for_one_query and is_one_query(hidden, mlp.gate_proj):
         return _fused(mlp, hidden)
-    if kernels.for_prompts and _is_long_packed(hidden, mlp.gate_proj.fused_slice.fused.linear):
+    if kernels.for_prompts and _is_long(hidden, mlp.gate_proj.fused_slice.fused.linear):
         return _by_lane(mlp, hidden)
     result: Tensor = mlp.original_forward(hidden)
     return result
 
 
-def _is_long_packed(hidden: Tensor, linear: Any) -> bool:
-    """Whether the linear's packed weights multiply so many vectors that `rows_by_lane` orders them.
-
-    Args:
-        hidden: [batch, tokens, in].
-    """
-    return is_packed_product(hidden, linear) and hidden.shape[0] * hidden.shape[1] > ONE_TILE
+def _is_long(hidden: Tensor, linear: Any) -> bool:
+    """Whether this is a packed product of so many vectors, [batch, tokens, in], that `rows_by_lane` orders them."""
+    return is_packed_product(hidden, linear) and are_ordered_by_kernel(hidden.shape[0] * hidden.shape[1], linear)
 
 
 def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:

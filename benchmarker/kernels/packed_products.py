@@ -92,12 +92,20 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
         [vectors, outputs].
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
-    count = rows.shape[0]
-    order = order_of(form, count, has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
-    if order == "by lane" and count > ONE_TILE:
-        return product_of_placed(rows_by_lane(rows, in_word(form)), linear, form)
-    # The compiler brings few rows into their order where it makes them, which takes no time that can be measured.
-    return product_of_placed(ordered(rows, in_word(form), order), linear, form)
+    if are_ordered_by_kernel(rows.shape[0], linear):
+        placed: Tensor = rows_by_lane(rows, in_word(form))
+    else:
+        order = order_of(form, rows.shape[0], has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
+        placed = ordered(rows, in_word(form), order)
+    return product_of_placed(placed, linear, form)
+
+
+def are_ordered_by_kernel(rows: int, linear: Any) -> bool:
+    """Whether `rows_by_lane` brings so many rows into the order of the linear's product.
+
+    The compiler brings fewer into their order in the kernel that makes them.
+    """
+    return rows > ONE_TILE and bool(linear.most_packed_rows > ONE_TILE)
 
 
 def product_of_placed(placed: Tensor, linear: Any, form: str) -> Tensor:

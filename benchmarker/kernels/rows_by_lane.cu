@@ -19,8 +19,6 @@ __device__ u32 pair_at(const uint4& eight) {
 #endif
 }
 
-__device__ float silu(float gate) { return quotient(gate, 1.0f + exponential(-gate)); }
-
 __device__ u32 gated(u32 gate, u32 up) {
     return pair_of(silu(to_float(gate & 0xffff)) * to_float(up & 0xffff), silu(to_float(gate >> 16)) * to_float(up >> 16));
 }

@@ -112,7 +112,7 @@ __device__ void write_outputs(const float* sums, int group, int part, int first,
     for (int i = 0; i < SPLIT; i++) result += sums[i * ALL + lane % ALL];
     if (SWIGLU) {
         const float up = __shfl_down_sync(~0u, result, OUTPUTS);
-        result = result / (1 + exponential(-result)) * up;
+        result = silu(result) * up;
     }
     if (lane < OUTPUTS) {
         if (ADDED) result += to_float(residual[first + lane]);

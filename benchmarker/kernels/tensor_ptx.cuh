@@ -30,7 +30,7 @@ __device__ u32 pair_of(float low, float high) {
 }
 
 __device__ float exponential(float value) { return __expf(value); }
-__device__ float quotient(float value, float divisor) { return __fdividef(value, divisor); }
+__device__ float silu(float value) { return value / (1 + exponential(-value)); }
 
 // own + 256 times byte BYTE of a word, where own is below 256.
 template <int BYTE>

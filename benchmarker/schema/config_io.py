@@ -155,8 +155,7 @@ def resolved(
         resolved: VariantBase = workload.resolve(variant)
     except FieldError as error:
         place = f"{where}{joint}{error.field}" if error.field else where.removesuffix(": ")
-        place = flags.get(error.field or "", place)
-        raise SpecError(f"{place}: {error}") from error
+        raise SpecError(f"{flags.get(error.field, place)}: {error}") from error
     return resolved
 
 

@@ -55,16 +55,15 @@ def arguments_of(workload: Workload, point: Any) -> list[str]:
     """Options that measure one cell alone."""
     if workload.point_arguments:
         return workload.point_arguments(point)
-    return [
-        word
-        for axis in workload.axes
-        for word in (flag_of(workload, f"grid.{axis.name}"), str(getattr(point, axis.name)))
-    ]
+    flags = flags_of(workload)
+    return [word for axis in workload.axes for word in (flags[f"grid.{axis.name}"], str(getattr(point, axis.name)))]
 
 
-def flag_of(workload: Workload, place: str) -> str:
-    """The option that fills a field."""
-    return next(option.flag for option in options_of(workload) if option.place == place)
+def flags_of(workload: Workload) -> dict[str, str]:
+    """The option that fills each field, by its place. Every run has `--variant`."""
+    # A shorthand comes behind the option that it stands for.
+    flags = {option.place: option.flag for option in reversed(options_of(workload))}
+    return {"variant.variant": "--variant", **flags}
 
 
 def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -30,7 +30,7 @@ static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float rsqrtf(float value) { return 1 / std::sqrt(value); }
 static float exponential(float value) { return std::exp(value); }
-static float quotient(float value, float divisor) { return value / divisor; }
+static float silu(float value) { return value / (1 + exponential(-value)); }
 
 static thread_local Index threadIdx, blockIdx;
 static Index gridDim;
