@@ -42,7 +42,7 @@ def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
     Their linears are not called then, and neither are hooks on them.
 
     Returns:
-        The MLPs that for one query are one kernel and the product behind it.
+        The MLPs that have the kernel for one query.
     """
     modules: list[Any] = list(model.modules())
     for module in modules:

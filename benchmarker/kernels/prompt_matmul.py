@@ -36,10 +36,10 @@ BLOCKS_STEP = 256
 FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
 """The file's FORM."""
 NEARLY_ALL = 0.75
-"""Where at least this part of the processors makes one more tile, the others may rest."""
+"""Part of the processors. Where more tiles than that are left, each is made by one processor, and the others rest."""
 SHARES = (4, 1)
-"""Programs for each tile, where there are fewer tiles than processors; beside as many programs as there are processors,
-and the whole part of processors / tiles for each tile."""
+"""How many programs a tile may have, where there are fewer tiles than processors. Two more numbers are tried: the most
+that fit, processors // tiles, and one program for each processor."""
 
 
 @dataclass(frozen=True)
