@@ -64,6 +64,7 @@ class CompileDecoder(StaticCacheDecoder):
         super().__init__(model, device, capture=capture or capture_for(device))
         default = None if device.kind == "cpu" else known_settings(ON_GPU)
         self._settings = default if settings is None else settings
+        self._are_settings_given = settings is not None
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0

@@ -29,6 +29,12 @@ ON_GPU = {
     "triton.unique_kernel_names": True,
 }
 """Inductor's settings for a GPU, as far as this torch knows them; on a CPU its defaults."""
+BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
+"""The same where all products of one row are kernels of ours.
+
+What is left are short kernels. Of each, several are compiled side by side and timed, where tuning step by step compiles
+one after another.
+"""
 TIMES_THE_CACHE = 5
 """How many times the cache's size is written before each timing: about 90 us on an H100, while a host takes 30 us or
 more to launch a kernel between two events."""
