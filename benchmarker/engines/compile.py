@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -74,8 +74,12 @@ class CompileDecoder(StaticCacheDecoder):
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
         """Set a shape up as `StaticCacheDecoder` does; while inductor tunes, its kernels are timed without the host."""
-        with nullcontext() if self._device.kind == "cpu" else kernels_timed_alone():
+        with self._tuning():
             return super()._prepare(batch, length)
+
+    def _tuning(self) -> AbstractContextManager[None]:
+        """Surrounds what is compiled and run for the first time."""
+        return nullcontext() if self._device.kind == "cpu" else kernels_timed_alone()
 
     def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
         """See `decode_step`."""

@@ -103,9 +103,10 @@ class CapturedNativeDecoder(CapturedPrefillDecoder, NativeDecoder):
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Put a padded prompt into the cache by the compiled layer; see `CapturedPrefillDecoder._prompt_step`."""
-        with prompt_attention_backend(self._model), heads_normed_at_once():
-            hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
-        return self._chosen(norm, hidden.index_select(1, last))
+        with self._tuning():
+            with prompt_attention_backend(self._model), heads_normed_at_once():
+                hidden, norm = self._through_layers(prompt_layer, ids, cache, visible)
+            return self._chosen(norm, hidden.index_select(1, last))
 
 
 def keep_kernels_beside_inductors(device: Device) -> None:
