@@ -1,5 +1,7 @@
 """The native engine on a CPU, with a capture that runs the step again: what it replaces, and that its tokens stay."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -8,9 +10,11 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
+from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.schema.kernels_used import KernelUse
 from tests.loading import load, tokens_of
 from tests.test_engines_graph import Rerun, model, prompt
 from tests.test_kernels import unpacked, weights_size
@@ -56,3 +60,47 @@ def test_a_model_is_looked_at_for_joining_once(model: PreTrainedModel, monkeypat
     for new_tokens in (3, 3, 5):
         runtime.generate(prompt(), new_tokens)
     assert len(looked) == 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "settings"),
+    [("inductor", ON_GPU), ("library", BESIDE_OUR_PRODUCTS), ("benchmarker", BESIDE_OUR_PRODUCTS)],
+)
+def test_inductor_tunes_step_by_step_only_where_a_product_is_its_own(
+    origin: Any, settings: dict[str, Any], model: PreTrainedModel
+) -> None:
+    on_gpu: Any = CpuDevice()
+    on_gpu.kind = "cuda"
+    runtime, given = (
+        NativeDecoder(model, on_gpu, capture=Rerun(), settings=one) for one in (None, {"max_autotune": True})
+    )
+    runtime._replaced = given._replaced = (KernelUse(purpose="linear", origin=origin, name="Linear"),)
+    assert runtime._inductor_settings() == known_settings(settings)
+    assert given._inductor_settings() == {"max_autotune": True}
+    assert NativeDecoder(model, CpuDevice(), capture=Rerun())._inductor_settings() is None
+
+
+class Watched(CapturedNativeDecoder):
+    """Tells where it compiles."""
+
+    depth = 0
+
+    @contextmanager
+    def _tuning(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def _compile(self, *arguments: Any) -> Any:
+        self.depths = (*getattr(self, "depths", ()), self.depth)
+        return super()._compile(*arguments)
+
+
+@pytest.mark.slow
+def test_whatever_is_compiled_is_tuned_without_the_host(model: PreTrainedModel) -> None:
+    runtime = Watched(model, CpuDevice(), capture=Rerun())
+    for tokens in (40, 70):
+        runtime.generate(torch.arange(10, 10 + tokens)[None], 75 - tokens)
+    assert runtime.facts().prefill == "captured"
+    assert len(runtime.depths) == runtime.facts().frames_compiled >= 4
+    assert set(runtime.depths) == {1}

@@ -62,9 +62,7 @@ class CompileDecoder(StaticCacheDecoder):
         settings: Of inductor, in place of those for the device.
         """
         super().__init__(model, device, capture=capture or capture_for(device))
-        default = None if device.kind == "cpu" else known_settings(ON_GPU)
-        self._settings = default if settings is None else settings
-        self._are_settings_given = settings is not None
+        self._settings = settings
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -133,9 +131,18 @@ class CompileDecoder(StaticCacheDecoder):
 
         self._frames += 1
         before = counters["inductor"]["fxgraph_cache_hit"]
-        compiled = compile_fx(graph, example_inputs, config_patches=self._settings)
+        compiled = compile_fx(graph, example_inputs, config_patches=self._inductor_settings())
         self._cache_misses += counters["inductor"]["fxgraph_cache_hit"] == before
         return cast("Function", compiled)
+
+    def _inductor_settings(self) -> dict[str, Any] | None:
+        """What inductor compiles with, in place of its defaults."""
+        if self._settings is not None or self._device.kind == "cpu":
+            return self._settings
+        return known_settings(self._settings_on_gpu())
+
+    def _settings_on_gpu(self) -> dict[str, Any]:
+        return ON_GPU
 
     def _forget(self) -> None:
         """One shape at a time: guards of an earlier one would be tried first at every step, and count as

@@ -30,10 +30,12 @@ ON_GPU = {
 }
 """Inductor's settings for a GPU, as far as this torch knows them; on a CPU its defaults."""
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""The same where all products of one row are kernels of ours.
+"""The same where inductor makes no product of one row itself.
 
-What is left are short kernels. Of each, several are compiled side by side and timed, where tuning step by step compiles
-one after another.
+What is left to it are short kernels. Of each, several candidates are compiled side by side and timed. Tuning step by
+step compiles one candidate after another. Set up with empty caches for 512 tokens of Qwen3-4B on one H100 (2026-11-25),
+fp16 took 10 s in place of 29, and GPTQ 14 in place of 41; for eight such sequences fp16 took 13 s in place of 55. Of a
+prompt, inductor's kernels of a layer take 25 us in fp16, and took 27.
 """
 TIMES_THE_CACHE = 5
 """How many times the cache's size is written before each timing: about 90 us on an H100, while a host takes 30 us or

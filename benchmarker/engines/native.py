@@ -16,7 +16,7 @@ from benchmarker.checkpoints.attention_shape import key_heads
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
-from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, heads_normed_at_once, known_settings
+from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import one_row_attention, optimize
@@ -49,18 +49,11 @@ class NativeDecoder(CompileDecoder):
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self._model, optimize(self._model))
-            self._set_up_compiler(self._replaced)
             self._one_row = one_row_step(self._model, key_heads(self._model.config.get_text_config(decoder=True)))
         if self._shape is None or self._shape.tokens.shape != (batch, length):
             step = self._one_row if one_row_attention.takes_cache(batch, length) else None
             self._rotation = step.rotation(length) if step else None
         return super()._prepare(batch, length)
-
-    def _set_up_compiler(self, uses: tuple[KernelUse, ...]) -> None:
-        """Choose inductor's settings by whether any product is its own."""
-        are_ours = all(use.origin == "benchmarker" for use in uses if use.purpose == "linear")
-        if are_ours and self._device.kind != "cpu" and not self._are_settings_given:
-            self._settings = known_settings(BESIDE_OUR_PRODUCTS)
 
     def _decode(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
         """See `decode_step`."""
@@ -75,6 +68,10 @@ class NativeDecoder(CompileDecoder):
     def _is_one_row(self) -> bool:
         """Whether the shape that ran last steps without the compiler."""
         return self._shape is not None and self._rotation is not None
+
+    def _settings_on_gpu(self) -> dict[str, Any]:
+        has_products = any(use.origin == "inductor" for use in self._linear_kernels())
+        return ON_GPU if has_products else BESIDE_OUR_PRODUCTS
 
     def _needs_compiler(self) -> bool:
         return not self._is_one_row()

@@ -4,7 +4,7 @@
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=torch --only combined
 
 The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
-the best of five generations, kernels a token, and the time of setting up. What wins belongs into `compiled.ON_GPU`.
+the best of five generations, kernels a token, and the time of setting up. What wins belongs into `engines/inductor.py`.
 On a CPU it runs too, to see that it runs.
 """
 
@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines import compile as compiled
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.inductor import ON_GPU, known_settings
+from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
@@ -41,7 +41,7 @@ class Alternative:
     """One way of setting the step up; everything else stays as it is."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of inductor, beside ON_GPU's."""
+    """Of inductor, beside those that the engine would use."""
     flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
@@ -66,10 +66,12 @@ ALTERNATIVES = {
     "nothing combined": Alternative({"combo_kernels": False}),
     "flash at every length": Alternative(flash_from=0),
     "timed by inductor": Alternative(timed_by_inductor=True),
-    "no descent": Alternative({"coordinate_descent_tuning": False}),
-    "all directions": Alternative({"coordinate_descent_check_all_directions": True}),
+    "fewer candidates": Alternative({"max_autotune_pointwise": False}),
+    "tuned step by step": Alternative({"coordinate_descent_tuning": True}),
+    "in all directions": Alternative(
+        {"coordinate_descent_tuning": True, "coordinate_descent_check_all_directions": True}
+    ),
     "max autotune": Alternative({"max_autotune": True}),
-    "more configurations": Alternative({"max_autotune_pointwise": True}),
     "cooperative reductions": Alternative({"triton.cooperative_reductions": True}),
     "multi kernel": Alternative({"triton.multi_kernel": 1}),
     "longer sums unrolled": Alternative({"unroll_reductions_threshold": 33}),
@@ -113,7 +115,8 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)
-        runtime = NativeDecoder(model, device, settings=known_settings(ON_GPU | tried.settings))
+        usual = ON_GPU if tried.by_inductor else BESIDE_OUR_PRODUCTS
+        runtime = NativeDecoder(model, device, settings=known_settings(usual | tried.settings))
         started = time.perf_counter()
         try:
             with busy(given.busy):
