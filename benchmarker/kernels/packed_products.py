@@ -13,15 +13,15 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | 16 | 105 | - | 71 | 76 | `matmul_4bit` |
 | 32 | 107 | - | 84 | 88 | `matmul_4bit` |
 | 64 | 100 to 104 | 80 | 76 | 65 | `prompt_matmul` |
-| 512 | 163 to 171 | 200 | 197 | 193 | `prompt_matmul`; o unpacked first |
-| 2,048 | 554 to 576 | 589 | 593 | 585 | `prompt_matmul`; o unpacked first |
+| 512 | 167 to 171 | 188 | 193 | 183 | `prompt_matmul` |
+| 2,048 | 561 to 578 | 592 | 599 | 581 | `prompt_matmul`; o unpacked first |
 | 4,096 | 1,155 to 1,185 | 1,170 | 1,197 | 1,159 | `prompt_matmul`; o and down unpacked first |
 
 Each is the fastest of its ways, and cuBLAS was timed beside each form.
 
 Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
 tensor cores. What is left at 512 rows are mostly sums of tiles that programs share: query, key and value share none and
-take as long as cuBLAS's; down, and gate and up, take 4 to 14 us longer, and o 8 to 10, its matrix unpacked first.
+take as long as cuBLAS's; gate and up take 8 to 11 us longer, o 4 to 8, and down at most 4.
 
 Layouts, and what `packed_matmul`, which multiplies int8 by 2 to 32 rows, reached on one H200 (2026-11-23):
 
