@@ -24,6 +24,9 @@ ON_GPU = {
     "combo_kernels_pointwise_only": True,
     # Sums over so few parts need no reduction.
     "unroll_reductions_threshold": 16,
+    # Else torch 2.11 times a second block size beside the one that an earlier process chose and kept. Where it then
+    # chooses the other, sums round differently, and random weights make another text.
+    "dynamic_scale_rblock": False,
     # A kernel is launched while the one before it ends (Hopper and newer).
     "triton.enable_pdl": True,
     "triton.unique_kernel_names": True,

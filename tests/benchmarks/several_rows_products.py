@@ -6,6 +6,7 @@ cache is overwritten before each product. A way whose result is wrong, or that c
     python tests/benchmarks/several_rows_products.py                          # NVIDIA's Hopper and newer
     python tests/benchmarks/several_rows_products.py --rows 8 512 --forms nf4 # some alone
     python tests/benchmarks/several_rows_products.py --all                    # each way's time, not the fastest alone
+    python tests/benchmarks/several_rows_products.py --rows 16 --by-lane      # ways of many rows, for few
     python tests/benchmarks/several_rows_products.py --smallest               # right or wrong, anywhere; not timed
 """
 
@@ -57,7 +58,8 @@ def case(name: str, shape: tuple[int, int], rows: int, given: Any) -> tuple[str,
     packed, matrix = weights_of(form, *shape, device)
     hidden = torch.randn(rows, shape[0], device=device).half()
     has_prompt_kernel = prompt_matmul.why_not(hidden.device, hidden.dtype, packed) is None
-    placed = ordered(hidden, in_word(form), order_of(form, rows, has_prompt_kernel=has_prompt_kernel))
+    order = "by lane" if given.by_lane else order_of(form, rows, has_prompt_kernel=has_prompt_kernel)
+    placed = ordered(hidden, in_word(form), order)
     ways = ways_for(placed, packed)
     right = hidden.float() @ matrix.float().T
     start = f"{name:4} {shape[0]:5} x {shape[1]:5} {rows:5} rows"
@@ -81,6 +83,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--all", action="store_true", help="each way's time")
+    parser.add_argument("--by-lane", action="store_true", help="rows in prompt_matmul's order, however few they are")
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
     given = parser.parse_args()
     torch.manual_seed(0)

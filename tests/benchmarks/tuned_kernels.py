@@ -1,0 +1,120 @@
+"""Does the next process run the compiler's kernels as the first one tuned them, and make the same tokens?
+
+    PYTHONPATH=. python tests/benchmarks/tuned_kernels.py --quant gptq --option kernel=torch --prompt 512
+    PYTHONPATH=. python tests/benchmarks/tuned_kernels.py --quant int8 --prompt 26 --batch 2 --processes 4
+
+Each process loads the model with random weights, sets `native` up and generates. All share one folder for the
+compiler's caches, which is empty at first. A row is a kernel of inductor's with what was chosen for it, and is marked
+where a process chose something else. On a CPU it runs too, to see that it runs: inductor tunes nothing there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from hashlib import sha256
+from statistics import median
+from typing import Any
+
+GENERATIONS = 8
+
+
+def main() -> None:
+    given = _arguments()
+    if given.alone:
+        print(json.dumps(one_process(given)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        made = [_in_a_process(folder) for _ in range(given.processes)]
+    for number, process in enumerate(made, 1):
+        times = (
+            f"set-up {process['setup_s']:5.1f} s  TTFT {process['ttft_ms']:7.3f} ms  TPOT {process['tpot_ms']:7.3f} ms"
+        )
+        print(f"process {number}  {times}  tokens {process['tokens']}")
+    for name in sorted({name for process in made for name in process["kernels"]}):
+        chosen = [process["kernels"].get(name, "-") for process in made]
+        print(f"{'same   ' if len(set(chosen)) == 1 else 'DIFFERS'} {name}")
+        for choice in dict.fromkeys(chosen):
+            numbers = ", ".join(str(number) for number, other in enumerate(chosen, 1) if other == choice)
+            print(f"          {numbers}: {choice}")
+
+
+def _in_a_process(folder: str) -> dict[str, Any]:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+    command = [sys.executable, __file__, *sys.argv[1:], "--alone"]
+    done = subprocess.run(command, env=os.environ | caches, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def one_process(given: argparse.Namespace) -> dict[str, Any]:
+    """Set up and generate; what it took, a digest of the tokens, and what was chosen for each kernel."""
+    import torch
+
+    from benchmarker.engines.native import CapturedNativeDecoder
+    from benchmarker.hardware.device import find_device, torch_device
+    from benchmarker.quantization.load import load_model
+    from benchmarker.schema.config_io import parse_option
+
+    device = find_device(given.device)
+    options = dict(parse_option(one) for one in given.option)
+    model = load_model(
+        given.model, given.quant, device=given.device, dtype=given.dtype, load_format="dummy", options=options
+    )
+    capture: Any = None
+    if device.kind == "cpu":
+        from tests.test_engines_graph import Rerun
+
+        capture = Rerun()
+    decoder = CapturedNativeDecoder(model, device, capture=capture)
+    prompt = (torch.arange(given.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(given.batch, 1)
+    started = time.perf_counter()
+    decoder.generate(prompt, given.new_tokens)
+    setup_s = time.perf_counter() - started
+    made = [decoder.generate(prompt, given.new_tokens) for _ in range(GENERATIONS)]
+    step_ns = [(one.last_ns - one.first_ns) / (given.new_tokens - 1) for one in made]
+    return {
+        "setup_s": setup_s,
+        "ttft_ms": median((one.first_ns - one.start_ns) / 1e6 for one in made),
+        "tpot_ms": median(step_ns) / 1e6,
+        "tokens": sha256(made[-1].tokens.numpy().tobytes()).hexdigest()[:8],
+        "kernels": chosen_configurations(),
+    }
+
+
+def chosen_configurations() -> dict[str, str]:
+    """What this process runs each of inductor's kernels with. Kernels of one name are told together."""
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    chosen: dict[str, set[str]] = {}
+    for module in PyCodeCache.modules:
+        for kernel in vars(module).values():
+            # One that has not run has no launcher, or one for each candidate.
+            if isinstance(kernel, CachingAutotuner) and len(kernel.launchers) == 1:
+                chosen.setdefault(kernel.fn.__name__, set()).add(str(kernel.launchers[0].config))
+    return {name: " / ".join(sorted(choices)) for name, choices in chosen.items()}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", default="Qwen/Qwen3-4B")
+    parser.add_argument("--quant", default="fp16")
+    parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
