@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from benchmarker.engines.linear_kernels import native_kernels
 from benchmarker.engines.native import CapturedNativeDecoder
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.kernels import gemv_gptq, optimize, packed_products, restore, tensor_gemv
+from benchmarker.kernels import gemv_gptq, optimize, packed_products, prompt_matmul, restore, tensor_gemv
 from benchmarker.kernels.fuse_swiglu import SwigluKernels
 from benchmarker.kernels.packed_tiles import tiles_for
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
@@ -220,17 +220,22 @@ def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, 
         assert torch.equal(as_they_are(placed), hidden)
 
 
-@pytest.mark.parametrize(("rows", "is_on_card"), [(8, True), (8, False), (96, True)])
-def test_4_bit_may_be_made_by_tiles_by_the_table_or_unpacked(
-    rows: int, is_on_card: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("rows", "is_on_card", "is_hopper"),
+    [(8, True, True), (8, False, False), (9, True, True), (32, True, True), (32, True, False), (96, True, False)],
+)
+def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
+    rows: int, is_on_card: bool, is_hopper: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_gemv, "why_not", lambda *asked: None if is_on_card else "another card")
+    monkeypatch.setattr(prompt_matmul, "why_not", lambda *asked: None if is_hopper else "not Hopper")
     monkeypatch.setattr(tensor_gemv, "most_shared_bytes", lambda device: tensor_gemv.HOPPERS_SHARED_BYTES)
     words, scales = torch.zeros(64, 640, dtype=torch.int16), torch.ones(64, 40)
     names = [way.name for way in ways_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
     assert len(set(names)) == len(names)
     assert [name.split()[1] for name in names[:1]] == ["outputs,"]
     assert any(name.startswith("table, ") for name in names) == (is_on_card and rows <= 64)
+    assert any(name.startswith("warp groups, ") for name in names) == (is_hopper and rows > 8)
     assert names[-1] == "unpacked to 16 bit, then cuBLAS"
 
 

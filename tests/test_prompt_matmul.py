@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.kernels import prompt_matmul
+from benchmarker.kernels import prompt_matmul, rows_by_lane
 from benchmarker.kernels.cuda_source import CudaSourceError
 from benchmarker.kernels.packed_weights import by_lane
+from benchmarker.kernels.product_ways import ways_for
 from benchmarker.kernels.prompt_matmul import Cut, cuts_for, launch
 from tests.benchmarks.several_rows_products import weights_of
 from tests.on_processor import OnProcessorKernel, run_on_processor
@@ -79,6 +80,23 @@ def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.Monk
     assert not prompt_matmul._counts(hidden.device).any()
 
 
+@pytest.mark.parametrize("form", ["int4 by group", "nf4"])
+def test_few_rows_of_4_bit_are_brought_into_the_order_before(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    for module in (prompt_matmul, rows_by_lane):
+        run_on_processor(module, tmp_path, monkeypatch)
+    monkeypatch.setattr(prompt_matmul, "why_not", lambda *asked: None)
+    packed, matrix = weights_of(form, 512, 160, "cpu")
+    hidden = torch.randn(20, 512).half()
+    ways = [way for way in ways_for(hidden, packed) if way.name.endswith(", rows ordered before")]
+    assert ways
+    right = hidden.float() @ matrix.float().T
+    for way in ways:
+        assert float((way.launch(hidden, packed).float() - right).norm() / right.norm()) < 1e-3, way.name
+
+
 def test_tiles_that_no_program_has_whole_are_shared() -> None:
     def shared(outputs: int, rows: int) -> list[int]:
         packed, _ = weights_of("int8 by row", 64, outputs, "cpu")
@@ -117,7 +135,9 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "sizes"),
     [
-        (33, {(256, 64), (128, 64)}),
+        (9, {(128, 32)}),
+        (33, {(128, 64)}),
+        (128, {(128, 128)}),
         (200, {(256, 128), (128, 128)}),
         (384, {(128, 256), (256, 128)}),
         (512, {(192, 128), (128, 256)}),

@@ -105,15 +105,14 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
     512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
     latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
-    They are timed where half of the last tile of 256 rows would be empty.
+    They are timed where half of the last tile of 256 rows would be empty. Of 64 and 128 rows, tiles of 256 outputs were
+    the fastest for no product of Qwen3-4B in int8, GPTQ or NF4 there.
     """
-    tile_rows = next(size for size in (32, 64, 128) if rows <= size or size == 128)
+    sizes = _sizes(rows)
+    tile_rows = min(128, sizes[0][1])
     chunks = packed.length * packed.in_word // LANE_CHUNK
     of_192 = _tiles(packed, rows, 192, tile_rows)
     cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
-    sizes = [(256, tile_rows), (128, tile_rows)] if rows <= 256 else [(128, 256)]
-    if rows > 256 and -(-rows // 128) % 2:
-        sizes.append((256, 128))
     for outputs, size in sizes:
         tiles = _tiles(packed, rows, outputs, size)
         shares = (processors // tiles, *SHARES)
@@ -121,6 +120,16 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
         for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
             cuts.append(Cut(outputs, size, programs, _shared_tiles(tiles, programs)))
     return cuts
+
+
+def _sizes(rows: int) -> list[tuple[int, int]]:
+    """Outputs and rows of the tiles that are timed for any product."""
+    if rows <= 128:
+        return [(128, next(size for size in (32, 64, 128) if rows <= size))]
+    if rows <= 256:
+        return [(256, 128), (128, 128)]
+    is_half_empty = -(-rows // 128) % 2 == 1
+    return [(128, 256), (256, 128)] if is_half_empty else [(128, 256)]
 
 
 def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
