@@ -124,7 +124,8 @@ def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
 
 def _is_long(hidden: Tensor, linear: Any) -> bool:
     """Whether this is a packed product of so many vectors, [batch, tokens, in], that `rows_by_lane` orders them."""
-    return is_packed_product(hidden, linear) and are_ordered_by_kernel(hidden.shape[0] * hidden.shape[1], linear)
+    rows = hidden.shape[0] * hidden.shape[1]
+    return is_packed_product(hidden, linear) and are_ordered_by_kernel(rows, linear, linear.packed_form)
 
 
 def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:

@@ -40,7 +40,15 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, prompt_matmul, tensor_gemv
-from benchmarker.kernels.packed_weights import ONE_TILE, in_word, is_int4_by_group, order_of, ordered, packed_of
+from benchmarker.kernels.packed_weights import (
+    FEW_ROWS,
+    ONE_TILE,
+    in_word,
+    is_int4_by_group,
+    order_of,
+    ordered,
+    packed_of,
+)
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import chosen
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
@@ -92,7 +100,7 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
         [vectors, outputs].
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
-    if are_ordered_by_kernel(rows.shape[0], linear):
+    if are_ordered_by_kernel(rows.shape[0], linear, form):
         placed: Tensor = rows_by_lane(rows, in_word(form))
     else:
         order = order_of(form, rows.shape[0], has_prompt_kernel=linear.most_packed_rows > ONE_TILE)
@@ -100,12 +108,14 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     return product_of_placed(placed, linear, form)
 
 
-def are_ordered_by_kernel(rows: int, linear: Any) -> bool:
+def are_ordered_by_kernel(rows: int, linear: Any, form: str) -> bool:
     """Whether `rows_by_lane` brings so many rows into the order of the linear's product.
 
-    The compiler brings fewer into their order in the kernel that makes them.
+    The compiler brings fewer into their order in the kernel that makes them. Where words have eight weights no two
+    inputs stay together, and it makes kernels of their own for that: two a layer for 64 rows of Qwen3-4B.
     """
-    return rows > ONE_TILE and bool(linear.most_packed_rows > ONE_TILE)
+    few = ONE_TILE if in_word(form) == 4 else FEW_ROWS
+    return rows > few and bool(linear.most_packed_rows > ONE_TILE)
 
 
 def product_of_placed(placed: Tensor, linear: Any, form: str) -> Tensor:
