@@ -98,7 +98,8 @@ class OnProcessorKernel:
     name: str
     library: ctypes.CDLL
     registers: int = 255
-    """A processor lacks none."""
+    together: int = 32
+    """A processor lacks nothing."""
 
     def __call__(self, blocks: int, arguments: Sequence[Any]) -> None:
         """See `CudaKernel`."""
