@@ -98,8 +98,7 @@ class OnProcessorKernel:
     name: str
     library: ctypes.CDLL
     registers: int = 255
-    together: int = 32
-    """A processor lacks nothing."""
+    """A processor lacks none."""
 
     def __call__(self, blocks: int, arguments: Sequence[Any]) -> None:
         """See `CudaKernel`."""

@@ -106,7 +106,7 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
         assert difference(matmul_4bit.launch(hidden, weights, cut), expected) < 8e-3, cut
 
 
-@pytest.mark.parametrize("rows", [20, 33, 64, 100, 512, 2100])
+@pytest.mark.parametrize("rows", [33, 64, 100, 512, 2100])
 @pytest.mark.parametrize(("inputs", "outputs"), [(2560, 6144), (9728, 2560), (768, 200)])
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4", "fp4"])
 def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:

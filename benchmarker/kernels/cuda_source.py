@@ -65,8 +65,6 @@ class CudaKernel:
     shared_bytes: int
     registers: int
     """Of each thread when it begins."""
-    together: int
-    """Programs that a processor holds at a time."""
     device: torch.device
 
     def __call__(self, blocks: int, arguments: Sequence[Tensor | TensorMap | int | float | None]) -> None:
@@ -102,11 +100,9 @@ def cuda_kernel(
         _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
         _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
         _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
-        registers, together = ctypes.c_int(), ctypes.c_int()
+        registers = ctypes.c_int()
         _check_driver(_driver().cuFuncGetAttribute(ctypes.byref(registers), REGISTERS_ATTRIBUTE, function))
-        count = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
-        _check_driver(count(ctypes.byref(together), function, threads, ctypes.c_size_t(shared_bytes)))
-    return CudaKernel(function, threads, shared_bytes, registers.value, together.value, device)
+    return CudaKernel(function, threads, shared_bytes, registers.value, device)
 
 
 def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> None:

@@ -349,7 +349,7 @@ __device__ void multiply(const Given& given, int thread) {
     add_up(given, place, thread);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, PER_PROCESSOR)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_constant__ TensorMap packed,
                      const __grid_constant__ TensorMap group_scales, const u16* scales, const float* numbers,
                      float* left, int* counts, u16* output, int rows, int outputs, int lined, int are_rows_first) {

@@ -1,7 +1,6 @@
 """Packed weights times 33 rows and more, for NVIDIA's Hopper: how a product is cut and launched.
 
-How the kernel works is written in `prompt_matmul.cu`. Programs of the grid are as large as a processor has room for, or
-of up to 64 rows a half or a third of that: while one waits for its tensor cores, another unpacks.
+How the kernel works is written in `prompt_matmul.cu`. A program of the grid is as large as a processor has room for.
 """
 
 from __future__ import annotations
@@ -16,24 +15,17 @@ from benchmarker.kernels import tensor_gemv
 from benchmarker.kernels.cuda_source import HOPPER, CudaSourceError, cuda_kernel
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
-from benchmarker.kernels.tensor_gemv import Program
+from benchmarker.kernels.tensor_gemv import HOPPERS_SHARED_BYTES, Program
 from benchmarker.kernels.tensor_map import TensorMap
 
 WARP_GROUP = 128
 """Threads that ask the tensor cores together."""
-REGISTERS = {(2, 1): (40, 232), (3, 1): (40, 152), (2, 2): (24, 104), (2, 3): (24, 72)}
-"""By the warp groups that multiply and the programs of a processor: registers of a thread that copies, and of one that
-multiplies, which a program exchanges among its threads. With fewer at its beginning it would wait for them without end.
-"""
-PER_PROCESSOR = {32: (2, 3), 64: (1, 2), 128: (1,)}
-"""Programs that a processor holds at a time, by the rows of a tile: more have too few registers for their sums."""
-SHARED_OF_PROCESSOR = 228 * 1024
-SHARED_KEPT = 1024
-"""Shared memory of a processor, and what of it each program takes besides."""
+REGISTERS = {2: (40, 232), 3: (40, 152)}
+"""By the warp groups that multiply: registers of a thread that copies, and of one that multiplies, which a program
+exchanges among its threads. With fewer at its beginning it would wait for them without end."""
 STAGED_BYTES = 4 * 1024
 """Shared memory for the results of a warp group on their way out."""
-LEAST_STAGES, MOST_STAGES = 3, 8
-"""Steps that shared memory has room for."""
+MOST_STAGES = 8
 MOST_SHARED = 1024
 SCALED = 8
 """Chunks whose scales of codes come together."""
@@ -59,11 +51,9 @@ class Cut:
     rows: int
     """Rows of a tile: 32, 64, 128, or 256 with 128 outputs."""
     programs: int
-    """Programs of the grid, all of which find room on the device at once."""
+    """Programs of the grid, at most one for each processor."""
     shared: int
     """Tiles of which each program makes an equal part. The others are made whole, in turns of one each."""
-    per_processor: int = 1
-    """Programs that a processor holds at a time."""
 
     @property
     def groups(self) -> int:
@@ -77,10 +67,9 @@ class Cut:
 
     @property
     def name(self) -> str:
-        """`warp groups, 128 outputs, 64 rows, 264 programs (2 a processor), 20 tiles shared`."""
-        size, many = f"{self.outputs} outputs, {self.rows} rows", self.per_processor
-        programs = f"{self.programs} programs" + (f" ({many} a processor)" if many > 1 else "")
-        return f"warp groups, {size}, {programs}, {self.shared} tiles shared"
+        """`warp groups, 256 outputs, 128 rows, 132 programs, 28 tiles shared`."""
+        size = f"{self.outputs} outputs, {self.rows} rows"
+        return f"warp groups, {size}, {self.programs} programs, {self.shared} tiles shared"
 
 
 def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | None:
@@ -126,13 +115,11 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
     for outputs, size in sizes:
         tiles = _tiles(packed, rows, outputs, size)
-        for many in PER_PROCESSOR.get(size, (1,)):
-            most = many * processors
-            shares = (most // tiles, *(SHARES if many == 1 else ()))
-            counts = [most, *(share * tiles for share in shares if 0 < share * tiles < most)]
-            for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
-                cuts.append(Cut(outputs, size, programs, _shared_tiles(tiles, programs), many))
-    return [cut for cut in cuts if _shared_memory(packed, cut)[0] >= LEAST_STAGES]
+        shares = (processors // tiles, *SHARES)
+        counts = [processors, *(share * tiles for share in shares if 0 < share * tiles < processors)]
+        for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
+            cuts.append(Cut(outputs, size, programs, _shared_tiles(tiles, programs)))
+    return cuts
 
 
 def _sizes(rows: int) -> list[tuple[int, int]]:
@@ -158,30 +145,21 @@ def _shared_tiles(tiles: int, programs: int) -> int:
     return left if tiles < programs or left <= NEARLY_ALL * programs else 0
 
 
-def _shared_memory(packed: Packed, cut: Cut) -> tuple[int, int]:
-    """Steps for which a program has room in shared memory, and bytes of it in all."""
-    form = FORMS[packed.form]
+def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
+    """What a product is compiled and launched with."""
+    form, inputs = FORMS[packed.form], packed.length * packed.in_word
     words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
     stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
     of_codes = tensor_gemv.TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0
     fixed = STAGED_BYTES * cut.groups + of_codes + 4 * 8
-    room = SHARED_OF_PROCESSOR // cut.per_processor - SHARED_KEPT
-    stages = min(MOST_STAGES, (room - fixed) // stage)
-    return stages, fixed + stages * stage
-
-
-def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
-    """What a product is compiled and launched with."""
-    form, inputs = FORMS[packed.form], packed.length * packed.in_word
-    stages, shared_bytes = _shared_memory(packed, cut)
-    of_bringer, of_multiplier = REGISTERS[cut.groups, cut.per_processor]
+    stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
     macros = {
         "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,
         "GROUPS": cut.groups, "BLOCKS": cut.outputs // (64 * cut.groups), "STAGES": stages,
         "BF16": int(dtype == torch.bfloat16), "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
-        "OF_BRINGER": of_bringer, "OF_MULTIPLIER": of_multiplier, "PER_PROCESSOR": cut.per_processor,
+        "OF_BRINGER": REGISTERS[cut.groups][0], "OF_MULTIPLIER": REGISTERS[cut.groups][1],
     }  # fmt: skip
-    return Program(tuple(macros.items()), cut.programs, cut.threads, shared_bytes)
+    return Program(tuple(macros.items()), cut.programs, cut.threads, fixed + stages * stage)
 
 
 def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
@@ -222,11 +200,9 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     output = hidden.new_empty((rows, packed.outputs))
     are_rows_first = hidden.nbytes < packed.words.nbytes
     kernel = cuda_kernel("prompt_matmul", program.macros, program.threads, program.shared_bytes, hidden.device)
-    of_bringer, of_multiplier = REGISTERS[cut.groups, cut.per_processor]
+    of_bringer, of_multiplier = REGISTERS[cut.groups]
     if kernel.registers * program.threads < WARP_GROUP * (of_bringer + of_multiplier * cut.groups):
         raise CudaSourceError(f"the compiler gives a thread {kernel.registers} registers, too few to exchange")
-    if kernel.together < cut.per_processor:
-        raise CudaSourceError(f"a processor holds {kernel.together} programs, and the others would be waited for")
     maps = [of_rows, of_words, of_scales or of_rows]
     pointers = [packed.scales, packed.zeros, left, _counts(hidden.device), output]
     kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
