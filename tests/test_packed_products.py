@@ -26,6 +26,7 @@ from benchmarker.kernels.rewrite import ADDED
 from benchmarker.kernels.rows_by_lane import swiglu_by_lane
 from benchmarker.kernels.unpack_matrix import unpack_matrix
 from benchmarker.kernels.unpack_words import NUMBERS
+from tests.benchmarks.several_rows_products import weights_of
 from tests.loading import load
 from tests.test_engines_graph import Rerun
 from tests.test_kernels import unpacked
@@ -222,7 +223,16 @@ def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, 
 
 @pytest.mark.parametrize(
     ("rows", "is_on_card", "is_hopper"),
-    [(8, True, True), (8, False, False), (9, True, True), (32, True, True), (32, True, False), (96, True, False)],
+    [
+        (8, True, True),
+        (8, False, False),
+        (9, True, True),
+        (32, True, True),
+        (32, True, False),
+        # What the table refuses and warp groups take.
+        (32, False, True),
+        (96, True, False),
+    ],
 )
 def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
     rows: int, is_on_card: bool, is_hopper: bool, monkeypatch: pytest.MonkeyPatch
@@ -240,10 +250,17 @@ def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
     assert names[-1] == "unpacked to 16 bit, then cuBLAS"
 
 
-def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize(
+    ("form", "lengths"),
+    [("int8 by row", (160, 192, 512, 576, 640, 2176)), ("int4 by group", (64, 96, 128, 160, 512, 2176))],
+)
+def test_a_prompt_of_any_length_is_compiled(
+    form: str, lengths: tuple[int, ...], as_on_hopper: list[tuple[str, int]]
+) -> None:
     # The second length makes the number of rows a symbol, also where it decides how they are laid.
     linear, down = (SimpleNamespace(out_features=256, most_packed_rows=16384, weight=None) for _ in range(2))
-    weights = packed_of(outputs=256, inputs=128)
+    packed, matrix = weights_of(form, 128, 256, "cpu")
+    torch.compiler.reset()
     frames: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
@@ -251,17 +268,20 @@ def test_a_prompt_of_any_length_is_compiled(as_on_hopper: list[tuple[str, int]])
         return aot_eager(graph, inputs)
 
     def product(hidden: torch.Tensor) -> torch.Tensor:
-        gate_up = packed_products.packed_product(hidden, linear, "int8 by row")
-        return packed_products.product_of_placed(swiglu_by_lane(gate_up, 4), down, "int8 by row")
+        assert packed_products.are_ordered_by_kernel(hidden.shape[1], linear, form)
+        gate_up = packed_products.packed_product(hidden, linear, form)
+        return packed_products.product_of_placed(swiglu_by_lane(gate_up, in_word(form)), down, form)
 
+    given = packed.words.view(torch.int8) if form == "int8 by row" else packed.words
+    scales = packed.scales[:, None] if form == "int8 by row" else packed.scales
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_products, "packed_tensors", lambda *_: (weights, torch.ones(256, 1), None))
+        patch.setattr(packed_products, "packed_tensors", lambda *_: (given, scales, packed.zeros))
         compiled = torch.compile(product, backend=backend, fullgraph=True)
-        for tokens in (160, 192, 512, 576, 640, 2176):
-            hidden = torch.randn(1, tokens, 128) / 1000
-            gate, up = (hidden[0] @ weights.float().T).chunk(2, -1)
-            expected = (torch.nn.functional.silu(gate) * up) @ weights.float().T
-            torch.testing.assert_close(compiled(hidden), expected, rtol=1e-3, atol=1e-2)
+        for tokens in lengths:
+            hidden = torch.randn(1, tokens, 128).half()
+            gate, up = (hidden[0].float() @ matrix.float().T).half().float().chunk(2, -1)
+            expected = (torch.nn.functional.silu(gate) * up).half().float() @ matrix.float().T
+            torch.testing.assert_close(compiled(hidden).float(), expected, rtol=1e-2, atol=1e-2)
     assert len(frames) == 2
 
 

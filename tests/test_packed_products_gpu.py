@@ -119,14 +119,26 @@ def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs:
     check_each_time(ways, placed, weights, expected)
 
 
+@pytest.mark.parametrize("rows", [9, 20, 32])
+@pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
+def test_few_rows_are_ordered_and_multiplied_each_time(form: str, rows: int) -> None:
+    weights = packed(form, 6144, 2560)
+    hidden = torch.randn(rows, 2560, device="cuda", dtype=torch.float16)
+    skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
+    ways = [way for way in ways_for(hidden, weights) if way.name.endswith(", rows ordered before")]
+    assert ways
+    check_each_time(ways, hidden, weights, hidden.float() @ matrix_of(weights).float())
+
+
+@pytest.mark.parametrize("rows", [20, 64, 200])
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group"])
-def test_warp_groups_multiply_bfloat16(form: str) -> None:
+def test_warp_groups_multiply_bfloat16(form: str, rows: int) -> None:
     weights = packed(form, 2560, 4096)
     weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
-    hidden = torch.randn(200, 4096, device="cuda", dtype=torch.bfloat16)
+    hidden = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
     skip_if(prompt_matmul.why_not(hidden.device, hidden.dtype, weights))
     expected = hidden.float() @ matrix_of(weights).float()
-    for cut in prompt_matmul.cuts_for(weights, 200, 132):
+    for cut in prompt_matmul.cuts_for(weights, rows, 132):
         assert difference(prompt_matmul.launch(by_lane(hidden, weights.in_word), weights, cut), expected) < 8e-3, cut
 
 

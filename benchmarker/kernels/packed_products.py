@@ -15,9 +15,9 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | 64 | 100 to 104 | 80 | 76 | 65 | `prompt_matmul` |
 | 512 | 167 to 171 | 188 | 193 | 183 | `prompt_matmul` |
 | 2,048 | 561 to 578 | 592 | 599 | 581 | `prompt_matmul`; o unpacked first |
-| 4,096 | 1,155 to 1,185 | 1,170 | 1,197 | 1,159 | `prompt_matmul`; o and down unpacked first |
+| 4,096 | 1,155 to 1,185 | 1,156 | 1,141 | 1,131 | `prompt_matmul`; o, and int8's down, unpacked first |
 
-Each is the fastest of its ways, and cuBLAS was timed beside each form.
+Each is the fastest of its ways, and cuBLAS was timed beside each form, for 4,096 rows on another card.
 
 Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
 tensor cores. What is left at 512 rows are mostly sums of tiles that programs share: query, key and value share none and
@@ -111,8 +111,8 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
 def are_ordered_by_kernel(rows: int, linear: Any, form: str) -> bool:
     """Whether `rows_by_lane` brings so many rows into the order of the linear's product.
 
-    The compiler brings fewer into their order in the kernel that makes them. Where words have eight weights no two
-    inputs stay together, and it makes kernels of their own for that: two a layer for 64 rows of Qwen3-4B.
+    The compiler orders fewer: where words have four weights, in the kernel that makes the rows. Where they have eight,
+    it made two more kernels a layer for that (64 rows of Qwen3-4B), so that ours does it from 33 rows on.
     """
     few = ONE_TILE if in_word(form) == 4 else FEW_ROWS
     return rows > few and bool(linear.most_packed_rows > ONE_TILE)

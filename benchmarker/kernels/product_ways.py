@@ -14,7 +14,7 @@ UNPACKED = "unpacked to 16 bit, then cuBLAS"
 ORDERED_FROM = 9
 """Rows from which `prompt_matmul` is timed beside `matmul_4bit`.
 
-On an H100 the latter takes 57 to 61 us for the products of a layer of Qwen3-4B and 8 rows, and 84 to 88 for 32;
+On an H100 the latter takes 60 to 61 us for the products of a layer of Qwen3-4B and 8 rows, and 84 to 88 for 32;
 `prompt_matmul` takes 65 to 76 for 64."""
 
 
@@ -27,19 +27,20 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     device, rows = hidden.device, len(hidden)
     processors = tensor_gemv.processors(device) if hidden.is_cuda else 1
     has_warp_groups = prompt_matmul.why_not(device, hidden.dtype, packed) is None
-    cuts = prompt_matmul.cuts_for(packed, rows, processors) if has_warp_groups else []
     if hidden.dim() == 4:
+        cuts = prompt_matmul.cuts_for(packed, rows, processors) if has_warp_groups else []
         return [*map(_by_warp_groups, cuts), unpacked_way]
     ways: list[Way] = []
     by_table = hidden.dim() == 2 and matmul_4bit.why_not(hidden, packed) is None
     if by_table:
         most_shared_bytes = tensor_gemv.most_shared_bytes(device)
         ways += map(_by_cut, matmul_4bit.cuts_for(packed, rows, processors, most_shared_bytes))
-    # Tiles took 1.2 to 3 times as long as the table on an H100: Qwen3-4B's products, 2 to 16 rows (2026-11-25).
+    # Tiles took 1.2 to 3 times as long as the table on an H100: Qwen3-4B's products, 2 to 16 rows (2026-11-25). For 32
+    # rows the table was faster too.
     if rows <= ONE_TILE and not (by_table and has_warp_groups):
         ways += map(_by_tile, tiles_for(packed, rows, processors))
-    if hidden.dim() == 2 and rows >= ORDERED_FROM:
-        ways += map(_by_warp_groups_in_order, cuts)
+    if hidden.dim() == 2 and rows >= ORDERED_FROM and has_warp_groups:
+        ways += map(_by_warp_groups_in_order, prompt_matmul.cuts_for(packed, rows, processors))
     return [*ways, unpacked_way]
 
 

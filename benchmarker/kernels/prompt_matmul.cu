@@ -1,4 +1,4 @@
-// Packed weights times 33 rows and more, for Hopper: see hopper_ptx.cuh for its instructions.
+// Packed weights times many rows, for Hopper: see hopper_ptx.cuh for its instructions.
 //
 // FORM 8: int8 [outputs, INPUTS], and a scale for each output, in 32 bits if HAS_WIDE_SCALES; 4: GPTQ's words
 // [INPUTS / 8, outputs] and scales [INPUTS / GROUP, outputs], zero points of 8; 16: bitsandbytes' codes

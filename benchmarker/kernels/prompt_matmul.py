@@ -1,4 +1,4 @@
-"""Packed weights times 33 rows and more, for NVIDIA's Hopper: how a product is cut and launched.
+"""Packed weights times many rows, for NVIDIA's Hopper: how a product is cut and launched.
 
 How the kernel works is written in `prompt_matmul.cu`. A program of the grid is as large as a processor has room for.
 """
@@ -105,8 +105,8 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
     512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
     latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
-    They are timed where half of the last tile of 256 rows would be empty. Of 64 and 128 rows, tiles of 256 outputs were
-    the fastest for no product of Qwen3-4B in int8, GPTQ or NF4 there.
+    They are timed for 129 to 256 rows, and where half of the last tile of 256 rows would be empty. Of 64 and 128 rows,
+    tiles of 256 outputs were the fastest for no product of Qwen3-4B in int8, GPTQ or NF4 there.
     """
     sizes = _sizes(rows)
     tile_rows = min(128, sizes[0][1])

@@ -41,7 +41,7 @@ class Alternative:
     """One way of setting the step up; everything else stays as it is."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of inductor, beside those that the engine would use."""
+    """Of inductor, beside those where no product of one row is its own."""
     flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
@@ -55,6 +55,7 @@ class Alternative:
     """Leave it to inductor how candidates are timed."""
 
 
+STEP_BY_STEP = {"coordinate_descent_tuning": True, "max_autotune_pointwise": False}
 ALTERNATIVES = {
     "as it is": Alternative(),
     "inputs fused into products": Alternative(fused_inputs=True),
@@ -67,10 +68,8 @@ ALTERNATIVES = {
     "flash at every length": Alternative(flash_from=0),
     "timed by inductor": Alternative(timed_by_inductor=True),
     "fewer candidates": Alternative({"max_autotune_pointwise": False}),
-    "tuned step by step": Alternative({"coordinate_descent_tuning": True}),
-    "in all directions": Alternative(
-        {"coordinate_descent_tuning": True, "coordinate_descent_check_all_directions": True}
-    ),
+    "tuned step by step": Alternative(STEP_BY_STEP),
+    "in all directions": Alternative(STEP_BY_STEP | {"coordinate_descent_check_all_directions": True}),
     "max autotune": Alternative({"max_autotune": True}),
     "cooperative reductions": Alternative({"triton.cooperative_reductions": True}),
     "multi kernel": Alternative({"triton.multi_kernel": 1}),
