@@ -4,6 +4,8 @@
 #
 #   PYTHON=python3 bash script/shapes.sh results/shapes                     three rounds; typed again, it goes on where it was
 #   ROUNDS=5 bash script/shapes.sh results/shapes --batch-size 1,8          options go to every run, the same each time
+#   CUDA_VISIBLE_DEVICES=1 bash script/shapes.sh results/shapes/many --batch-size 32,128     a part on another card; compare
+#                                                                                           takes all below results/shapes
 #   LLAMA_BENCH=bin/llama-bench GGUF="F16.gguf Q8_0.gguf" bash script/shapes.sh results/shapes
 #   CONFIG=configs/quickstart.yaml FORMS="fp16 int8" ROUNDS=2 bash script/shapes.sh /tmp/try --device cpu --prompt-tokens 8,16
 #
