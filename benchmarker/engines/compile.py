@@ -59,10 +59,10 @@ class CompileDecoder(StaticCacheDecoder):
     ) -> None:
         """Args:
         capture: In place of the device's own.
-        settings: Of inductor, in place of those for the device.
+        settings: Of inductor, over those for the device.
         """
         super().__init__(model, device, capture=capture or capture_for(device))
-        self._settings = settings
+        self._settings = settings or {}
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -135,11 +135,10 @@ class CompileDecoder(StaticCacheDecoder):
         self._cache_misses += counters["inductor"]["fxgraph_cache_hit"] == before
         return cast("Function", compiled)
 
-    def _inductor_settings(self) -> dict[str, Any] | None:
+    def _inductor_settings(self) -> dict[str, Any]:
         """What inductor compiles with, in place of its defaults."""
-        if self._settings is not None or self._device.kind == "cpu":
-            return self._settings
-        return known_settings(self._settings_on_gpu())
+        own = {} if self._device.kind == "cpu" else self._settings_on_gpu()
+        return known_settings(own | self._settings)
 
     def _settings_on_gpu(self) -> dict[str, Any]:
         return ON_GPU

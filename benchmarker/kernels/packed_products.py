@@ -52,7 +52,7 @@ from benchmarker.kernels.packed_weights import (
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.product_choice import chosen
 from benchmarker.kernels.product_ways import unpacked_way, ways_for
-from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels.read_vector import aligned
 from benchmarker.kernels.rows_by_lane import rows_by_lane
 from benchmarker.kernels.unpack_words import NUMBERS
 
@@ -180,9 +180,7 @@ def packed_matmul(
         [rows, outputs], of the type of `hidden`; summed in 32 bits.
     """
     assert not is_int4_by_group(form) or weights.is_contiguous(), "columns of joined words"
-    packed, hidden = packed_of(weights, scales, zeros, form, outputs), hidden.contiguous()
-    if not is_aligned(hidden):
-        hidden = hidden.clone()
+    packed, hidden = packed_of(weights, scales, zeros, form, outputs), aligned(hidden)
     return chosen(hidden, packed, ways_for, unpacked_way).launch(hidden, packed)
 
 

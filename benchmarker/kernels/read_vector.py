@@ -34,6 +34,12 @@ def is_aligned(tensor: Tensor) -> bool:
     return tensor.data_ptr() % 16 == 0
 
 
+def aligned(tensor: Tensor) -> Tensor:
+    """The same numbers one after another, from a multiple of 16 bytes on; a copy only where they lie otherwise."""
+    tensor = tensor.contiguous()
+    return tensor if is_aligned(tensor) else tensor.clone()
+
+
 def can_read_by_ptx(*vectors: Tensor | None) -> bool:
     """Whether `read_eight` may read all of these by its PTX: floating point of 16 bits from a multiple of 16 bytes on.
 

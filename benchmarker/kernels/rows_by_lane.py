@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.packed_weights import LANE_CHUNK, by_lane
-from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels.read_vector import aligned
 
 # No `from __future__ import annotations` here: torch reads the operators' types from its annotations.
 
@@ -60,9 +60,7 @@ def _empty(like: Tensor, width: int) -> Tensor:
 
 def launch(rows: Tensor, in_word: int, *, is_gated: bool = False) -> Tensor:
     """As `rows_by_lane`, or with `is_gated` as `swiglu_by_lane`, by the kernel."""
-    rows = rows.contiguous()
-    if not is_aligned(rows):
-        rows = rows.clone()
+    rows = aligned(rows)
     placed = _empty(rows, rows.shape[1] // (2 if is_gated else 1))
     macros = {"IN_WORD": in_word, "GATED": int(is_gated), "BF16": int(rows.dtype == torch.bfloat16), "THREADS": THREADS}
     kernel = cuda_kernel("rows_by_lane", tuple(macros.items()), THREADS, 0, rows.device)

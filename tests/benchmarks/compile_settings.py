@@ -26,14 +26,12 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines import compile as compiled
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import replace_linears as linears
 from benchmarker.measure.profile import count_kernels
-from benchmarker.quantization.load import load_model
-from benchmarker.schema.config_io import parse_option
+from tests.benchmarks.random_model import decoder_of, load, parser_for
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Alternative:
     """One way of setting the step up; everything else stays as it is."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of inductor, beside those where no product of one row is its own."""
+    """Of inductor, over those that the engine chooses."""
     flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
@@ -80,14 +78,7 @@ ALTERNATIVES = {
 def main() -> None:
     given = _arguments()
     device = find_device(given.device)
-    model = load_model(
-        given.model,
-        given.quant,
-        device=given.device,
-        dtype=given.dtype,
-        load_format="dummy",
-        options=dict(parse_option(one) for one in given.option),
-    )
+    model = load(given)
     print(f"{'settings':28} {'tok/s':>8} {'ms':>8} {'kernels':>8} {'set-up s':>8}")
     for name, tried in ALTERNATIVES.items():
         if not given.only or any(part in name for part in given.only):
@@ -114,8 +105,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)
-        usual = ON_GPU if tried.by_inductor else BESIDE_OUR_PRODUCTS
-        runtime = NativeDecoder(model, device, settings=known_settings(usual | tried.settings))
+        runtime = decoder_of(NativeDecoder, model, device, **tried.settings)
         started = time.perf_counter()
         try:
             with busy(given.busy):
@@ -146,13 +136,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="Qwen/Qwen3-4B")
-    parser.add_argument("--quant", default="fp16")
-    parser.add_argument("--option", action="append", default=[])
-    parser.add_argument("--dtype", default="float16")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--new-tokens", type=int, default=100)
+    parser = parser_for(__doc__ or "", new_tokens=100)
     parser.add_argument("--depth", type=int, default=0)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--repeat", type=int, default=1, help="tune each that often")

@@ -21,6 +21,14 @@ from hashlib import sha256
 from statistics import median
 from typing import Any
 
+import torch
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+from benchmarker.engines.native import CapturedNativeDecoder
+from benchmarker.hardware.device import find_device, torch_device
+from tests.benchmarks.random_model import decoder_of, load, parser_for
+
 GENERATIONS = 8
 
 
@@ -54,24 +62,8 @@ def _in_a_process(folder: str) -> dict[str, Any]:
 
 def one_process(given: argparse.Namespace) -> dict[str, Any]:
     """Set up and generate; what it took, a digest of the tokens, and what was chosen for each kernel."""
-    import torch
-
-    from benchmarker.engines.native import CapturedNativeDecoder
-    from benchmarker.hardware.device import find_device, torch_device
-    from benchmarker.quantization.load import load_model
-    from benchmarker.schema.config_io import parse_option
-
     device = find_device(given.device)
-    options = dict(parse_option(one) for one in given.option)
-    model = load_model(
-        given.model, given.quant, device=given.device, dtype=given.dtype, load_format="dummy", options=options
-    )
-    capture: Any = None
-    if device.kind == "cpu":
-        from tests.test_engines_graph import Rerun
-
-        capture = Rerun()
-    decoder = CapturedNativeDecoder(model, device, capture=capture)
+    decoder = decoder_of(CapturedNativeDecoder, load(given), device)
     prompt = (torch.arange(given.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(given.batch, 1)
     started = time.perf_counter()
     decoder.generate(prompt, given.new_tokens)
@@ -89,9 +81,6 @@ def one_process(given: argparse.Namespace) -> dict[str, Any]:
 
 def chosen_configurations() -> dict[str, str]:
     """What this process runs each of inductor's kernels with. Kernels of one name are told together."""
-    from torch._inductor.codecache import PyCodeCache
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
     chosen: dict[str, set[str]] = {}
     for module in PyCodeCache.modules:
         for kernel in vars(module).values():
@@ -102,15 +91,9 @@ def chosen_configurations() -> dict[str, str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="Qwen/Qwen3-4B")
-    parser.add_argument("--quant", default="fp16")
-    parser.add_argument("--option", action="append", default=[])
-    parser.add_argument("--dtype", default="float16")
-    parser.add_argument("--device", default="auto")
+    parser = parser_for(__doc__ or "", new_tokens=64)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
