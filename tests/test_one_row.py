@@ -105,10 +105,12 @@ for is_symmetric in (False, True):
 import benchmarker.kernels.one_row_attention as module
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 module.AHEAD_BYTES = 4096
-head_dim, key_heads, group, positions = 16, 2, 4, 300
+head_dim, key_heads, group = 16, 2, 4
 def rotated(vector, cosine, sine):
     return vector * cosine + torch.cat((-vector[..., 8:], vector[..., :8]), -1) * sine
-for filled in (0, 1, 63, 64, 65, 270):
+cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100: (1090,)}
+for positions, filled in [(room, filled) for room, several in cases.items() for filled in several]:
+    assert (module.cut_of(positions, 64).parts > 1) == (positions > 256)
     product, heads = torch.randn((group + 2) * key_heads * head_dim), Heads(torch.rand(16), torch.rand(16), 1e-6, 0.25)
     angles = (torch.arange(positions)[:, None] * torch.rand(8)[None]).repeat(1, 2)
     rotation = Rotation(angles.cos(), angles.sin())
@@ -325,9 +327,8 @@ def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytes
     monkeypatch.setattr(native, "optimize", lambda _: ())
     monkeypatch.setattr(CompileDecoder, "_decode", lambda decoder, *step: decode_step(decoder._model, *step))
     decoder = NativeDecoder(model, CpuDevice(), capture=Rerun())
-    # The last cache is so long that a kernel over the whole card reads it faster; it needs no table.
     ways = []
-    for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (1, 1000):
+    for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (4, 1000), (1, 1000):
         before = step.calls
         decoder.generate(torch.zeros(batch, prompt_tokens, dtype=torch.int64), 3)
         ways.append(step.calls > before)
@@ -339,5 +340,5 @@ def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytes
         else:
             with pytest.raises(UnsupportedError, match="compiled nothing"):
                 decoder.check()
-    assert ways == [True, False, True, True, True, False]
-    assert step.tables == [128, 128, 256]
+    assert ways == [True, False, True, True, True, False, True]
+    assert step.tables == [128, 128, 256, 1024]

@@ -19,7 +19,7 @@ from benchmarker.engines.compile import CompileDecoder, prompt_layer
 from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.kernels import one_row_attention, optimize
+from benchmarker.kernels import optimize
 from benchmarker.kernels.one_row_layer import LayerCache
 from benchmarker.kernels.one_row_step import OneRowStep, one_row_step
 from benchmarker.schema.kernels_used import KernelUse, one_row
@@ -51,7 +51,7 @@ class NativeDecoder(CompileDecoder):
             self._replaced = native_kernels(self._model, optimize(self._model))
             self._one_row = one_row_step(self._model, key_heads(self._model.config.get_text_config(decoder=True)))
         if self._shape is None or self._shape.tokens.shape != (batch, length):
-            step = self._one_row if one_row_attention.takes_cache(batch, length) else None
+            step = self._one_row if batch == 1 else None
             self._rotation = step.rotation(length) if step else None
         return super()._prepare(batch, length)
 
