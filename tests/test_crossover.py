@@ -82,6 +82,26 @@ def test_words_say_where_a_form_always_wins_never_wins_or_has_too_few_rounds(tmp
     assert "in prefill" not in text
 
 
+def test_a_batch_whose_interval_has_1_in_it_is_neither_won_nor_lost(tmp_path: Path) -> None:
+    # Of both the rounds are 1 % apart: a speed-up of 1.01 has 1 in its interval, and one of 1.25 has not.
+    plain = {(prompt, batch): (prompt / 1e3, 0.010) for prompt in (32, 512) for batch in (1, 8, 64)}
+    forms = {
+        "fp16": plain,
+        "int8": {(prompt, batch): (prompt / 990, 0.0099 if batch == 64 else 0.008) for prompt, batch in plain},
+        "gptq": {size: (size[0] / 1e3 * (1.01 if size[0] == 32 else 1.25), 0.0099) for size in plain},
+    }
+    text = shown(tmp_path, forms)
+    assert (
+        "- int8 wins against fp16 in decode from batch 1 (1.25x) to batch 8 (1.25x); "
+        "at batch 64 (1.01x [0.98, 1.05]) it is not decided (prompt 32, 11 new tokens)." in text
+    )
+    assert "- it is not decided whether gptq wins against fp16 in decode: batch 1 (1.01x [0.98, 1.05]), batch 8" in text
+    assert (
+        "- gptq loses to fp16 in prefill at 512 (0.80x) tokens; at 32 (0.99x [0.96, 1.03]) tokens it is not decided"
+        " (batch 1)." in text
+    )
+
+
 def test_one_round_gives_a_crossing_without_an_interval_and_one_batch_no_words(tmp_path: Path) -> None:
     fp16 = {(26, 1): (0.01, 0.010), (26, 64): (0.01, 0.010)}
     text = shown(tmp_path, {"fp16": fp16, "int8": {(26, 1): (0.01, 0.005), (26, 64): (0.01, 0.019)}}, rounds=(1.0,))

@@ -6,7 +6,8 @@ logarithm of the size, and the crossing is where it is 0:
     ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
 
 Its interval is from the crossing of the speed-up's lower bounds to that of its upper bounds. Where r = y / x, and x and
-y have intervals x * exp(+-u) and y * exp(+-v), that of r is r * exp(+-sqrt(u^2 + v^2)).
+y have intervals x * exp(+-u) and y * exp(+-v), that of r is r * exp(+-sqrt(u^2 + v^2)). A size where that has 1 in it
+is neither won nor lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ class SpeedUp:
     value: float
     spread: float | None
     """Half of its interval, as a logarithm; None for fewer than three rounds."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval has 1 in it."""
+        return self.spread is not None and abs(math.log(self.value)) <= self.spread
+
+    def __str__(self) -> str:
+        if not self.is_open:
+            return f"{self.value:.2f}x"
+        half = math.exp(self.spread or 0.0)
+        return f"{self.value:.2f}x [{self.value / half:.2f}, {self.value * half:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -135,8 +147,7 @@ def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp
         best = max(speed_ups, key=lambda size: speed_ups[size].value)
         return f"{start} at no batch: at best {_at(best, speed_ups, 'batch ')}"
     if len(wins) == len(speed_ups):
-        ends = (_at(size, speed_ups, "batch ") for size in (wins[0], wins[-1]))
-        return f"{start} at every batch, from {' to '.join(ends)}"
+        return _at_all(start, "batch", speed_ups)
     fall = crossover(speed_ups)
     if fall is None:
         return f"{start} only at {', '.join(_at(size, speed_ups, 'batch ') for size in wins)}"
@@ -153,12 +164,25 @@ def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str |
         worst = min(speed_ups, key=lambda size: speed_ups[size].value)
         return f"{start} at no prompt: at worst {_at(worst, speed_ups)} tokens"
     if len(losses) == len(speed_ups):
-        ends = (_at(size, speed_ups) for size in (losses[0], losses[-1]))
-        return f"{start} at every prompt, from {' to '.join(ends)} tokens"
+        return _at_all(start, "prompt", speed_ups)
     fall = crossover(speed_ups)
     if fall is None:
         return f"{start} only at {', '.join(_at(size, speed_ups) for size in losses)} tokens"
     return f"{start} from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}"
+
+
+def _at_all(start: str, axis: str, speed_ups: Mapping[int, SpeedUp]) -> str:
+    """`int8 wins against fp16 in decode at every batch, from batch 1 (1.51x) to batch 32 (1.31x)`, or `... in decode
+    from batch 1 (1.51x) to batch 32 (1.31x); at batch 128 (1.04x [0.98, 1.09]) it is not decided`."""
+    word, unit = ("batch ", "") if axis == "batch" else ("", " tokens")
+    undecided = ", ".join(_at(size, speed_ups, word) for size, ratio in speed_ups.items() if ratio.is_open)
+    decided = [_at(size, speed_ups, word) for size, ratio in speed_ups.items() if not ratio.is_open]
+    if not undecided:
+        return f"{start} at every {axis}, from {decided[0]} to {decided[-1]}{unit}"
+    if not decided:
+        return f"it is not decided whether {start}: {undecided}{unit}"
+    where = f"from {decided[0]} to {decided[-1]}" if len(decided) > 1 else f"at {decided[0]}"
+    return f"{start} {where}{unit}; at {undecided}{unit} it is not decided"
 
 
 def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
@@ -171,7 +195,7 @@ def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], in
 
 
 def _at(size: int, speed_ups: Mapping[int, SpeedUp], word: str = "") -> str:
-    return f"{word}{size:,} ({speed_ups[size].value:.2f}x)"
+    return f"{word}{size:,} ({speed_ups[size]})"
 
 
 def _shape(cell: CellKey) -> str:
