@@ -1,7 +1,7 @@
 """Write what is made from the code and the reference records: `python script/make_docs.py`.
 
 The pages of docs/ on options, configs and records; below each README of results/reference the tables of its records;
-and the tables of the front page that come from them.
+and the tables of other pages that come from them.
 
 `tests/test_docs.py` fails while what is there is not what this writes.
 """
@@ -32,7 +32,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 RUNTIMES = REFERENCE / "h200-runtimes"
-ANSWERED = ("h100-native", "h100-llama-cpp")
+ANSWERED = "h100-native"
 EXPLAINED = (REFERENCE / "h100-runtimes", RUNTIMES)
 Line = tuple[str, ...]
 
@@ -81,12 +81,9 @@ def explained(folder: Path) -> str:
 
 
 def front_page() -> str:
-    """The README with the answer's tables of a real GPU."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for source in ANSWERED:
-        sheet = first_table(ranking_of(compare([REFERENCE / source])))
-        text = _with_rows(text, f"results/reference/{source}", table(sheet.columns, sheet.rows))
-    return text
+    """The README with the answer's table of a real GPU."""
+    sheet = first_table(ranking_of(compare([REFERENCE / ANSWERED])))
+    return _with_table("README.md", f"results/reference/{ANSWERED}", table(sheet.columns, sheet.rows))
 
 
 def control_page() -> str:
@@ -131,11 +128,7 @@ def context_parallel_page() -> str:
 
 def _with_table(page: str, source: str, rows: str) -> str:
     """The page with this table behind the comment that names its source."""
-    return _with_rows((ROOT / page).read_text(encoding="utf-8"), source, rows)
-
-
-def _with_rows(text: str, source: str, rows: str) -> str:
-    """The text with this table behind the comment that names its source."""
+    text = (ROOT / page).read_text(encoding="utf-8")
     before, comment, rest = text.partition(f"<!-- {source}, by script/make_docs.py -->\n")
     assert comment, f"no table of {source}"
     lines = rest.splitlines(keepends=True)

@@ -9,9 +9,9 @@ The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv
 | rows | fp16 by cuBLAS | int8 | NF4 | GPTQ | by |
 | --: | --: | --: | --: | --: | :-- |
 | 2 | 105 | - | 59 | 57 | `matmul_4bit` |
-| 8 | 105 | - | 60 | 61 | `matmul_4bit` |
-| 16 | 105 | - | 71 | 76 | `matmul_4bit` |
-| 32 | 107 | - | 84 | 88 | `matmul_4bit` |
+| 8 | 101 to 104 | - | 59 | 58 | `matmul_4bit` |
+| 16 | 102 to 104 | - | 65 | 58 | `prompt_matmul`; query, key and value, and NF4's o, `matmul_4bit` |
+| 32 | 102 to 107 | - | 69 | 60 | `prompt_matmul`; NF4's query, key and value `matmul_4bit` |
 | 64 | 100 to 104 | 80 | 76 | 65 | `prompt_matmul` |
 | 512 | 167 to 171 | 188 | 193 | 183 | `prompt_matmul` |
 | 2,048 | 561 to 578 | 592 | 599 | 581 | `prompt_matmul`; o unpacked first |
