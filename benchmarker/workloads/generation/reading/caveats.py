@@ -89,7 +89,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
     arithmetic is not the same each time.
     """
     firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
-    lines: dict[str, str] = {}
+    others: dict[str, dict[CellKey, str]] = {}
     for record in sorted(records, key=lambda each: each.moment):
         name = record.variant.name
         for key, cell in zip(keys_of(record), record.cells, strict=True):
@@ -100,12 +100,15 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
             if first != cell.first_tokens:
                 pairs = zip(first, cell.first_tokens, strict=False)
                 same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
-                lines.setdefault(
-                    name,
+                others.setdefault(name, {}).setdefault(
+                    key,
                     f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
-                    f"first round, from token {same + 1} on.",
+                    f"first round, from token {same + 1} on",
                 )
-    return list(lines.values())
+    return [
+        f"{next(iter(cells.values()))}{f'; so in {len(cells) - 1} more of its cells' if len(cells) > 1 else ''}."
+        for cells in others.values()
+    ]
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
