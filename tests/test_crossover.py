@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.workloads.generation.reading.crossover import SpeedUp, crossover
+from benchmarker.workloads.generation.reading.crossover import SpeedUp, _batches, _prompts, crossover
 from tests.records import cell, record, sample, save
 
 NEW = 11
@@ -100,6 +100,23 @@ def test_a_batch_whose_interval_has_1_in_it_is_neither_won_nor_lost(tmp_path: Pa
         "- gptq loses to fp16 in prefill at 512 (0.80x) tokens; at 32 (0.99x [0.96, 1.03]) tokens it is not decided"
         " (batch 1)." in text
     )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "in_batches", "in_prompts"),
+    [
+        ((0.99, 0.80), "at no batch: at best batch 8 (0.80x); at batch 1 (0.99x [0.97, 1.01]) it", "at 8 (0.80x) to"),
+        ((1.50, 1.01, 0.80), "until batch 8 [7, 10]", "from 9 tokens on [8, 11]"),
+        ((1.50, 0.70, 1.30, 1.01), "only at batch 1 (1.50x), batch 64 (1.30x); at batch 128 (1", "only at 8 (0.70x)"),
+        ((1.50, 1.01, 1.30), "decode at batch 1 (1.50x), batch 64 (1.30x); at batch 8 (1", "no prompt: at worst 64"),
+        ((1.01, 0.99), "it is not decided whether a wins against b in decode: batch 1 (1", "it is not decided whether"),
+    ],
+)  # fmt: skip
+def test_what_is_not_decided_counts_on_no_side(ratios: tuple[float, ...], in_batches: str, in_prompts: str) -> None:
+    spread = math.log(1.02)
+    speed_ups = {size: SpeedUp(ratio, spread) for size, ratio in zip((1, 8, 64, 128), ratios, strict=False)}
+    assert in_batches in (_batches("a", "b", "decode", speed_ups) or "")
+    assert in_prompts in (_prompts("a", "b", speed_ups) or "")
 
 
 def test_one_round_gives_a_crossing_without_an_interval_and_one_batch_no_words(tmp_path: Path) -> None:

@@ -142,47 +142,72 @@ def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp
     if len(speed_ups) < 2:
         return None
     start = f"{escaped(variant)} wins against {escaped(peer)} in {what}"
-    wins = [size for size, ratio in speed_ups.items() if ratio.value > 1]
-    if not wins:
-        best = max(speed_ups, key=lambda size: speed_ups[size].value)
-        return f"{start} at no batch: at best {_at(best, speed_ups, 'batch ')}"
-    if len(wins) == len(speed_ups):
-        return _at_all(start, "batch", speed_ups)
+    words = _Words(start, "batch", "batch ", "", speed_ups)
     fall = crossover(speed_ups)
-    if fall is None:
-        return f"{start} only at {', '.join(_at(size, speed_ups, 'batch ') for size in wins)}"
-    return f"{start} until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}"
+    until = f"until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}" if fall else None
+    return words.said([size for size, ratio in speed_ups.items() if ratio.value > 1], until, "best", max)
 
 
 def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
     """`int8 loses to fp16 in prefill from 700 tokens on [650, 760]`; None for fewer than two prompts."""
     if len(speed_ups) < 2:
         return None
-    start = f"{escaped(variant)} loses to {escaped(peer)} in prefill"
-    losses = [size for size, ratio in speed_ups.items() if ratio.value <= 1]
-    if not losses:
-        worst = min(speed_ups, key=lambda size: speed_ups[size].value)
-        return f"{start} at no prompt: at worst {_at(worst, speed_ups)} tokens"
-    if len(losses) == len(speed_ups):
-        return _at_all(start, "prompt", speed_ups)
+    words = _Words(f"{escaped(variant)} loses to {escaped(peer)} in prefill", "prompt", "", " tokens", speed_ups)
     fall = crossover(speed_ups)
-    if fall is None:
-        return f"{start} only at {', '.join(_at(size, speed_ups) for size in losses)} tokens"
-    return f"{start} from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}"
+    since = f"from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}" if fall else None
+    return words.said([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
 
 
-def _at_all(start: str, axis: str, speed_ups: Mapping[int, SpeedUp]) -> str:
-    """`int8 wins against fp16 in decode at every batch, from batch 1 (1.51x) to batch 32 (1.31x)`, or `... in decode
-    from batch 1 (1.51x) to batch 32 (1.31x); at batch 128 (1.04x [0.98, 1.09]) it is not decided`."""
-    word, unit = ("batch ", "") if axis == "batch" else ("", " tokens")
-    undecided = ", ".join(_at(size, speed_ups, word) for size, ratio in speed_ups.items() if ratio.is_open)
-    decided = [_at(size, speed_ups, word) for size, ratio in speed_ups.items() if not ratio.is_open]
-    if not undecided:
-        return f"{start} at every {axis}, from {decided[0]} to {decided[-1]}{unit}"
-    if not decided:
-        return f"it is not decided whether {start}: {undecided}{unit}"
-    where = f"from {decided[0]} to {decided[-1]}" if len(decided) > 1 else f"at {decided[0]}"
-    return f"{start} {where}{unit}; at {undecided}{unit} it is not decided"
+@dataclass(frozen=True)
+class _Words:
+    """A sentence on sizes: at which of them something holds, at which not, and at which it is not decided."""
+
+    start: str
+    """`int8 wins against fp16 in decode`: what holds or does not."""
+    axis: str
+    before: str
+    after: str
+    """What stands before and behind sizes."""
+    speed_ups: Mapping[int, SpeedUp]
+
+    def said(
+        self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]
+    ) -> str:  # fmt: skip
+        """The sentence.
+
+        Args:
+            holding: Sizes at which it holds by the value alone.
+            crossing: Where it begins or ends, for speed-ups that fall below 1 once.
+            end: `best` or `worst`, and `furthest` finds the size of it, where it holds at none.
+        """
+        undecided = [size for size, ratio in self.speed_ups.items() if ratio.is_open]
+        decided = [size for size in self.speed_ups if size not in undecided]
+        held = [size for size in decided if size in holding]
+        if not decided:
+            return f"it is not decided whether {self.start}: {self._named(undecided)}"
+        if held and len(held) < len(decided) and crossing:
+            return f"{self.start} {crossing}"
+        doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
+        if not held:
+            most = furthest(decided, key=lambda size: self.speed_ups[size].value)
+            return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
+        if len(held) < len(decided):
+            return f"{self.start} only at {self._named(held)}{doubt}"
+        every = "" if undecided else f"at every {self.axis}, "
+        return f"{self.start} {every}{self._span(held)}{doubt}"
+
+    def _span(self, sizes: Sequence[int]) -> str:
+        """`from batch 1 (1.51x) to batch 32 (1.31x)` of neighbours, else each of them."""
+        measured = list(self.speed_ups)
+        if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
+            return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
+        return f"at {self._named(sizes)}"
+
+    def _named(self, sizes: Sequence[int]) -> str:
+        return ", ".join(map(self._at, sizes)) + self.after
+
+    def _at(self, size: int) -> str:
+        return f"{self.before}{size:,} ({self.speed_ups[size]})"
 
 
 def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
@@ -192,10 +217,6 @@ def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], in
     low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
     high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
     return f" [{low}, {high}]"
-
-
-def _at(size: int, speed_ups: Mapping[int, SpeedUp], word: str = "") -> str:
-    return f"{word}{size:,} ({speed_ups[size]})"
 
 
 def _shape(cell: CellKey) -> str:
