@@ -346,6 +346,15 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     gain = torch.rand(2560, device="cuda").half()
     heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1)
     rotation = Rotation(torch.rand(40, 128, device="cuda"), torch.rand(40, 128, device="cuda"))
+    long_keys, long_values = (torch.randn(1, 4400, 4, 128, device="cuda").half() for _ in range(2))
+    far = Rotation(*(torch.rand(4400, 128, device="cuda") for _ in range(2)))
+    far_filled = torch.full((1,), 4300, dtype=torch.int32, device="cuda")
+
+    def twice_to_a_long_cache(hidden: torch.Tensor) -> torch.Tensor:
+        made = one_row_attention(hidden, heads, far, long_keys, long_values, far_filled)
+        again = torch.cat((made, hidden[len(made) :]))
+        return one_row_attention(again, heads, far, long_keys, long_values, far_filled)
+
     return [
         lambda hidden: gemv_gptq(hidden, words, zeros, scales),
         lambda hidden: gemv_dense(hidden, rows, None),
@@ -355,12 +364,13 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
         lambda hidden: dense.launch(hidden, rows, None, Ends(gain, 1e-6, residual=hidden[:1024].contiguous())),
         lambda hidden: gptq.launch(hidden, [Matrix(words, None, scales)] * 2, Ends(gain, 1e-6, swiglu=True)),
         lambda hidden: one_row_attention(hidden, heads, rotation, keys, values, filled),
+        twice_to_a_long_cache,
         likeliest_token,
     ]
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
-@pytest.mark.parametrize("which", range(9))
+@pytest.mark.parametrize("which", range(10))
 def test_a_kernel_that_starts_early_waits_for_the_vector_that_the_one_before_it_makes(which: int) -> None:
     from benchmarker.kernels.gemv_dense import gemv_dense
 

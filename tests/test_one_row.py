@@ -25,6 +25,7 @@ from benchmarker.kernels.one_row_attention import Rotation
 from benchmarker.kernels.one_row_layer import one_row_layer
 from benchmarker.kernels.read_vector import can_read_by_ptx
 from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.schema.kernels_used import OWN_ATTENTION
 from tests.interpreter import run_in_interpreter
 from tests.loading import with_uneven_norms
 from tests.test_engines_graph import Rerun
@@ -105,12 +106,13 @@ for is_symmetric in (False, True):
 import benchmarker.kernels.one_row_attention as module
 from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 module.AHEAD_BYTES = 4096
-head_dim, key_heads, group = 16, 2, 4
+head_dim = 16
 def rotated(vector, cosine, sine):
     return vector * cosine + torch.cat((-vector[..., 8:], vector[..., :8]), -1) * sine
-cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100: (1090,)}
+cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100: (1050, 1090)}
+assert [module.cut_of(room, 64).parts for room in cases] == [1, 5, module.MANY_PARTS, module.MANY_PARTS]
 for positions, filled in [(room, filled) for room, several in cases.items() for filled in several]:
-    assert (module.cut_of(positions, 64).parts > 1) == (positions > 256)
+    key_heads, group = (3, 5) if filled == 800 else (1, 20) if filled == 1090 else (2, 4)
     product, heads = torch.randn((group + 2) * key_heads * head_dim), Heads(torch.rand(16), torch.rand(16), 1e-6, 0.25)
     angles = (torch.arange(positions)[:, None] * torch.rand(8)[None]).repeat(1, 2)
     rotation = Rotation(angles.cos(), angles.sin())
@@ -118,7 +120,8 @@ for positions, filled in [(room, filled) for room, several in cases.items() for 
     keys, values = key.double().clone(), value.double().clone()
     lengths = torch.tensor([filled + 1], dtype=torch.int32)
     result = one_row_attention(product, heads, rotation, key, value, lengths)
-    query, new_key, new_value = product.double().split([group * 32, 32, 32])
+    of_keys = key_heads * head_dim
+    query, new_key, new_value = product.double().split([group * of_keys, of_keys, of_keys])
     cosine, sine = rotation.cosines[filled].double(), rotation.sines[filled].double()
     query = rotated(normed(query.view(-1, 16), heads.query_gain), cosine, sine)
     keys[0, filled] = rotated(normed(new_key.view(-1, 16), heads.key_gain), cosine, sine)
@@ -335,6 +338,7 @@ def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytes
         names = {use.name for use in decoder.facts().kernels_used}
         assert ({"one_row_layer", "one_row_attention"} <= names) == ways[-1]
         assert (decoder.facts().compiled is None) == ways[-1]
+        assert (decoder.facts().attention == OWN_ATTENTION) == ways[-1]
         if ways[-1]:
             decoder.check()
         else:

@@ -6,7 +6,8 @@ attention takes the length of each sequence from the device, reads only the posi
 over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
 
 A short cache is quick to read and slow to launch for: there the native engine attends by this program's own kernel,
-which also reads the filled part alone. The other engines leave it to torch.
+which also reads the filled part alone. The other engines leave it to torch. One sequence does not come here where its
+step is five kernels a layer: `kernels/one_row_attention.py` attends there.
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 from benchmarker.kernels.one_row_layer import LayerCache
 from benchmarker.kernels.one_row_step import OneRowStep, one_row_step
-from benchmarker.schema.kernels_used import KernelUse, one_row
+from benchmarker.schema.kernels_used import OWN_ATTENTION, KernelUse, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,6 +75,9 @@ class NativeDecoder(CompileDecoder):
 
     def _needs_compiler(self) -> bool:
         return not self._is_one_row()
+
+    def _attention(self, shape: Shape) -> str:
+        return OWN_ATTENTION if self._is_one_row() else super()._attention(shape)
 
     def _linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()

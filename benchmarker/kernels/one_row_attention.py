@@ -1,13 +1,15 @@
 """What stands between a layer's products in a decode step of one sequence, as one kernel: RMS norms of the query and
 key heads, rotary embedding, writing key and value into the cache, and attention to all of it.
 
-A program of the grid takes one key head with all query heads that share it. The new key and value never leave it: the
-running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867) begins with them, and they are written for later steps.
-The first positions of the cache, which no kernel of this step writes, are read before the kernel waits for the one
-before it (programmatic dependent launch): at 128 positions that is all of them, and what is left is arithmetic.
+A program of the grid takes one key head, or a part of its positions, with all query heads that share it. The new key
+and value never leave the first part: the running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867) begins with
+them there, and they are written for later steps. Each program reads its first positions of the cache, which no kernel
+of this step writes, before it waits for the kernel before it (programmatic dependent launch): at 128 positions that is
+all of them, and what is left is arithmetic.
 
-A longer cache is cut into parts, each a program of its own, since a card has many more processors than a model has key
-heads. The part that ends last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023).
+A longer cache is cut into parts, since a card has many more processors than a model has key heads. The part that ends
+last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023). How many there are depends
+on the room of the cache and not on what is filled: parts without positions add nothing, and take part all the same.
 With Qwen3-4B's heads, us a layer on one H100 (2026-11-25, `tests/benchmarks/one_row_attention.py`):
 
 | positions | 384 | 640 | 1,100 | 4,224 | 16,512 |
@@ -28,13 +30,15 @@ from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.triton_if_present import tl, triton
 
 AHEAD_BYTES = 128 * 128 * 2
-"""Bytes of keys that are read before the wait, and at once after it; as many of values."""
+"""Bytes of a block of keys: they are read before the wait, and at once after it, and as many of values. Of a cache
+with `MANY_PARTS` a block is half of that."""
 WHOLE_POSITIONS = 256
-"""Positions of a cache that is not cut. It has two blocks, of which the first is read before the wait."""
+"""Positions of a cache that is not cut. With 8 key heads of 128 numbers in 16 bit, the only size that the limits here
+were timed with, it has two blocks."""
 FEW_POSITIONS = 512
 """Positions of a cache that has a part for each block. In a longer one each key head has `MANY_PARTS`."""
 MANY_PARTS = 32
-"""With Qwen3's 8 key heads two for each processor of an H100, of which one reads while the other multiplies."""
+"""With 8 key heads about two for each of an H100's 132 processors: one can read while the other computes."""
 NOTHING = -1e30
 """A score in place of -inf, of which no difference can be taken."""
 
@@ -66,11 +70,13 @@ class Cut(NamedTuple):
     """How a key head's positions are shared out, and the kernel's launch."""
 
     parts: int
+    """Programs of a key head."""
     block: int
     """Positions that are worked on at once. A part takes every `parts`-th block."""
     warps: int = 8
+    """Of each program."""
     stages: int = 1
-    """Blocks in flight: with 1 the next is read when the one before it is done."""
+    """Triton's `num_stages`. With 1 and 2 a block is read when the one before it is done, with 3 one ahead."""
 
 
 def cut_of(positions: int, bytes_of_key: int) -> Cut:
@@ -260,6 +266,7 @@ def one_row_attention(
 def _arrived(device: torch.device, key_heads: int) -> Tensor:
     """How many parts of each key head have ended, [key_heads]; zeros between two launches.
 
-    All layers share it: a launch waits for the one before it to end before it counts.
+    All layers and models of a device share it. So their launches must be in one stream, where each waits for the one
+    before it to end before it counts. The first call must not be in the capture of a graph.
     """
     return torch.zeros(key_heads, dtype=torch.int32, device=device)

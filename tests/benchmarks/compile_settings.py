@@ -40,6 +40,8 @@ class Alternative:
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Of inductor, over those that the engine chooses."""
+    is_compiled: bool = True
+    """Leave it the step of one sequence, which is five kernels of ours a layer on Hopper and newer."""
     flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
     """Leave it to the compiler where the input of a product is computed."""
@@ -55,7 +57,8 @@ class Alternative:
 
 STEP_BY_STEP = {"coordinate_descent_tuning": True, "max_autotune_pointwise": False}
 ALTERNATIVES = {
-    "as it is": Alternative(),
+    "as it is": Alternative(is_compiled=False),
+    "compiled": Alternative(),
     "inputs fused into products": Alternative(fused_inputs=True),
     "products by inductor": Alternative(by_inductor=True),
     "activation apart": Alternative(activation_apart=True),
@@ -93,6 +96,8 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
     context = torch.arange(given.depth, device=place).remainder(1000)[None] if given.depth else None
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
+        if tried.is_compiled:
+            stack.enter_context(patch("benchmarker.engines.native.one_row_step", lambda *_: None))
         stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))
