@@ -165,6 +165,21 @@ def test_help_of_generate_names_every_quantization_and_every_engine_that_it_take
     assert f"{', '.join(MODEL_ENGINES[:-1])} or {MODEL_ENGINES[-1]}." in printed
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--max-new-tokens", "0", "a text"), "--max-new-tokens 0: less than one token"), ((), "generate: no text; give")],
+)
+def test_what_generate_cannot_do_is_said_before_a_model_is_looked_for(words, said):
+    code, printed = typed("generate", "--model", "no/such-model", *words)
+    assert code == 2
+    assert said in printed
+
+
+def test_an_option_that_turns_something_off_says_so():
+    _, printed = typed("run", "--help")
+    assert "Turn this off: measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
+
+
 def test_numbers_of_an_option_that_is_typed_twice_add_up():
     words = ("sweep", "configs/quickstart.yaml", "--dry-run", "--new-tokens", "5")
     code, plan = typed(*words, "--prompt-tokens", "3", "--prompt-tokens", "26,40")

@@ -104,6 +104,11 @@ def test_the_hub_cannot_be_reached(tmp_path):
     assert ask(tmp_path, {}, HF_ENDPOINT="http://127.0.0.1:9") == UNREACHABLE
 
 
+def test_the_name_of_a_shipped_model_with_a_slip_is_named(tmp_path):
+    said = ask(tmp_path, {"id": "qwen3-smal"}, HF_HUB_OFFLINE="1")
+    assert "not in the cache; 'qwen3-small' is what ships with benchmarker; give a folder" in said
+
+
 def test_a_dummy_needs_the_shape_from_somewhere(tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
         "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "

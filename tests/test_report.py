@@ -29,6 +29,7 @@ from benchmarker.report.first_table import first_table
 from benchmarker.report.html.page import to_html
 from benchmarker.report.html.sentences import sentence
 from benchmarker.report.html.write import write_plots, write_report
+from benchmarker.report.other_cells import other_cells
 from benchmarker.report.sheets import sheets
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.environment import Conditions
@@ -285,6 +286,32 @@ def test_the_front_holds_what_nothing_beats_in_everything(tmp_path):
 
 def lines_of(comparison: Comparison) -> tuple[str, ...]:
     return answer(comparison, ranking_of(comparison))
+
+
+def test_of_several_cells_the_answer_names_its_own_and_a_table_has_the_fastest_of_the_others(tmp_path):
+    def of(quant: str, times_s: tuple[float, float]) -> list[object]:
+        return [
+            record(
+                quant,
+                *(
+                    cell([share * time_s], prompt_tokens=26, new_tokens=50, batch_size=batch)
+                    for batch, time_s in zip((1, 8), times_s, strict=True)
+                ),
+                round_number=number,
+            )
+            for number, share in enumerate((1.0, 1.001, 0.999))
+        ]
+
+    two = compared(tmp_path, *of("fp16", (2.0, 2.0)), *of("int8", (1.0, 4.0)), *of("gptq", (1.0, 2.001)))
+    assert lines_of(two)[0].startswith("At prompt 26, 50 new tokens, batch 8, **fp16** is best: ")
+    sheet = other_cells(two, ranking_of(two).cell)
+    assert sheet is not None
+    ((words, names, _, gain),) = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
+    assert (words, names) == ("batch 1", "int8")
+    assert gain.startswith("2.00x [")
+    assert sheet.title in [block.title for block in brief(two) if isinstance(block, tables.Sheet)]
+    one = compared(tmp_path / "one", record("fp16"), record("int8", cell([2.8])))
+    assert other_cells(one, ranking_of(one).cell) is None
 
 
 def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tmp_path):

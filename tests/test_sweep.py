@@ -65,6 +65,8 @@ def test_a_name_that_the_config_lacks_is_refused_with_the_near_miss() -> None:
         chosen(read_experiment(CONFIG), ["int-8"], CONFIG)
     with pytest.raises(SpecError, match=r"no variant '2048'; numbers of one option have commas between them: 512,2048"):
         chosen(read_experiment(CONFIG), ["2048"], CONFIG)
+    with pytest.raises(SpecError, match=r"no variant 'fp16,int8'; write names with spaces between them: fp16 int8"):
+        chosen(read_experiment(CONFIG), ["fp16,int8"], CONFIG)
 
 
 def test_quick_is_one_round_and_publish_ten() -> None:

@@ -145,6 +145,19 @@ def test_an_invalid_cell_is_measured_again_at_most_twice_and_kept(tmp_path: Path
     assert [cell[3] for cell in stage.cells()] == ["invalid", "invalid", "invalid", "ok"]
 
 
+def test_a_disturbed_record_stays_where_it_is_when_nothing_is_left_to_measure(tmp_path: Path) -> None:
+    disturbed = {"status": "invalid", "error_kind": "disturbed", "reason": "other programs took 50 % of the cores"}
+    faults = [{"variant": "a", "at": f"cell {at}", "cell": disturbed, "times": 1} for at in (0, 1)]
+    stage = Stage(tmp_path, variants=["a"], faults=faults)
+    stage.sweep()
+    before = stage.cells()
+    assert [cell[3] for cell in before] == ["invalid", "ok", "invalid", "ok"]
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+    assert "not used" not in stage.printed
+    assert stage.cells() == before
+
+
 def test_100_mb_of_output_fill_neither_the_disk_nor_the_terminal(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("flood", "load"), fault("one long line", "cell 0")])
     assert stage.sweep() == []

@@ -6,6 +6,7 @@ question (which files has this revision?) is asked with a time limit, because th
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -98,9 +99,11 @@ def _out_of_reach(model_id: str, *, weights: bool) -> ModelError:
     if not weights:
         shapes = ", ".join(shape_names())
         way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
+    near = difflib.get_close_matches(model_id, shape_names(), n=1, cutoff=0.7)
+    meant = f"; '{near[0]}' is what ships with benchmarker" if near else ""
     return ModelError(
         f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
-        f"and it is not in the cache; {way_on}"
+        f"and it is not in the cache{meant}; {way_on}"
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -53,22 +54,31 @@ def generate(
             "variant.options": option or None,
             "variant.engine_options": engine_option or None,
         }
+        if max_new_tokens < 1:
+            raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
+        texts = _waited_for(prompt or _lines())
         generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
-        for text in prompt or _lines():
+        for text in texts:
             for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
                 print(piece, end="", flush=stream)
             print(flush=True)
 
 
-def _lines() -> Iterator[str]:
-    """Texts from a pipe, one a line.
+def _waited_for(texts: Iterable[str]) -> Iterator[str]:
+    """The same texts, of which the first is there: a model is loaded for none in vain.
 
     Raises:
-        SpecError: Nobody sends any.
+        SpecError: There is none.
     """
-    if sys.stdin.isatty():
-        raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
-    for line in sys.stdin:
+    rest = iter(texts)
+    for first in rest:
+        return chain((first,), rest)
+    raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
+
+
+def _lines() -> Iterator[str]:
+    """Texts from a pipe, one a line; none from a terminal."""
+    for line in () if sys.stdin.isatty() else sys.stdin:
         if line.strip():
             yield line.rstrip("\n")
 

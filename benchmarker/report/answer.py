@@ -8,7 +8,7 @@ from __future__ import annotations
 from benchmarker.comparison.duration import round_s
 from benchmarker.comparison.ranking import Against, Ranked, Ranking
 from benchmarker.comparison.rows import Results, Row
-from benchmarker.comparison.words import listed
+from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.numbers import decimal, percent, times
 from benchmarker.core.stats import SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
@@ -21,7 +21,9 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """Markdown sentences, three at most; none where nothing was measured."""
     if ranking.leader is None:
         return ()
-    return (_which(ranking), *rest_of_answer(results, ranking))
+    is_one_of_several = len({row.cell for row in results.rows if row.pace}) > 1
+    where = f"At {cell_words(ranking.cell)}, " if is_one_of_several else ""
+    return (f"{where}{_which(ranking)}", *rest_of_answer(results, ranking))
 
 
 def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:

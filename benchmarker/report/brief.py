@@ -9,6 +9,7 @@ from benchmarker.core.tables import Block, Sheet, bullets
 from benchmarker.core.words import plural
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
+from benchmarker.report.other_cells import other_cells
 from benchmarker.report.presentation import presentation_of
 from benchmarker.report.recommendation import budget_lines, recommendation_lines
 from benchmarker.report.sheets import forced, left_out, where
@@ -26,7 +27,13 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     """
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
-    blocks: list[Block] = ["\n".join([*forced(results), *lines]), where(results), sheet or first_table(ranking)]
+    elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
+    blocks: list[Block] = [
+        "\n".join([*forced(results), *lines]),
+        where(results),
+        sheet or first_table(ranking),
+        *([elsewhere] if elsewhere else []),
+    ]
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
     presentation = presentation_of(results.workload)

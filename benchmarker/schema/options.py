@@ -93,7 +93,7 @@ def _option(workload: Workload, place: str, info: FieldInfo, panel: str) -> Opti
         flag=spelling.flags.get(place, plain),
         place=place,
         kind=kind,
-        help=spelling.helps.get(place) or _first_sentence(info),
+        help=spelling.helps.get(place) or (_turned_off(info) if is_off else _first_sentence(info)),
         panel=panel,
         default=None if place in spelling.helps else _default(info, kind),
         value=not is_off if kind == "flag" else None,
@@ -127,6 +127,12 @@ def _default(info: FieldInfo, kind: Kind) -> str | None:
     if kind in ("flag", "pairs") or info.is_required() or default in (None, ()):
         return None
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _turned_off(info: FieldInfo) -> str:
+    """Of an option that turns off what the field's docstring says."""
+    sentence = _first_sentence(info)
+    return f"Turn this off: {sentence[0].lower()}{sentence[1:]}"
 
 
 def _first_sentence(info: FieldInfo) -> str:

@@ -146,6 +146,11 @@ def find_reusable(
             if after != record:
                 write_record(after, path)
             continue
+        elif record.cells and all(cell.error_kind == "disturbed" for cell in record.cells):
+            # It was measured again since, or will be now. It says why, and may have the profile.
+            if record.profile:
+                profiled.add(record.variant.name)
+            continue
         elif record.cells:
             why = _why_not(record, is_watched=is_watched)
             notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")

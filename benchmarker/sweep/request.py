@@ -177,6 +177,8 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not _looks_like_folder(others[0])):
         hint = commas_if_number(others[-1]) or did_you_mean(others[-1], names)
+        if set(others[-1].split(",")) <= set(names):
+            hint = f"; write names with spaces between them: {others[-1].replace(',', ' ')}"
         raise SpecError(f"{config}: no variant '{others[-1]}'{hint}")
     wanted = set(words) & set(names)
     return [name for name in names if not wanted or name in wanted], Path(others[0]) if others else None

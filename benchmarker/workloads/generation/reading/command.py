@@ -12,6 +12,9 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 DTYPE = "float16"
 """Of `benchmarker generate` if nothing is said."""
+QUESTION = "Why is the sky blue?"
+TEXTS = {"qwen3-small": "The function returns"}
+"""For models that only continue what they were trained on."""
 
 
 def generate_command(records: Sequence[GenerationRecord]) -> str:
@@ -29,7 +32,8 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
     words += ["--engine", first.variant.engine]
     words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
-    return plain_line(f'benchmarker generate {shlex.join(words)} "Why is the sky blue?"'.replace("`", ""), longest=500)
+    text = TEXTS.get(first.model.id, QUESTION)
+    return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
 
 
 def _pairs(flag: str, options: Mapping[str, Scalar]) -> list[str]:
