@@ -325,7 +325,9 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     assert lines_of(plain)[0].startswith("**fp16** is fastest: 35.71 tok/s, the unquantized form itself; next is int8")
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
     assert lines_of(alone)[0] == "**fp16** leads: 35.71 tok/s, the unquantized form itself."
-    assert lines_of(alone)[1].startswith("Not decided: int8 is 50 % behind; 2 more rounds would tell. Costs 7.59 GiB")
+    assert lines_of(alone)[1].startswith(
+        "Not decided: int8 is 50 % behind; it takes at least 2 more rounds to tell. Costs 7.59 GiB"
+    )
 
 
 def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):

@@ -10,7 +10,7 @@ from benchmarker.comparison.ranking import Against, Ranked, Ranking
 from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.numbers import decimal, percent, times
-from benchmarker.core.stats import SAME_WITHIN, rounds_to_tell
+from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib
 from benchmarker.core.words import duration_words, plural
@@ -81,7 +81,10 @@ def _behind(rival: Against) -> str:
 
 
 def _decides(results: Results, ranking: Ranking) -> str:
-    """`Not decided: int8 is 0.5 % behind; 2 more rounds would tell, about 4 min.`, or nothing."""
+    """`Not decided: int8 is 0.5 % behind; 2 more rounds would tell, about 4 min.`, or nothing.
+
+    From fewer rounds than a test needs nothing is known of their spread: then those are the least that may tell.
+    """
     if not ranking.undecided:
         return ""
     more = [rounds_to_tell(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
@@ -91,7 +94,10 @@ def _decides(results: Results, ranking: Ranking) -> str:
         return f"{opening}, and more rounds would hardly tell."
     round_time_s = round_s(results.records)
     how_long = f", {duration_words(rounds * round_time_s)}" if round_time_s else ""
-    return f"{opening}; {plural(rounds, 'more round', 'more rounds')} would tell{how_long}."
+    counted = plural(rounds, "more round", "more rounds")
+    if any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided):
+        return f"{opening}; it takes at least {counted} to tell{how_long}."
+    return f"{opening}; {counted} would tell{how_long}."
 
 
 def _costs(row: Row, ranking: Ranking) -> str:
