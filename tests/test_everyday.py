@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,12 @@ def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     assert code == 2
     assert printed.count("\n") == 1
     assert f"give one of those in {tmp_path}: A100, H100, H200" in printed
+    shutil.rmtree(tmp_path / "A100")
+    _, printed = typed("compare", tmp_path)
+    assert "device is H100 in 1 record and H200 in 1 record" in printed
+    assert f"They are in {tmp_path / 'H100'} and {tmp_path / 'H200'}" in printed
+    _, printed = typed("compare", tmp_path, "--force", "--baseline", "int8")
+    assert "They are in" not in printed
 
 
 @pytest.mark.parametrize("words", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])

@@ -29,6 +29,10 @@ KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 """Fields of a record's procedure that are in a cell's key."""
 
 
+class DifferingRecordsError(ResultsError):
+    """Records that may not stand in one table."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """A field that is not the same in all records."""
@@ -89,7 +93,7 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
-        raise ResultsError(refusal(differences))
+        raise DifferingRecordsError(refusal(differences))
     return differences
 
 

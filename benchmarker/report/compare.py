@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarker.comparison.comparable import DifferingRecordsError
 from benchmarker.comparison.results import results_of, results_of_records, to_rows
 from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core import tables
@@ -72,6 +73,8 @@ def compare(
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
+            if len(folders) > 1 and isinstance(error, DifferingRecordsError):
+                raise ResultsError(f"{error}. They are in {' and '.join(folders)}") from error
             raise
         above = os.path.commonpath(folders)
         names = abridged([os.path.relpath(folder, above) for folder in folders], NAMED)
