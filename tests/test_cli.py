@@ -177,7 +177,7 @@ def test_what_generate_cannot_do_is_said_before_a_model_is_looked_for(words, sai
 
 def test_an_option_that_turns_something_off_says_so():
     _, printed = typed("run", "--help")
-    assert "Turn this off: measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
+    assert "Do not measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
 
 
 def test_numbers_of_an_option_that_is_typed_twice_add_up():

@@ -138,7 +138,8 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
 Values are medians over the timed runs of one process, ± their sample standard deviation. Peak is the live tensors """
         "as torch's allocator counts them.\n\n"
         "- gptq at prompt 4096, 50 new tokens, batch 1: out of GPU memory: Tried to allocate 60 GiB\n"
-        "- unstable_warmup: the last three warm-ups differed by more than 2 %, or there were fewer (gptq in 1 cell).\n"
+        "- unstable_warmup: the last three warm-ups differed by more than 2 %, or there were fewer than three "
+        "(gptq in 1 cell).\n"
         "- gptq: the checkpoint's own config won\n"
     )
 

@@ -156,22 +156,9 @@ def test_a_disturbed_record_stays_where_it_is_when_nothing_is_left_to_measure(tm
     assert "2 of 2 cells are there already" in stage.printed
     assert "not used" not in stage.printed
     assert stage.cells() == before
-
-
-def test_what_ran_out_of_this_cards_memory_is_not_tried_again_by_going_on(tmp_path: Path) -> None:
-    full = {"status": "oom_gpu", "reason": "the KV cache needs 74 GiB", "samples": []}
-    stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "cell 1", "cell": full, "times": 1}])
-    stage.sweep()
-    assert stage.sweep(resume=True) == []
-    assert "1 of 2 cells are there already\n" in stage.printed
-    assert "a, 26 x 100: the KV cache needs 74 GiB; not tried again, which a new folder does" in stage.printed
-    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "oom_gpu")]
-    assert stage.sweep(resume=True, rounds=2) == []
-    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "oom_gpu"), (1, "a", 50, "ok")]
-    device = stage.environment.device.model_copy(update={"uuid": "GPU-of-more-memory"})
-    stage.environment = stage.environment.model_copy(update={"device": device})
-    stage.sweep(resume=True, rounds=3)
-    assert (2, "a", 100, "ok") in stage.cells()
+    stage.environment = stage.environment.model_copy(update={"packages": {"torch": "3.0"}})
+    stage.sweep(resume=True)
+    assert [cell[3] for cell in stage.cells()] == ["ok", "ok"]
 
 
 def test_100_mb_of_output_fill_neither_the_disk_nor_the_terminal(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from benchmarker.schema.record import Flag, RunRecord
 from benchmarker.schema.status_words import status_words
 
 FLAGS: dict[Flag, str] = {
-    "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer",
+    "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer than three",
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
     "power_limited": "the power limit held the clocks down",

@@ -17,6 +17,7 @@ from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.status_words import status_words
 
 Columns = list[Column[Row]]
+ROUND_APART = "Round N apart: that round differs so much from the others that there is no number."
 
 
 def first_table(ranking: Ranking) -> Sheet:
@@ -47,20 +48,21 @@ def columns(ranking: Ranking) -> Columns:
     ]
 
 
+def pace(row: Row) -> str:
+    """The metric that ranks; why it was not measured; or the round that stands apart for no number."""
+    if row.pace is None:
+        return status_words(row.status)
+    if row.pace.low is not None and row.pace.high is not None and is_wide(Ratio(1, 3, row.pace.low, row.pace.high)):
+        return _round_words(odd_process(row))
+    return decimal(row.pace.value * row.ranking.scale)
+
+
 def _pace(first: Row) -> Column[Row]:
-    """The column of the metric that ranks; in a row without it, why it was not measured."""
+    """The column of the metric that ranks."""
     metric = first.ranking
-
-    def text(row: Row) -> str:
-        if row.pace is None:
-            return status_words(row.status)
-        if row.pace.low is not None and row.pace.high is not None and is_wide(Ratio(1, 3, row.pace.low, row.pace.high)):
-            return _round_words(odd_process(row))
-        return decimal(row.pace.value * metric.scale)
-
     return Column(
         metric.heading,
-        text,
+        pace,
         sort=lambda row: row.pace.value * metric.scale if row.pace else None,
         is_more_better=metric.better == "higher",
         help=metric.formula,
@@ -163,6 +165,6 @@ def _notes(ranking: Ranking, rows: Sequence[Row]) -> tuple[str, ...]:
     if any(ranked.beside and ranked.beside.ratio.low is not None for ranked in ranking.rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
     if any(ranked.beside and ranked.beside.odd_round for ranked in ranking.rows):
-        notes.append("Round N apart: that round differs so much from the others that there is no number.")
+        notes.append(ROUND_APART)
     marks = dict.fromkeys(row.mark for row in rows if row.mark)
     return (*notes, *(f"\\* {mark}." for mark in marks))

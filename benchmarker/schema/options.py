@@ -130,9 +130,9 @@ def _default(info: FieldInfo, kind: Kind) -> str | None:
 
 
 def _turned_off(info: FieldInfo) -> str:
-    """Of an option that turns off what the field's docstring says."""
+    """Of an option that turns off what the field's docstring says to do."""
     sentence = _first_sentence(info)
-    return f"Turn this off: {sentence[0].lower()}{sentence[1:]}"
+    return f"Do not {sentence[0].lower()}{sentence[1:]}"
 
 
 def _first_sentence(info: FieldInfo) -> str:

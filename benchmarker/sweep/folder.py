@@ -56,8 +56,6 @@ class ReusableCells:
 
     finished: Mapping[CellId, CellBase]
     """The cells that were measured and need not be measured again."""
-    without_room: Mapping[tuple[str, int], str]
-    """Why cells ran out of this card's memory, by variant and position, where nothing else was on it."""
     profiled: frozenset[str]
     """Variants with a profile."""
     notes: tuple[str, ...]
@@ -130,12 +128,9 @@ def find_reusable(
             used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
     cells_done: dict[CellId, CellBase] = {}
-    without_room: dict[tuple[str, int], str] = {}
     profiled: set[str] = set()
     older = 0
     for path, record, cells in used:
-        full = _without_room(record, keys) if record.environment.device.uuid == card else {}
-        without_room |= {(record.variant.name, position): why for position, why in full.items()}
         if record.cells and not cells and is_of_older_schema(path):
             older += 1
         elif record.round in split and record.environment.device.uuid != card:
@@ -151,8 +146,10 @@ def find_reusable(
             if after != record:
                 write_record(after, path)
             continue
-        elif record.cells and len(full) + _disturbed(record) == len(record.cells):
-            # It says why there is no number, and may have the profile.
+        elif record.cells and all(
+            cell.error_kind == "disturbed" and cell.key in keys[record.variant.name] for cell in record.cells
+        ):
+            # It was measured again since, or will be now. It says why, and may have the profile.
             if record.profile:
                 profiled.add(record.variant.name)
             continue
@@ -165,7 +162,7 @@ def find_reusable(
             f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
             f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
         )
-    return ReusableCells(cells_done, without_room, frozenset(profiled), tuple(notes))
+    return ReusableCells(cells_done, frozenset(profiled), tuple(notes))
 
 
 def sweep_up(folder: Path) -> None:
@@ -220,21 +217,6 @@ def _usable(
         and len(cell.samples) == runs
         and not (is_watched and _is_unwatched(cell))
     }
-
-
-def _without_room(record: RunRecord, keys: Mapping[str, Sequence[str]]) -> dict[int, str]:
-    """Why cells ran out of the GPU's memory, by position, where no other process was seen on it."""
-    positions = {key: position for position, key in enumerate(keys[record.variant.name])}
-    return {
-        positions[cell.key]: cell.reason or ""
-        for cell in record.cells
-        if cell.status == "oom_gpu" and cell.key in positions and "shared_device" not in cell.flags
-    }
-
-
-def _disturbed(record: RunRecord) -> int:
-    """Cells that other programs disturbed. They were measured again since, or will be."""
-    return sum(cell.error_kind == "disturbed" for cell in record.cells)
 
 
 def _rounds_split_by_card(

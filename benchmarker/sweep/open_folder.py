@@ -10,7 +10,7 @@ from benchmarker.core.words import duration_words
 from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, write_sweep_file
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.schedule import Forecast, missing_tasks, without_given_up
+from benchmarker.sweep.schedule import Forecast, missing_tasks
 from benchmarker.sweep.state import SweepContext
 
 
@@ -34,14 +34,11 @@ def open_folder(context: SweepContext, forecast: Forecast, terminal: Terminal) -
         terminal.line(note)
     if context.settings.resume:
         cells = request.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-        tasks = without_given_up(missing_tasks(request, reusable.finished), reusable.without_room)
+        tasks = missing_tasks(request, reusable.finished)
         to_go = (
             f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if reusable.finished and tasks else ""
         )
         terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{to_go}")
-        for (variant, position), why in reusable.without_room.items():
-            shape = context.workload.in_words(context.points(variant)[position])
-            terminal.line(f"{variant}, {shape}: {why}; not tried again, which a new folder does")
     write_plan(context)
     return reusable
 

@@ -41,7 +41,6 @@ from benchmarker.sweep.places.sweep_over_places import (
 )
 from benchmarker.sweep.probe import look_around
 from benchmarker.sweep.request import RESULTS, ReadJob, Settings, SweepRequest, read_arguments
-from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.schedule import Forecast, missing_tasks, plan_lines, without_given_up
 from benchmarker.sweep.state import REPORT, RUN, SweepContext, SweepState, now_id
 from benchmarker.sweep.stopping import with_more_rounds
@@ -146,7 +145,6 @@ def run_sweep(
     with locked(context.folder):
         state, reusable = SweepState(LiveTable(context.workload)), open_folder(context, forecast, terminal)
         state.profiled |= reusable.profiled
-        state.given_up |= {place: Fault("oom_gpu", why) for place, why in reusable.without_room.items()}
         for (_, variant, position), cell in reusable.finished.items():
             state.live_table.take(variant, position, cell)
 

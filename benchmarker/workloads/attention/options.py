@@ -7,5 +7,6 @@ from benchmarker.schema.workload import Options
 OPTIONS = Options(
     # `--dtype` is the layer's; a sweep has a `--seed` of its own.
     flags={"variant.dtype": "--variant-dtype", "subject.seed": "--input-seed"},
+    helps={"subject.causal": "Every position attends to all, not only to itself and what is before it."},
     example="--variant flash --seq-len 1024,4096 --head-dim 128",
 )

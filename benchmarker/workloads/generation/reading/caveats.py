@@ -11,6 +11,7 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, significant
+from benchmarker.core.words import plural
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
@@ -105,10 +106,11 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
                     f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
                     f"first round, from token {same + 1} on",
                 )
-    return [
-        f"{next(iter(cells.values()))}{f'; so in {len(cells) - 1} more of its cells' if len(cells) > 1 else ''}."
-        for cells in others.values()
-    ]
+    return [f"{next(iter(cells.values()))}{_more(len(cells) - 1)}." for cells in others.values()]
+
+
+def _more(cells: int) -> str:
+    return f"; {plural(cells, 'more cell', 'more cells')} of it made another text too" if cells else ""
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
