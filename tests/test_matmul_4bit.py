@@ -61,7 +61,7 @@ def test_weights_times_rows(
     form: str, rows: int, inputs: int, outputs: int, cut: Cut, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived = torch.zeros(256, dtype=torch.int32)
-    monkeypatch.setattr(matmul_4bit, "_arrived", lambda device: arrived)
+    monkeypatch.setattr(matmul_4bit, "arrived", lambda kernel, places, device: arrived)
     packed, weights = random_weights(form, inputs, outputs, dtype)
     hidden = torch.randn(rows, inputs).to(dtype)
     right = hidden.double() @ weights.T

@@ -6,7 +6,6 @@ question (which files has this revision?) is asked with a time limit, because th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from benchmarker.checkpoints.base import Progress, Silent
 from benchmarker.checkpoints.files import PICKLES, pickle_only
 from benchmarker.checkpoints.shipped_models import shape_names
-from benchmarker.core.errors import ModelError
+from benchmarker.core.errors import ModelError, near_miss
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 WEIGHT_FILES = ("model*.safetensors",)
@@ -99,8 +98,8 @@ def _out_of_reach(model_id: str, *, weights: bool) -> ModelError:
     if not weights:
         shapes = ", ".join(shape_names())
         way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
-    near = difflib.get_close_matches(model_id, shape_names(), n=1, cutoff=0.7)
-    meant = f"; '{near[0]}' is what ships with benchmarker" if near else ""
+    near = near_miss(model_id, shape_names(), alike=0.7)
+    meant = f"; '{near}' is what ships with benchmarker" if near else ""
     return ModelError(
         f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
         f"and it is not in the cache{meant}; {way_on}"

@@ -215,6 +215,11 @@ class Results:
         """What all of the records measured."""
         return self.records[0].workload
 
+    @property
+    def measured_cells(self) -> tuple[CellKey, ...]:
+        """The cells in which a variant has a number, in the order of the rows."""
+        return tuple(dict.fromkeys(row.cell for row in self.rows if row.cell and row.pace))
+
 
 def headline_rows(rows: Sequence[RowT]) -> list[RowT]:
     """Those that the first table shows."""

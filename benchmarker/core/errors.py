@@ -121,6 +121,11 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
+def near_miss(word: str, names: Iterable[str], *, alike: float = 0.5) -> str | None:
+    """The name that is most like a word; None where none is as much alike, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(word, sorted(names), n=1, cutoff=alike)), None)
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """End of a sentence that offers the near miss, or else what there is.
 
@@ -128,9 +133,8 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
         `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`.
     """
     choices = sorted(names)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean '{near[0]}'?"
+    if near := near_miss(word, choices):
+        return f"; did you mean '{near}'?"
     return f"; there is {', '.join(choices)}" if choices else "; none is accepted here"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from math import ceil
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import tensor_gemv
+from benchmarker.kernels.arrived import arrived
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.packed_weights import Packed
@@ -204,12 +204,7 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     left = hidden.new_empty(tiles * cut.parts * _sums_of_tile(rows) if cut.parts > 1 else 1, dtype=torch.float32)
     output = hidden.new_empty((rows, packed.outputs))
     kernel = cuda_kernel("matmul_4bit", program.macros, program.threads, program.shared_bytes, device)
-    pointers = [hidden, packed.words, packed.scales, packed.zeros, left, _arrived(device), output]
+    counts = arrived("matmul_4bit", MOST_COUNTED, device)
+    pointers = [hidden, packed.words, packed.scales, packed.zeros, left, counts, output]
     kernel(program.blocks, [*pointers, rows, packed.outputs])
     return output
-
-
-@cache
-def _arrived(device: torch.device) -> Tensor:
-    """Room to count the warps of each tile that have ended: zeros, as the kernel leaves them."""
-    return torch.zeros(MOST_COUNTED, dtype=torch.int32, device=device)

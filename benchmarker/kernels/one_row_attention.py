@@ -8,8 +8,8 @@ of this step writes, before it waits for the kernel before it (programmatic depe
 all of them, and what is left is arithmetic.
 
 A longer cache is cut into parts, since a card has many more processors than a model has key heads. The part that ends
-last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023). How many there are depends
-on the room of the cache and not on what is filled: parts without positions add nothing, and take part all the same.
+last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023). The number of parts depends
+on the room of the cache, not on what is filled: a part without positions adds nothing, and runs all the same.
 With Qwen3-4B's heads, us a layer on one H100 (2026-11-25, `tests/benchmarks/one_row_attention.py`):
 
 | positions | 384 | 640 | 1,100 | 4,224 | 16,512 |
@@ -19,12 +19,12 @@ With Qwen3-4B's heads, us a layer on one H100 (2026-11-25, `tests/benchmarks/one
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.arrived import arrived
 from benchmarker.kernels.decode_attention import SMALLEST_TILE
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.triton_if_present import tl, triton
@@ -253,20 +253,10 @@ def one_row_attention(
     with torch.cuda.device_of(output):
         one_row_attention_kernel[(key_heads, cut.parts)](
             product, heads.query_gain, heads.key_gain, rotation.cosines, rotation.sines, key, value, lengths,
-            sums, _arrived(product.device, key_heads), output,
+            sums, arrived("one_row_attention", key_heads, product.device), output,
             heads.epsilon, heads.scaling, key_heads,
             group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
             block=cut.block, parts=cut.parts, nothing=NOTHING, early=early,
             num_warps=cut.warps, num_stages=cut.stages, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return output
-
-
-@cache
-def _arrived(device: torch.device, key_heads: int) -> Tensor:
-    """How many parts of each key head have ended, [key_heads]; zeros between two launches.
-
-    All layers and models of a device share it. So their launches must be in one stream, where each waits for the one
-    before it to end before it counts. The first call must not be in the capture of a graph.
-    """
-    return torch.zeros(key_heads, dtype=torch.int32, device=device)

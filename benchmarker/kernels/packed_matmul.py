@@ -13,12 +13,12 @@ that ends last adds them up, always in the same order.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarker.kernels.arrived import arrived
 from benchmarker.kernels.packed_weights import Packed
 from benchmarker.kernels.pdl import can_start_early
 from benchmarker.kernels.triton_if_present import tl, triton
@@ -94,7 +94,7 @@ def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tu
     early = can_start_early(hidden.device)
     positional = (
         hidden, packed.words, packed.scales, packed.scales if packed.zeros is None else packed.zeros, sums,
-        _arrived(hidden.device), output, len(hidden), packed.outputs,
+        arrived("packed_matmul", MOST_TILES, hidden.device), output, len(hidden), packed.outputs,
     )  # fmt: skip
     named = {
         "length": packed.length, "in_word": packed.in_word, "in_group": packed.in_group, "form": packed.form,
@@ -103,12 +103,6 @@ def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tu
         "num_warps": tile.warps, "num_stages": tile.stages, **({"launch_pdl": True} if early else {}),
     }  # fmt: skip
     return positional, named
-
-
-@cache
-def _arrived(device: torch.device) -> Tensor:
-    """Room to count the programs of each tile that have ended: zeros, as the kernel leaves them."""
-    return torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

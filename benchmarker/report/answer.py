@@ -21,8 +21,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """Markdown sentences, three at most; none where nothing was measured."""
     if ranking.leader is None:
         return ()
-    is_one_of_several = len({row.cell for row in results.rows if row.pace}) > 1
-    where = f"At {cell_words(ranking.cell)}, " if is_one_of_several else ""
+    where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
     return (f"{where}{_which(ranking)}", *rest_of_answer(results, ranking))
 
 

@@ -22,7 +22,7 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     Args:
         shown: The cell of the first table.
     """
-    measured = dict.fromkeys(row.cell for row in results.rows if row.cell and row.pace)
+    measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
     if not 0 < len(cells) <= MOST_CELLS:
         return None

@@ -11,7 +11,6 @@ from benchmarker.core.numbers import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib, significant
-from benchmarker.core.words import plural
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
@@ -110,7 +109,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _more(cells: int) -> str:
-    return f"; {plural(cells, 'more cell', 'more cells')} of it made another text too" if cells else ""
+    return f"; {cells} more of its cells made another text too" if cells else ""
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:

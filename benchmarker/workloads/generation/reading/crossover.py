@@ -170,9 +170,7 @@ class _Words:
     """What stands before and behind sizes."""
     speed_ups: Mapping[int, SpeedUp]
 
-    def said(
-        self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]
-    ) -> str:  # fmt: skip
+    def said(self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]) -> str:
         """The sentence.
 
         Args:
