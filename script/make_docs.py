@@ -3,7 +3,7 @@
 The pages of docs/ on options, configs and records; below each README of results/reference the tables of its records;
 and the tables of other pages that come from them.
 
-`tests/test_docs.py` fails while what is there is not what this writes.
+`tests/cli/test_docs.py` fails while what is there is not what this writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Texts that a change of the code must not change. Where a change is meant, write them again and read their diff:
 
-UPDATE_UNCHANGED=1 python -m pytest -n 0 tests/test_unchanged.py tests/test_surface.py
+UPDATE_UNCHANGED=1 python -m pytest -n 0 tests/cli/test_unchanged.py tests/cli/test_surface.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of each workload's run as files beside this one, so that `run --help` imports no workload.
 
 To make the options from the fields of a job takes longer than all the rest of the help. `script/make_docs.py` writes
-the files, and `tests/test_docs.py` fails while they differ from the fields. A workload without a file is imported.
+the files, and `tests/cli/test_docs.py` fails while they differ from the fields. A workload without a file is imported.
 """
 
 from __future__ import annotations

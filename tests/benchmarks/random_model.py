@@ -11,7 +11,7 @@ from benchmarker.engines.native import NativeDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import load_model
 from benchmarker.schema.config_io import parse_option
-from tests.test_engines_graph import Rerun
+from tests.engines.test_engines_graph import Rerun
 
 DecoderT = TypeVar("DecoderT", bound=NativeDecoder)
 

@@ -1,0 +1,192 @@
+"""The commands as they are typed: what they print, and how they exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import benchmarker
+from benchmarker.cli.app import app
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.quantization.registry import LOADERS
+from tests.records import record, rounds, save
+
+DATA = Path(__file__).parents[1] / "data"
+STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
+VERBS = [
+    ["run"],
+    ["sweep"],
+    ["compare"],
+    ["explain"],
+    ["report"],
+    ["verify"],
+    ["import"],
+    ["doctor"],
+    ["checkpoint"],
+] + [["checkpoint", verb] for verb in ("make", "list", "remove")]
+
+
+def typed(*words: object) -> tuple[int, str]:
+    """Exit code, and all that was printed."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_says_what_it_does_with_an_example(verb):
+    code, printed = typed(*verb, "--help")
+    assert code == 0
+    assert f"Example: benchmarker {verb[0]}" in printed
+
+
+def test_verify_says_that_all_numbers_follow_from_the_samples(tmp_path):
+    save(tmp_path, *rounds("fp16", STEADY), *rounds("int8", STEADY))
+    code, printed = typed("verify", tmp_path)
+    assert code == 0
+    assert "10 records checked: all follow from the raw samples" in printed
+
+
+def test_verify_names_the_file_and_the_number_that_was_edited(tmp_path):
+    save(tmp_path, record("fp16"))
+    path = tmp_path / "000.json"
+    written = json.loads(path.read_text())
+    written["cells"][0]["memory"]["peak_allocated_bytes"] = 1
+    path.write_text(json.dumps(written))
+    (tmp_path / "cut.json").write_text('{"schema_version": 1, "bench')
+    code, printed = typed("verify", tmp_path)
+    assert code == 1
+    assert "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 1, but the samples give" in printed
+    assert "cut.json: not valid JSON" in printed
+    assert "2 do not follow from the samples, 1 file could not be read" in printed
+
+
+def test_import_puts_an_old_run_beside_a_new_one(tmp_path):
+    log = DATA / "reference-log.md"
+    code, printed = typed("import", log, "--device", "AMD GPU", "--output", tmp_path)
+    assert code == 0
+    assert printed.splitlines()[0].startswith("fp16: ")
+    code, printed = typed("compare", tmp_path)
+    assert code == 0
+    assert re.search(r"^fp16 ", printed, re.MULTILINE)
+    assert "imported" in printed
+
+
+def test_import_of_several_logs_writes_nothing_where_one_of_them_is_wrong(tmp_path):
+    wrong = tmp_path / "notes.txt"
+    wrong.write_text("nothing was measured here\n")
+    code, printed = typed(
+        "import", DATA / "reference-log.md", wrong, "--device", "AMD GPU", "--output", tmp_path / "to"
+    )
+    assert code == 2
+    assert "notes.txt: no run found" in printed
+    assert not (tmp_path / "to").exists()
+
+
+def test_import_takes_variants_for_one_log_only(tmp_path):
+    log = DATA / "reference-log.md"
+    code, printed = typed("import", log, log, "--quant", "fp16,int8")
+    assert (code, printed) == (2, "error: --quant names the runs of one log; import several one by one\n")
+
+
+def sides(tmp_path: Path, percent: float) -> tuple[Path, Path]:
+    """Two sweeps, of which the second takes so much longer."""
+    after = [latency_s * (1 + percent / 100) for latency_s in STEADY]
+    return save(tmp_path / "a", *rounds("fp16", STEADY)), save(tmp_path / "b", *rounds("fp16", after))
+
+
+def test_the_gate_exits_with_1_where_the_change_is_real_and_too_large(tmp_path):
+    code, printed = typed("compare", *sides(tmp_path, 8), "--fail-if", "slower:5%")
+    assert code == 1
+    assert "**Failed (slower:5%): 1 of 1 cells**" in printed
+
+
+def test_the_gate_passes_a_small_change_and_tells_a_program_so(tmp_path):
+    code, printed = typed("compare", *sides(tmp_path, 3), "--fail-if", "slower:5%", "--format", "json")
+    assert code == 0
+    (row,) = json.loads(printed)
+    assert (row["variant"], row["verdict"], row["failed"]) == ("fp16", "slower", False)
+    assert row["ratio"] == pytest.approx(1 / 1.03)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fail-if", "slower:5%"], "--fail-if compares two sweeps, before and after; 1 given"),
+        (["--format", "jsn"], "--format jsn: no such format; did you mean 'json'?"),
+        (["--baseline", "fp61"], "--baseline fp61: no such variant in the records; did you mean 'fp16'?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, words, said):
+    save(tmp_path, record("fp16"))
+    assert typed("compare", tmp_path, *words) == (2, f"error: {said}\n")
+
+
+def test_the_public_names_are_there_and_bring_no_torch_before_they_are_used():
+    script = "import sys, benchmarker; assert 'torch' not in sys.modules and 'pydantic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    for name in benchmarker.__all__:
+        assert not isinstance(getattr(benchmarker, name), type(sys)), name
+    with pytest.raises(AttributeError, match="no attribute 'load_modle'"):
+        _ = benchmarker.load_modle
+
+
+def test_compare_is_the_function_however_often_it_is_asked_for():
+    from benchmarker import compare as first
+    from benchmarker import compare as second
+
+    assert callable(first)
+    assert first is second
+
+
+def test_the_shell_completes_verbs_and_options():
+    def completed(words: str, at: int) -> list[str]:
+        variables = {"_BENCHMARKER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        command = [sys.executable, "-m", "benchmarker"]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("benchmarker re", 1) == ["report"]
+    assert completed("benchmarker report --pl", 2) == ["--plots"]
+
+
+def test_help_of_generate_names_every_quantization_and_every_engine_that_it_takes():
+    _, printed = typed("generate", "--help")
+    printed = " ".join(printed.replace("│", " ").split())
+    assert f"{', '.join(LOADERS)};" in printed
+    assert f"{', '.join(MODEL_ENGINES[:-1])} or {MODEL_ENGINES[-1]}." in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--max-new-tokens", "0", "a text"), "--max-new-tokens 0: less than one token"), ((), "generate: no text; give")],
+)
+def test_what_generate_cannot_do_is_said_before_a_model_is_looked_for(words, said):
+    code, printed = typed("generate", "--model", "no/such-model", *words)
+    assert code == 2
+    assert said in printed
+
+
+def test_an_option_that_turns_something_off_says_so():
+    _, printed = typed("run", "--help")
+    assert "Do not measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
+
+
+def test_numbers_of_an_option_that_is_typed_twice_add_up():
+    words = ("sweep", "configs/quickstart.yaml", "--dry-run", "--new-tokens", "5")
+    code, plan = typed(*words, "--prompt-tokens", "3", "--prompt-tokens", "26,40")
+    assert code == 0
+    assert "3 x 5; 26 x 5; 40 x 5" in plan
+
+
+def test_help_shows_the_defaults():
+    _, printed = typed("run", "--help")
+    assert "[default: 50,100]" in printed

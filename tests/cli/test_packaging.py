@@ -1,0 +1,91 @@
+"""What is in the wheel, and that it is found from anywhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarker import __version__
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.shipped_configs import find_config, shipped_configs
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_file_that_is_no_module_goes_into_the_wheel():
+    package = ROOT / "benchmarker"
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["benchmarker"]
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {
+        path
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and "configs" not in path.relative_to(package).parts
+    }
+    assert files <= packed
+    assert {path.name for path in (ROOT / "configs").glob("*.yaml")} <= {path.name for path in packed}
+
+
+def test_every_variant_has_its_extra_and_all_has_them_all():
+    extras = PROJECT["project"]["optional-dependencies"]
+    for name, loader in LOADERS.items():
+        wanted = {requirement.split(">")[0].lower() for requirement in extras[name]}
+        assert {package.lower() for package in loader.packages} <= wanted
+    wanted_by_all = [extra for extra in extras if extra in LOADERS or extra == "finetune"]
+    assert extras["all"] == [f"benchmarker[{','.join(wanted_by_all)}]"]
+
+
+def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
+        assert read_experiment(Path(name)).model.id == "qwen3-small"
+    assert set(shipped_configs()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+
+
+def test_a_file_of_the_users_comes_before_a_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart.yaml").write_text("variants: [{quant: int8}]")
+    assert find_config(Path("quickstart.yaml")) == Path("quickstart.yaml")
+
+
+@pytest.mark.by_hand
+@pytest.mark.parametrize("program", ["uvx", "pipx"])
+def test_the_wheel_runs_without_a_clone_and_without_an_environment(program, tmp_path):
+    """Needs `build` and the program, on the path, and a package index; a few minutes and 2 GB, all below tmp_path."""
+    if shutil.which(program) is None or shutil.which("pyproject-build") is None:
+        pytest.skip(f"{program} or build is not installed")
+    subprocess.run(["pyproject-build", "--wheel", "--outdir", tmp_path / "dist", ROOT], check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    folders = {name: str(tmp_path / name.lower()) for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME")}
+    started = {"uvx": ["uvx", "--from", wheel], "pipx": ["pipx", "run", "--spec", wheel]}[program]
+    done = subprocess.run(
+        [*started, "benchmarker", "compare", ROOT / "results" / "reference" / "quickstart"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | folders,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Run it: `benchmarker generate" in done.stdout
+
+
+def test_the_versions_agree():
+    assert PROJECT["project"]["version"] == __version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+def test_the_module_and_the_command_are_one():
+    (command,) = PROJECT["project"]["scripts"].values()
+    assert command == "benchmarker.cli.app:main"
+    words = [sys.executable, "-m", "benchmarker", "--version"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"benchmarker {__version__}"

@@ -1,0 +1,78 @@
+"""`benchmarker run` as it is typed, on a model of two layers, with the real libraries."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarker.comparison.verify import verify
+from benchmarker.schema.record_io import read_record
+from tests.cli.test_cli import typed
+
+SMALL = (
+    *("--device", "cpu", "--dtype", "bfloat16", "--prompt-tokens", "3,5", "--new-tokens", "4"),
+    *("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits"),
+)
+FORMS = {
+    "fp16": (("--quant", "fp16"), "Linear", 16.0),
+    "int8": (("--quant", "int8"), "Linear", 8.0),
+    "gptq": (("--quant", "gptq", "--option", "calibration_samples=4"), "TorchAtenLinear", 4.0),
+    "gptq compiled": (("--quant", "gptq", "--load-format", "dummy", "--compile"), "TorchAtenLinear", 4.0),
+    "bnb4": (("--quant", "bnb4"), "Linear4bit", 4.0),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path, tmp_path: Path, form: str) -> None:
+    arguments, linear, bits = FORMS[form]
+    code, printed = typed("run", "--model", session_model, *arguments, *SMALL, "--output", tmp_path / "results")
+    assert code == 0, printed
+    (path,) = (tmp_path / "results").glob("*.json")
+    record = read_record(path)
+    assert [(cell.prompt_tokens, cell.new_tokens, cell.status) for cell in record.cells] == [(3, 4, "ok"), (5, 4, "ok")]
+    for cell in record.cells:
+        assert len(cell.samples) == 2
+        for sample in cell.samples:
+            assert sample.new_tokens == 4
+            # The latency runs on until the device is drained.
+            assert sample.ttft_s + 3 * sample.tpot_s <= sample.latency_s * (1 + 1e-9)
+    assert record.load is not None
+    assert record.load.linear_classes[linear] > 0
+    assert bits <= record.load.bits_per_weight < 16.1
+    assert record.profile is not None
+    assert sum(kernel.total_s for kernel in record.profile.kernels) == pytest.approx(record.profile.kernel_s)
+    assert verify([path]).mismatches == ()
+    assert f"record: {path}" in printed.replace("\n", "")
+    assert re.search(r"^ +3 +4 +1 ", printed, re.MULTILINE)
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:
+    asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", "--device", "cpu")
+    code, printed = typed("run", *asked, "--prompt-tokens", 100_000, "--output", tmp_path / "results")
+    assert code == 2
+    assert "error: prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; use a prompt" in printed
+    assert not list(cache_folder.rglob("*.safetensors"))
+    assert not list((tmp_path / "results").glob("*"))
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_it_is_said_where_the_finished_cells_are(session_model: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    asked = ("--model", session_model, "--new-tokens", "4,400", "--prompt-tokens", 3, "--no-profile", "--no-limits")
+    words = [sys.executable, "-m", "benchmarker.run", "--quant", "fp16", "--device", "cpu", *asked, "--output", results]
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        assert running.stdout is not None
+        # Until the second cell begins.
+        said = next(line for line in running.stdout if b"400 new tokens" in line)
+        running.send_signal(signal.SIGINT)
+        said += running.stdout.read()
+    (path,) = results.glob("*.json")
+    assert running.returncode == 130, said
+    assert f"1 of 2 cells are in the record: {path}\ninterrupted" in said.decode()
+    assert read_record(path).status == "interrupted"

@@ -1,0 +1,110 @@
+"""The rows of the reference records are what an independent computation from their files says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarker.comparison.comparing import comparing_of
+from benchmarker.comparison.results import results_of
+from benchmarker.core.stats import Estimate
+from benchmarker.schema.collect import collect
+from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record_io import parse_json
+from tests.oracles import attention, context_parallel, finetune, generation, mixers
+from tests.records import cell, record, save
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+SHAPES = {
+    "generation": ("batch_size", "prompt_tokens", "new_tokens", "text", "depth"),
+    "attention": ("seq_len", "batch_size", "mode"),
+    "mixers": ("seq_len", "batch_size", "mode"),
+    "finetune": ("seq_len", "batch_size", "accumulate"),
+    "context_parallel": ("ranks", "seq_len", "mode"),
+}
+ORACLES: dict[str, Any] = {
+    "generation": generation,
+    "attention": attention,
+    "mixers": mixers,
+    "finetune": finetune,
+    "context_parallel": context_parallel,
+}
+LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25, "context_parallel": 15}
+
+
+def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:
+    return {f"{name} {part}": getattr(measured, part, None) for part in ("low", "high", "deviation")}
+
+
+def is_same(stated: float | None, expected: float | None) -> bool:
+    if stated is None or expected is None:
+        return stated is expected
+    return stated == pytest.approx(expected, rel=1e-7)
+
+
+def differing(folder: Path) -> list[str]:
+    """Numbers of the rows that are not the oracle's."""
+    collected = collect([folder])
+    results = results_of(collected)
+    paths = {one.run_id: path for path, one in collected.files}
+    fields = []
+    for row in results.rows:
+        if row.cell is None or row.status != "ok":
+            continue
+        raw = [parse_json(paths[one.run_id].read_bytes(), paths[one.run_id]) for one in results.members[row.variant]]
+        shape = [row.cell[name] for name in SHAPES[row.workload]]
+        stated = {
+            **comparing_of(row.workload).to_row(row),
+            **spreads("latency_s", row.latency),
+            **{name: value for metric in row.metrics for name, value in spreads(metric, row.metrics[metric]).items()},
+            **spreads("ttft_s", row.metrics.get("ttft")),
+            **spreads("tpot_s", row.metrics.get("tpot")),
+            **spreads("tokens_per_s", row.rate),
+        }
+        oracle = ORACLES[row.workload]
+        expected = {**oracle.numbers_of(raw, shape), **oracle.spreads_of(raw, shape)}
+        assert len(expected) > LEAST_NUMBERS[row.workload]
+        fields += [name for name, value in expected.items() if not is_same(stated[name], value)]
+    return fields
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir()))
+def test_every_number_of_a_reference_row_is_the_oracles(folder):
+    assert differing(REFERENCE / folder) == []
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Path:
+    windows = [EnergyWindow(seconds=10.0, energy_j=3000.0 + more, generations=7) for more in (0, 40, -20)]
+    prompts = [EnergyWindow(seconds=10.0, energy_j=2500.0, generations=200)] * 3
+    energy = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
+    return save(tmp_path, record("fp16", cell([1.4, 1.5], energy=energy)))
+
+
+def test_a_mistake_in_our_joules_is_found(counted, monkeypatch):
+    assert differing(counted) == []
+    monkeypatch.setattr("benchmarker.workloads.generation.reading.energy._tokens", lambda one: 7 * one.new_tokens)
+    assert "energy_per_token_j" in differing(counted)
+
+
+def test_a_mistake_in_our_floor_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    path = next(path for path, one in collect([REFERENCE / "h100-runtimes"]).files if one.limits)
+    (folder / "000.json").write_bytes(path.read_bytes())
+    assert differing(folder) == []
+    monkeypatch.setattr("benchmarker.workloads.generation.reading.rows.floor_s", lambda demand, limits: 1.0)
+    assert "floor_s" in differing(folder)
+
+
+def test_operations_and_bytes_of_a_training_step_that_are_wrong_are_found(tmp_path):
+    path = next((REFERENCE / "h200-finetune").glob("lora-round1*.json"))
+    raw = parse_json(path.read_bytes(), path)
+    raw["cells"][0]["demand"]["flops"] *= 6 / 4
+    raw["cells"][0]["demand"]["flops"] = round(raw["cells"][0]["demand"]["flops"])
+    raw["built"]["weight_bytes"] += 4096
+    (tmp_path / path.name).write_text(json.dumps(raw))
+    assert {"mfu", "hfu", "weights_bytes"} <= set(differing(tmp_path))

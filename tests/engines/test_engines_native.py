@@ -1,0 +1,106 @@
+"""The native engine on a CPU, with a capture that runs the step again: what it replaces, and that its tokens stay."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
+from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.schema.kernels_used import KernelUse
+from tests.engines.test_engines_graph import Rerun, model, prompt
+from tests.kernels.test_kernels import unpacked, weights_size
+from tests.loading import load, tokens_of
+
+__all__ = ["model"]
+
+
+def test_on_a_cpu_native_says_what_to_use_instead(model: PreTrainedModel) -> None:
+    with pytest.raises(UnsupportedError, match=r"^native needs a CUDA GPU.*; use --engine compile$"):
+        NativeDecoder(model, CpuDevice()).generate(prompt(), 5)
+
+
+@pytest.mark.slow
+def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(model_folder) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
+    linears: list[Any] = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
+    asked = torch.arange(10, 30)[None]
+    expected = tokens_of(EagerDecoder(model, CpuDevice()), asked, 32)
+    names, size = set(dict(model.named_modules())), weights_size(model)
+    runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    assert tokens_of(runtime, asked, 32) == expected
+    assert [use.purpose for use in runtime.facts().kernels_used if use.origin == "benchmarker"] == ["joined_linears"]
+    products = [
+        linear.fused_slice.fused.linear
+        for linear in linears
+        if hasattr(linear, "fused_slice") and linear.fused_slice.start == 0
+    ]
+    attention, mlp = products[:2]
+    assert len(products) == 4
+    assert (attention.out_features, mlp.out_features) == (128 + 2 * 64, 2 * 256)
+    assert len(fuse_linears(model)) == 10
+    assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
+    assert linears[1].weight.untyped_storage().data_ptr() == attention.weight.untyped_storage().data_ptr()
+    # Several queries go to each linear by itself, and find their own weights there.
+    assert tokens_of(EagerDecoder(model, CpuDevice()), asked, 32) == expected
+
+
+@pytest.mark.slow
+def test_a_model_is_looked_at_for_joining_once(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[PreTrainedModel] = []
+    monkeypatch.setattr("benchmarker.engines.native.optimize", lambda given: looked.append(given) or ())
+    runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    for new_tokens in (3, 3, 5):
+        runtime.generate(prompt(), new_tokens)
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "settings"),
+    [("inductor", ON_GPU), ("library", BESIDE_OUR_PRODUCTS), ("benchmarker", BESIDE_OUR_PRODUCTS)],
+)
+def test_inductor_tunes_step_by_step_only_where_a_product_is_its_own(
+    origin: Any, settings: dict[str, Any], model: PreTrainedModel
+) -> None:
+    on_gpu: Any = CpuDevice()
+    on_gpu.kind = "cuda"
+    runtime, given = (
+        NativeDecoder(model, on_gpu, capture=Rerun(), settings=one) for one in (None, {"max_autotune": True})
+    )
+    runtime._replaced = given._replaced = (KernelUse(purpose="linear", origin=origin, name="Linear"),)
+    assert runtime._inductor_settings() == known_settings(settings)
+    assert given._inductor_settings() == known_settings(settings) | {"max_autotune": True}
+    assert NativeDecoder(model, CpuDevice(), capture=Rerun())._inductor_settings() == {}
+
+
+class Watched(CapturedNativeDecoder):
+    """Tells where it compiles."""
+
+    depth = 0
+
+    @contextmanager
+    def _tuning(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def _compile(self, *arguments: Any) -> Any:
+        self.depths = (*getattr(self, "depths", ()), self.depth)
+        return super()._compile(*arguments)
+
+
+@pytest.mark.slow
+def test_whatever_is_compiled_is_tuned_without_the_host(model: PreTrainedModel) -> None:
+    runtime = Watched(model, CpuDevice(), capture=Rerun())
+    for tokens in (40, 70):
+        runtime.generate(torch.arange(10, 10 + tokens)[None], 75 - tokens)
+    assert runtime.facts().prefill == "captured"
+    assert len(runtime.depths) == runtime.facts().frames_compiled >= 4
+    assert set(runtime.depths) == {1}

@@ -1,0 +1,108 @@
+"""Scoring through the step that is timed: equal to the model's own forward, and sensitive to a fault in the step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarker.engines import decode_loop, prefill_decode
+from benchmarker.engines.compile import CompileDecoder
+from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoder import Decoder
+from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.kernels.forward_override import base_class
+from tests.engines.test_engines_graph import Rerun, model, prompt
+from tests.loading import load
+
+__all__ = ["model"]
+
+IDS = torch.tensor([[5, 90, 17, 3, 64, 100, 2, 31, 77, 8]])
+
+
+def divergence(model: PreTrainedModel, decoder: Decoder) -> float:
+    """Largest Kullback-Leibler divergence of the step from the model's own forward, in nats."""
+    with torch.no_grad():
+        expected = model(IDS).logits[0].float().log_softmax(-1)
+    scored = decoder.score(IDS)
+    assert (scored.dtype, scored.shape) == (torch.float32, expected.shape)
+    return float((expected.exp() * (expected - scored)).sum(-1).max())
+
+
+DECODERS: dict[str, Callable[[PreTrainedModel], Decoder]] = {
+    "eager": lambda model: EagerDecoder(model, CpuDevice()),
+    "cuda_graph": lambda model: CudaGraphDecoder(model, CpuDevice(), capture=Rerun()),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel, name: str) -> None:
+    decoder = DECODERS[name](model)
+    decoder.generate(prompt(), 5)
+    assert divergence(model, decoder) < 1e-3
+    # A generation after it is not disturbed by what the cache holds now.
+    assert torch.equal(
+        decoder.generate(prompt(), 20).tokens, EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("captured", [pytest.param(False, marks=pytest.mark.by_hand), True])
+def test_the_compiled_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel, captured: bool) -> None:
+    decoder = CompileDecoder(model, CpuDevice(), capture=Rerun() if captured else None)
+    assert divergence(model, decoder) < 1e-3
+    facts = decoder.facts()
+    assert facts.frames_compiled == (2 if captured else 1)
+
+
+def test_a_fault_in_the_step_is_seen(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = prefill_decode.decode_step
+
+    def sharpened(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+        token, logits = step(*arguments)  # type: ignore[arg-type]
+        return token, 1.5 * logits
+
+    monkeypatch.setattr(decode_loop, "decode_step", sharpened)
+    decoder = DECODERS["cuda_graph"](model)
+    assert divergence(model, decoder) > 1e-2
+    # The tokens do not tell: the likeliest stays the likeliest.
+    assert torch.equal(
+        decoder.generate(prompt(), 20).tokens, EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_of_ours(
+    model_folder, quant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = load(model_folder, quant, dtype="float32").model
+    classes = [type(module) for module in tried.modules()]
+
+    def ours(*_: object, **__: object) -> None:
+        raise AssertionError("this program's own attention")
+
+    monkeypatch.setattr("benchmarker.engines.attention.decode_attention", ours)
+    asked = torch.arange(10, 30)[None]
+    for kind in (CudaGraphDecoder, CompileDecoder):
+        decoder = kind(tried, CpuDevice(), capture=Rerun())
+        decoder.generate(asked, 5)
+        assert [type(module) for module in tried.modules()] == classes
+        assert {use.origin for use in decoder.facts().kernels_used} <= {"library", "inductor"}
+
+
+@pytest.mark.slow
+def test_a_linear_that_cannot_be_traced_is_wrapped_and_still_the_librarys(shape_folder) -> None:
+    tried = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
+    classes = [type(module) for module in tried.modules()]
+    CompileDecoder(tried, CpuDevice(), capture=Rerun()).generate(torch.arange(10, 30)[None], 3)
+    wrapped = [module for module, kind in zip(tried.modules(), classes, strict=True) if type(module) is not kind]
+    assert wrapped
+    assert all(module.own_class is base_class(type(module)) for module in wrapped)
+
+
+def test_every_engine_of_ours_runs_a_loaded_model_and_says_what_it_is() -> None:
+    assert list(MODEL_ENGINES) == ["eager", "cuda_graph", "compile", "native"]
+    assert all(torch_engine(name).summary for name in MODEL_ENGINES)

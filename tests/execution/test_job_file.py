@@ -1,0 +1,303 @@
+"""A sweep's jobs travel as files: what changes during a sweep is measured under no other thing's name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarker.cli.run import read_job
+from benchmarker.cli.sweep import sweep_config
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ChangedError, ResultsError, SpecError
+from benchmarker.core.fingerprint import changed_inputs
+from benchmarker.core.silence import Streams
+from benchmarker.execution.job_file import (
+    check_unchanged,
+    job_path,
+    read_job_file,
+    with_origin,
+    write_job,
+)
+from benchmarker.report.compare import compare
+from benchmarker.schema.job import Job, Part
+from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.sweep.sweep import Dependencies, Settings
+from benchmarker.workloads.base import refuse_other_commit
+from benchmarker.workloads.generation.job_facts import inputs
+from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
+from tests.cli.test_cli import typed
+from tests.faults.stage import Stage
+from tests.jobs import job_with
+from tests.records import cell, environment, record, save
+
+
+def planned(*arguments: str, **origin: Any) -> Job:
+    """A job as one process of a sweep has it."""
+    job = read_job(["--quant", "fp16", *arguments])
+    assert job is not None
+    known: dict[str, Any] = {"config": Path("config.yaml"), "config_sha256": "", "commit": None, **origin}
+    part = Part(record=Path("a.json"), sweep="2026-03-01T10:00:00Z", cells=(0,), only="timing")
+    return with_origin(job, environment(), **known).in_part(part)
+
+
+def test_a_job_is_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
+    job = read_job(["--quant", "gptq", "--option", "group_size=64", "--prompt", "Why?", "--energy", "--device", "cpu"])
+    assert job is not None
+    job = with_origin(job, environment(), config=Path("c.yaml"), config_sha256="ab", commit="cd")
+    assert read_job_file(write_job(job, tmp_path)) == job
+
+
+def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "job-a.json"
+    with pytest.raises(SpecError, match=r"job-a.json: cannot be read: No such file .*; a sweep writes job-VARIANT"):
+        read_job_file(path)
+    path.write_text('{"job_version": 3}')
+    with pytest.raises(SpecError, match=r"job_version: input should be 2, not 3; a sweep writes job-VARIANT.json"):
+        read_job_file(path)
+
+
+def test_nothing_beside_a_job_changes_what_it_measures(tmp_path: Path) -> None:
+    path = write_job(planned("--runs", "2"), tmp_path)
+    with pytest.raises(SpecError, match=r"job-fp16.json: says everything of the measurement; leave --runs out"):
+        read_job(["--job", str(path), "--runs", "3"])
+    job = read_job(["--job", str(path), "--output", str(tmp_path), "--device", "cpu", "--quiet"])
+    assert job is not None
+    assert (job.procedure.runs, job.output, job.device, job.part) == (2, tmp_path, "cpu", None)
+    assert job.reproduce.startswith(f"python -m benchmarker.run --job {path}")
+
+
+@pytest.mark.parametrize(
+    "words", [("quant: fp16", "quant: bnb4"), ("- 50", "- 60"), ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B")]
+)
+def test_a_config_that_is_edited_during_a_sweep_changes_nothing_of_it(tmp_path: Path, words: tuple[str, str]) -> None:
+    config = tmp_path / "config.yaml"
+    edit = {"variant": "a", "round": 0, "at": "cell 0", "do": "edit", "file": str(config), "words": words, "times": 1}
+    stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[edit])
+    assert stage.sweep() == []
+    assert words[1] in config.read_text()
+    assert {found.variant.quant for found in stage.records()} == {"fp16"}
+    assert {found.model.id for found in stage.records()} == {"Qwen/Qwen3-4B"}
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok"), (1, "a", 50, "ok"), (1, "a", 100, "ok")]
+
+
+def test_a_sweep_that_goes_on_measures_its_saved_jobs_and_says_so(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep("--warmup", "4")
+    stage.new_tokens = [50, 200]
+    stage.sweep(resume=True, rounds=2)
+    assert (
+        f"--resume: {stage.config} has changed since this sweep began; the jobs saved in the folder are measured, as "
+        "it was then; a new sweep measures it as it is now\n"
+    ) in stage.printed
+    assert {found.procedure["warmup"] for found in stage.records()} == {4}
+    assert [found[2] for found in stage.cells()] == [50, 100, 50, 100]
+    stage.sweep("a", "--warmup", "4", str(stage.results), resume=True, output=None, rounds=1)
+    assert "it is measured as it is now, because variants or options are given\n" in stage.printed
+    assert (0, "a", 200, "ok") in stage.cells()
+    stage.sweep(resume=True)
+    assert "has changed" not in stage.printed
+
+
+def test_a_folder_from_before_jobs_were_saved_is_gone_on_with_from_its_config(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep("b", "--warmup", "4")
+    job_path(stage.results, "b").unlink()
+    stage.sweep(resume=True)
+    assert "plan: 1 round of b\n" in stage.printed
+    assert "2 of 2 cells are there already" in stage.printed
+    assert read_job_file(job_path(stage.results, "b")).procedure.warmup == 4
+
+
+def test_a_job_is_no_record_and_a_variant_may_be_named_like_one(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["job-a"])
+    assert stage.sweep() == []
+    assert job_path(stage.results, "job-a").exists()
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+    assert "not a benchmarker record" not in stage.printed
+    assert compare([stage.results]).problems == ()
+
+
+def test_a_model_that_is_replaced_is_not_gone_on_with(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"some weights")
+    stage = Stage(tmp_path, variants=["a"], model=str(model))
+    stage.sweep()
+    (model / "model.safetensors").write_bytes(b"more weights")
+    with pytest.raises(ResultsError, match=rf"--resume: model {model} changed since this sweep began; put it back, or"):
+        stage.sweep(resume=True)
+
+
+def test_a_file_is_known_by_its_content_and_a_large_one_by_its_ends(tmp_path: Path, monkeypatch: Any) -> None:
+    shard, text = tmp_path / "model.safetensors", tmp_path / "text.txt"
+    shard.write_bytes(b"abc" * 1000)
+    text.write_text("to calibrate on")
+    model = ModelSpec(id=str(tmp_path))
+    variant = VariantSpec(name="gptq", quant="gptq", options={"calibration": str(text)})
+    quality = QualitySpec(size="quick", text=str(text), baseline=str(tmp_path))
+
+    def prints() -> dict[str, str]:
+        return inputs(job_with(model=model, variant=variant, quality=quality), judged=True)
+
+    before = prints()
+    os.utime(shard, ns=(1, 1))
+    assert prints() == before
+    text.unlink()
+    assert changed_inputs(before, prints())[:2] == [f"model {tmp_path}", f"calibration text {text}"]
+    monkeypatch.setattr("benchmarker.core.fingerprint.WHOLE_BYTES", 100)
+    monkeypatch.setattr("benchmarker.core.fingerprint.END_BYTES", 50)
+    before = prints()
+    shard.write_bytes(b"abc" * 999 + b"abd")
+    os.utime(shard, ns=(1, 1))
+    assert changed_inputs(before, prints()) == [f"model {tmp_path}", f"quality baseline {tmp_path}"]
+
+
+def test_a_model_on_the_hub_is_known_by_its_commit() -> None:
+    job = planned("--model", "Qwen/Qwen3-4B", commit="a" * 40)
+    assert job.origin is not None
+    assert job.origin.inputs == {} or "model Qwen/Qwen3-4B" in job.origin.inputs
+    refuse_other_commit(job, job.model.id, "a" * 40)
+    with pytest.raises(ChangedError, match=r"changed on the hub since the sweep began: commit aaa.*, then bbb.*"):
+        refuse_other_commit(job, job.model.id, "b" * 40)
+    # A person may measure it again with what is there now.
+    refuse_other_commit(job.model_copy(update={"part": None}), job.model.id, "b" * 40)
+
+
+def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = planned()
+    check_unchanged(job, environment())
+    with pytest.raises(
+        ChangedError,
+        match=r"^packages.torch: 2.11.0\+cu130, then 2.12.0; packages.transformers: 5.17.0, then nothing changed since "
+        "the sweep began: the keys of these cells are not those that it planned; begin a new sweep$",
+    ):
+        check_unchanged(job, environment(packages={"torch": "2.12.0"}))
+    with pytest.raises(ChangedError, match="the files of the model or the job file changed since"):
+        check_unchanged(
+            job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
+        )
+    monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
+    monkeypatch.setattr("benchmarker.execution.keys.__version__", "9.9")
+    with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
+        check_unchanged(job, environment())
+
+
+def test_two_keys_in_one_cell_of_a_sweep_are_not_averaged_not_even_by_force(tmp_path: Path) -> None:
+    sweep = {"sweep": "2026-03-01T10:00:00Z"}
+    slower = environment(variables={"TOKENIZERS_PARALLELISM": "1"})
+    save(
+        tmp_path,
+        record("int8", cell(key="a" * 64), **sweep),
+        record("int8", cell(key="b" * 64), round_number=1, environment=slower, **sweep),
+    )
+    for force in (False, True):
+        with pytest.raises(ResultsError) as caught:
+            compare([tmp_path], force=force)
+        assert str(caught.value) == (
+            "variant 'int8' is two things in one sweep: the keys of its cells differ between record int8-eager-0 of "
+            "round 1 and record int8-eager-1 of round 2 (variables.TOKENIZERS_PARALLELISM: nothing, then 1); leave one "
+            "of them out"
+        )
+
+
+def test_another_sweep_may_have_other_keys(tmp_path: Path) -> None:
+    save(
+        tmp_path,
+        record("int8", cell(key="a" * 64), sweep="2026-03-01T10:00:00Z"),
+        record("int8", cell(key="b" * 64), sweep="2026-03-02T10:00:00Z", round_number=1),
+    )
+    assert [row.rounds for row in compare([tmp_path]).rows] == [2]
+
+
+def test_a_later_round_with_another_text_is_said(tmp_path: Path) -> None:
+    sweep = {"sweep": "2026-03-01T10:00:00Z"}
+    texts = [(5, 6, 7), (5, 6, 7), (5, 9, 7)]
+    cells = [cell(first_tokens=text) for text in texts]
+    save(tmp_path, *(record("int8", each, round_number=number, **sweep) for number, each in enumerate(cells)))
+    said = compare([tmp_path])._repr_markdown_()
+    assert "batch 1: the text of round 3 is not that of the first round, from token 2 on." in said
+
+
+BEFORE_EACH = """
+import os, shutil, sys
+marker, source, target = sys.argv[1:4]
+if os.path.exists(marker):
+    shutil.copyfile(source, target)
+open(marker, "a").close()
+os.execv(sys.executable, [sys.executable, "-m", "benchmarker.run", *sys.argv[4:]])
+"""
+"""Starts a real process of a sweep. Copies one file to another before, where there is a marker; then there is one."""
+
+
+def real_sweep(home: Path, model: Path, *, source: Path, target: Path) -> tuple[list[str], str]:
+    """Two rounds of int8 on a model of two layers, in real processes; what failed, and what was printed."""
+    run = (sys.executable, "-c", BEFORE_EACH, str(home / "marker"), str(source), str(target))
+    out = io.StringIO()
+    config = home / "config.yaml"
+    config.write_text(config_text(model, "int8", 4))
+    failed = sweep_config(
+        config, ["--device", "cpu"], Terminal(streams=Streams(out, out)), Settings(output=home / "results", seed=1),
+        dependencies=Dependencies(run=run, report=("true",), watch_host=None),
+    )  # fmt: skip
+    return failed, out.getvalue()
+
+
+def config_text(model: Path, quant: str, new_tokens: int) -> str:
+    return yaml.safe_dump(
+        {
+            "model": {"id": str(model), "dtype": "bfloat16"},
+            "grid": {"prompt_tokens": [3], "new_tokens": [new_tokens]},
+            "procedure": {
+                "rounds": 2, "runs": 1, "warmup": 1, "warmup_limit": 1, "profile": False, "limits": False,
+            },
+            "variants": [{"name": "int8", "quant": quant}],
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.by_hand
+def test_an_edited_config_changes_no_real_sweep_and_its_job_is_measured_again(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "marker").touch()
+    (tmp_path / "edited.yaml").write_text(config_text(model_folder, "bnb4", 16))
+    failed, printed = real_sweep(
+        tmp_path, model_folder, source=tmp_path / "edited.yaml", target=tmp_path / "config.yaml"
+    )
+    assert failed == [], printed
+    assert "bnb4" in (tmp_path / "config.yaml").read_text()
+    records = compare([tmp_path / "results"]).records
+    assert [(one.variant.quant, [cell.new_tokens for cell in one.cells]) for one in records] == [("int8", [4])] * 2
+    (tmp_path / "config.yaml").unlink()
+    code, printed = typed("run", "--job", tmp_path / "results" / "job-int8.json", "--output", tmp_path / "again")
+    assert code == 0, printed
+    (again,) = compare([tmp_path / "again"]).records
+    assert (again.variant.quant, again.sweep, again.cells[0].key) == ("int8", None, records[0].cells[0].key)
+
+
+@pytest.mark.slow
+def test_weights_that_are_replaced_between_two_rounds_are_not_measured(model_folder: Path, tmp_path: Path) -> None:
+    weights = model_folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1000:] = bytes(1000)
+    (tmp_path / "other").write_bytes(content)
+    failed, printed = real_sweep(tmp_path, model_folder, source=tmp_path / "other", target=weights)
+    assert failed == ["int8, round 2"]
+    assert (
+        f"failed: int8, round 2: error: model {model_folder} changed since the sweep began; put it back, or begin a new"
+    ) in printed
+    found = sorted(compare([tmp_path / "results"]).records, key=lambda one: one.round)
+    assert [[cell.status for cell in one.cells] for one in found] == [["ok"], ["error"]]
+    assert json.loads(job_path(tmp_path / "results", "int8").read_text())["origin"]["inputs"].keys() == {
+        f"model {model_folder}"
+    }

@@ -1,0 +1,199 @@
+"""Quality from end to end: the real loaders and runs, on a two-layer random Qwen3."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarker.comparison.verify import verify
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError
+from benchmarker.engines.eager import EagerDecoder
+from benchmarker.execution.single_run import Run
+from benchmarker.quality import windows as windows_module
+from benchmarker.quantization.load import load_model
+from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.generation.record import GenerationRecord
+from tests.jobs import job_of
+from tests.quality.test_quality_inputs import plan
+
+
+def run(
+    folder: Path, quant: str, output: Path, *, runtime: str = "eager", dtype: str = "float32", **quality: Any
+) -> GenerationRecord:
+    """`benchmarker run --quality quick`, in this process.
+
+    In 32 bit, because a processor without instructions for 16 bit takes ten times as long in it.
+    """
+    job = job_of(
+        model={"id": str(folder), "dtype": dtype},
+        form={"quant": quant, "engine": runtime},
+        grid={"prompt_tokens": [3], "new_tokens": [2]},
+        procedure={"runs": 1, "warmup": 1, "warmup_limit": 1, "profile": False, "limits": False},
+        quality={"size": "quick", **quality},
+        device="cpu",
+        output=output,
+    )
+    return Run(job, Terminal(quiet=True)).execute()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_windows() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows_module, "QUICK_WINDOWS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def peaked(session_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights that are sure of something: with a small last norm, every distribution would be nearly flat."""
+    folder = Path(shutil.copytree(session_model, tmp_path_factory.mktemp("peaked") / "model"))
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] * 3
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def int8_results(peaked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one record of int8, to be left as it is."""
+    folder = tmp_path_factory.mktemp("int8")
+    run(peaked, "int8", folder)
+    return folder
+
+
+@pytest.fixture
+def int8(int8_results: Path) -> GenerationRecord:
+    (path,) = int8_results.glob("*.json")
+    record = read_record(path)
+    assert isinstance(record, GenerationRecord)
+    return record
+
+
+def test_the_baselines_step_differs_from_its_own_forward_by_rounding(peaked: Path, tmp_path: Path) -> None:
+    quality = run(peaked, "fp16", tmp_path).quality
+    assert quality is not None
+    assert (quality.is_baseline, quality.is_reference, quality.path) == (True, False, "step")
+    assert quality.perplexity == pytest.approx(quality.baseline_perplexity, rel=1e-4)
+    assert quality.against.kl_mean < 1e-4
+    assert (quality.noise.kl_max, quality.noise.same_top, quality.noise.ln_ratio) == (0, 1, 0)
+
+
+def test_a_fault_in_the_step_is_in_the_quality_of_its_row(
+    peaked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = EagerDecoder.score
+
+    def sharpened(self: EagerDecoder, ids: torch.Tensor, **prompt: int) -> torch.Tensor:
+        return (1.5 * right(self, ids, **prompt)).log_softmax(dim=-1)
+
+    monkeypatch.setattr(EagerDecoder, "score", sharpened)
+    quality = run(peaked, "fp16", tmp_path).quality
+    assert quality is not None
+    assert quality.against.kl_mean > 0.01
+    assert quality.baseline_perplexity < quality.perplexity
+
+
+def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, int8: GenerationRecord) -> None:
+    quality = int8.quality
+    assert [cell.status for cell in int8.cells] == ["ok"]
+    assert quality is not None
+    assert quality.baseline == f"fp16 of {peaked} in float32"
+    assert (quality.positions, quality.window_tokens, quality.scored_from) == (64, 289, 256)
+    assert quality.text == "benchmarker evaluation.txt"
+    assert quality.file_bytes == 2 * 32 * 2048 * 4
+    assert 0 < quality.against.kl_mean < 0.1
+    assert 0.9 < quality.against.same_top <= 1
+    assert quality.noise.kl_mean == 0
+    assert quality.is_distinguishable
+    assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
+
+
+def test_what_is_stated_of_quality_follows_from_its_windows(int8_results: Path, tmp_path: Path) -> None:
+    shutil.copytree(int8_results, tmp_path, dirs_exist_ok=True)
+    assert verify([tmp_path]).mismatches == ()
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    record["quality"]["against"]["kl_mean"] *= 0.9
+    path.write_text(json.dumps(record))
+    (mismatch,) = verify([tmp_path]).mismatches
+    assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
+
+
+def test_a_form_is_judged_like_a_forward_of_the_model_that_was_loaded(peaked: Path, int8: GenerationRecord) -> None:
+    """The same windows, by hand: one whole window at a time, in float64."""
+    windows = plan(peaked).windows.ids
+    model = load_model(str(peaked), "int8", device="cpu", dtype="float32")
+    nats = []
+    with torch.no_grad():
+        for window in torch.from_numpy(windows):
+            logs = model(window[None]).logits[0].double().log_softmax(-1)
+            nats += [-logs[at, window[at + 1]] for at in range(256, 288)]
+    assert int8.quality is not None
+    mean_nats = sum(window.nats for window in int8.quality.windows) / 2
+    assert mean_nats == pytest.approx(float(sum(nats) / len(nats)), rel=1e-3)
+
+
+def test_keeping_the_likeliest_is_labelled_and_is_no_more_than_the_whole(
+    peaked: Path, tmp_path: Path, int8: GenerationRecord
+) -> None:
+    whole, top = int8.quality, run(peaked, "int8", tmp_path, top_k=50).quality
+    assert whole is not None
+    assert top is not None
+    assert top.top_k == 50
+    assert top.file_bytes < whole.file_bytes / 4
+    assert 0 < top.against.kl_mean <= whole.against.kl_mean
+    assert top.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
+
+
+def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = load_file(model_folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("inf"))
+    save_file(weights, model_folder / "model.safetensors", metadata={"format": "pt"})
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    record = run(model_folder, "fp16", tmp_path / "results", dtype="bfloat16")
+    assert [cell.status for cell in record.cells] == ["ok"]
+    assert (record.status, record.quality) == ("complete", None)
+    assert record.no_quality
+    assert (record.no_quality.error_kind, record.no_quality.reason) == (
+        "quality",
+        "--quality: fp16 gives logits that are not finite in window 1 of 2, so that there is no perplexity; "
+        "the range of bfloat16 is wide enough, so check the weights",
+    )
+    assert list(scratch.iterdir()) == []
+
+
+def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None:
+    dummy = {"id": str(session_model), "load_format": "dummy"}
+    with pytest.raises(SpecError) as caught:
+        job_of(model=dummy, quality={"size": "quick"})
+    assert str(caught.value) == (
+        "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
+        "or leave them out"
+    )
+    assert job_of(model=dummy, quality={"size": "off"}).quality.size == "off"
+    with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):
+        job_of(quality={"text": "some.txt"})
+
+
+@pytest.mark.slow
+@pytest.mark.by_hand
+def test_a_compiled_variant_is_judged_like_the_eager_one(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
+    eager, compiled = int8.quality, run(peaked, "int8", tmp_path, runtime="compile").quality
+    assert eager is not None
+    assert compiled is not None
+    assert compiled.against.kl_mean == pytest.approx(eager.against.kl_mean, rel=0.1)
+    assert compiled.against != eager.against

@@ -1,0 +1,138 @@
+"""Benchmark tasks: the answers compared question by question, and the harness where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from benchmarker.core.errors import MissingLibraryError, SpecError
+from benchmarker.quality.tasks import _result, check_tasks
+from benchmarker.report.compare import compare_records
+from benchmarker.report.markdown import to_markdown
+from benchmarker.schema.quality import TaskResult
+from benchmarker.workloads.generation.reading.tasks import paired
+from tests import records
+from tests.jobs import job_of
+from tests.quality.test_quality import run
+
+IS_INSTALLED = importlib.util.find_spec("lm_eval") is not None
+needs_harness = pytest.mark.skipif(not IS_INSTALLED, reason="lm_eval is not installed (benchmarker[tasks])")
+
+
+def result(right: str, **fields: Any) -> TaskResult:
+    """`RRW`: two right, one wrong."""
+    defaults: dict[str, Any] = {
+        "task": "hellaswag", "version": "1.0", "harness": "0.4.13", "metric": "acc_norm", "few_shots": 0,
+    }  # fmt: skip
+    return TaskResult(right=tuple(letter == "R" for letter in right), **{**defaults, **fields})
+
+
+def test_equal_accuracies_may_hide_flips() -> None:
+    found = paired(result("RRWW"), result("WWRR"))
+    assert (found.change, found.flips, found.p) == (0, 1, 1)
+
+
+def test_the_paired_test_is_mcnemars() -> None:
+    # Six questions went from right to wrong and none back: 2 * (1/2)^6.
+    found = paired(result("WWWWWWRRRR"), result("RRRRRRRRRR"))
+    assert found.change == pytest.approx(-0.6)
+    assert found.flips == pytest.approx(0.6)
+    assert found.p == pytest.approx(2 / 64)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(3, 9), (40, 61), (700, 800)])
+def test_the_p_value_is_the_binomial_tests(gained: int, lost: int) -> None:
+    found = paired(result("R" * gained + "W" * lost), result("W" * gained + "R" * lost))
+    assert found.p == pytest.approx(stats.binomtest(gained, gained + lost).pvalue)
+
+
+def test_the_same_answers_differ_by_nothing() -> None:
+    found = paired(result("RRW"), result("RRW"))
+    assert (found.change, found.error, found.flips, found.p) == (0, 0, 0, 1)
+
+
+def test_tasks_are_a_table_with_the_change_on_the_same_questions() -> None:
+    said = to_markdown(
+        compare_records(
+            [
+                records.record("fp16", tasks=(result("RRRRRRRRWW"),)),
+                records.record("int8", tasks=(result("RRRRRRRWRW"),)),
+                records.record("gptq", tasks=(result("RRRR"),)),
+                records.record("bnb4", no_tasks=records.missing("the questions cannot be read")),
+            ]
+        )
+    )
+    assert said[said.index("**Tasks**") :].split("\n\n")[1] == (
+        "| task      | variant | questions | accuracy |         change |  flips |     p |\n"
+        "| :-------- | :------ | --------: | -------: | -------------: | -----: | ----: |\n"
+        "| hellaswag | fp16    |        10 |   80.0 % |              – |      – |     – |\n"
+        "| hellaswag | int8    |        10 |   80.0 % | +0.0 ± 14.9 pp | 20.0 % | 1.000 |\n"
+        "| hellaswag | gptq    |         4 |  100.0 % |              – |      – |     – |"
+    )
+    assert "- bnb4: no tasks: the questions cannot be read" in said
+    assert "Tasks by lm-evaluation-harness 0.4.13, acc_norm." in said
+
+
+def test_a_task_with_two_filters_has_each_question_once() -> None:
+    samples = [
+        {"doc_id": doc, "filter": one, "exact_match": float(one == "flexible-extract")}
+        for one in ("strict-match", "flexible-extract")
+        for doc in (1, 0)
+    ]
+    found = _result("gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, "0.4")
+    assert (found.metric, found.right) == ("exact_match (strict-match)", (False, False))
+
+
+def test_a_limit_of_questions_without_tasks_is_refused() -> None:
+    with pytest.raises(SpecError, match="--task-limit: does nothing without --tasks; add --tasks"):
+        job_of(quality={"task_limit": 5})
+    assert job_of(quality={"task_limit": 5, "tasks": ["arc_easy"]}).quality.task_limit == 5
+
+
+@pytest.mark.skipif(IS_INSTALLED, reason="lm_eval is installed")
+def test_a_missing_harness_is_said_before_anything_is_loaded() -> None:
+    with pytest.raises(MissingLibraryError) as caught:
+        check_tasks(["hellaswag"])
+    assert str(caught.value).endswith("'lm_eval' is not installed; pip install -e '.[tasks]' in benchmarker's folder")
+
+
+@needs_harness
+def test_a_misspelt_task_is_refused_with_the_near_miss() -> None:
+    with pytest.raises(SpecError, match=r"--tasks: no task 'helaswag'; did you mean 'hellaswag'\?"):
+        check_tasks(["helaswag"])
+
+
+@needs_harness
+@pytest.mark.slow
+def test_the_loaded_model_answers_the_questions_of_a_task(
+    session_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    questions = [{"question": "one", "choices": [" two", " three"], "answer": at % 2} for at in range(6)]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (tmp_path / "words.yaml").write_text(
+        f"""
+task: words
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path / "words.jsonl"}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+    )
+    record = run(session_model, "fp16", tmp_path / "results", size="off", tasks=[str(tmp_path / "words.yaml")])
+    (found,) = record.tasks
+    # One question with two keys: whatever the model prefers, it is right half of the time, by turns.
+    assert found.right in ((True, False) * 3, (False, True) * 3)
+    assert (found.task, found.metric) == ("words", "acc")
+    assert record.quality is None

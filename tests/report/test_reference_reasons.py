@@ -1,0 +1,38 @@
+"""Every profiled variant of results/reference has a reason for its time, and every other says what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import typed
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+FOLDERS = sorted(path.name for path in REFERENCE.iterdir())
+
+
+def explained(folder: str) -> dict[str, dict[str, Any]]:
+    """Rows that `explain` prints as JSON, by variant."""
+    rows, _ = json.JSONDecoder().raw_decode(typed("explain", REFERENCE / folder, "--format", "json")[1])
+    return {row["variant"]: row for row in rows}
+
+
+def profiled(folder: str) -> set[str]:
+    """Variants with a profile in a record."""
+    records = [json.loads(path.read_text()) for path in REFERENCE.glob(f"{folder}/*.json")]
+    return {record["variant"]["name"] for record in records if record.get("profile")}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_profiled_variant_has_a_reason_and_any_other_says_what_it_lacks(folder):
+    rows = explained(folder)
+    assert profiled(folder) <= rows.keys()
+    for name, row in rows.items():
+        if name in profiled(folder):
+            assert row["bound_by"], name
+            assert row["bound_by"] != "mixed", name
+        else:
+            assert row.get("bound_by") or row["not_explained"], name

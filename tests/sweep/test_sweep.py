@@ -1,0 +1,431 @@
+"""The parent process: what it is told, in which order it measures, what it reuses, and who holds the folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarker.core.errors import ModelError, ResultsError, SpecError
+from benchmarker.core.words import duration_words
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.environment import DeviceFacts
+from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
+from benchmarker.sweep.lock import LOCK, OWNER, locked
+from benchmarker.sweep.request import chosen, split_arguments
+from benchmarker.sweep.round_count import rounds_of
+from benchmarker.sweep.schedule import Task, order, without_given_up
+from benchmarker.workloads.generation.spec import GenerationJob
+from tests.faults.stage import Stage
+
+ROOT = Path(__file__).parents[2]
+
+CONFIG = Path("configs/qwen3-4b.yaml")
+
+
+def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -> None:
+    def nowhere(job: GenerationJob) -> None:
+        raise ModelError(f"{job.model.id}: no such folder")
+
+    stage = Stage(tmp_path, look_for=nowhere)
+    with pytest.raises(ModelError, match=r"^Qwen/Qwen3-4B: no such folder$"):
+        stage.sweep()
+    assert not stage.results.exists()
+    # What was measured of it is compared all the same.
+    stage.look_for = lambda job: None
+    stage.sweep()
+    stage.look_for = nowhere
+    assert stage.sweep(resume=True) == []
+
+
+def test_names_and_options_are_told_apart_wherever_they_stand() -> None:
+    assert split_arguments(["fp16", "--runs", "3", "int8", "--no-profile", "--warmup=2", "results/x"]) == (
+        ["fp16", "int8", "results/x"],
+        ["--runs", "3", "--no-profile", "--warmup=2"],
+    )
+    assert split_arguments(["--prompt", "-- a prompt", "fp16"]) == (["fp16"], ["--prompt", "-- a prompt"])
+    with pytest.raises(SpecError, match=r"no option '--run'; did you mean '--runs'\?"):
+        split_arguments(["--run", "3"])
+
+
+def test_variants_run_all_by_default_and_a_folder_is_no_variant() -> None:
+    experiment = read_experiment(CONFIG)
+    assert chosen(experiment, ["int8", "fp16"], CONFIG) == (["fp16", "int8"], None)
+    everything = [variant.name for variant in experiment.variants]
+    assert chosen(experiment, ["results/old"], CONFIG) == (everything, Path("results/old"))
+
+
+def test_a_name_that_the_config_lacks_is_refused_with_the_near_miss() -> None:
+    with pytest.raises(SpecError, match=r"no variant 'int-8'; did you mean 'int8'\?"):
+        chosen(read_experiment(CONFIG), ["int-8"], CONFIG)
+    with pytest.raises(SpecError, match=r"no variant '2048'; numbers of one option have commas between them: 512,2048"):
+        chosen(read_experiment(CONFIG), ["2048"], CONFIG)
+    with pytest.raises(SpecError, match=r"no variant 'fp16,int8'; write names with spaces between them: fp16 int8"):
+        chosen(read_experiment(CONFIG), ["fp16,int8"], CONFIG)
+
+
+def test_quick_is_one_round_and_publish_ten() -> None:
+    assert rounds_of(None, quick=True, publish=False) == 1
+    assert rounds_of(None, quick=False, publish=True) == 10
+    assert rounds_of(None, quick=False, publish=False) is None
+    with pytest.raises(SpecError, match="give one of them"):
+        rounds_of(3, quick=True, publish=False)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+def test_each_pair_of_rounds_puts_every_variant_at_the_same_mean_position(count: int) -> None:
+    variants = [f"v{number}" for number in range(count)]
+    for pair in range(5):
+        first, second = order(variants, 2 * pair, 7), order(variants, 2 * pair + 1, 7)
+        assert sorted(first) == variants
+        assert second == first[::-1]
+        assert {first.index(one) + second.index(one) for one in variants} == {count - 1}
+
+
+def test_every_variant_comes_to_every_position_and_the_seed_decides_when() -> None:
+    variants = ["a", "b", "c", "d", "e"]
+    orders = [order(variants, number, 3) for number in range(10)]
+    for one in variants:
+        assert {names.index(one) for names in orders} == set(range(5))
+    assert order(variants, 4, 3) == orders[4]
+    assert orders[0] == variants
+    assert len({tuple(order(variants, 2, seed)) for seed in range(50)}) == 4
+    assert ["".join(order(["a", "b"], number, 1)) for number in range(4)] == ["ab", "ba", "ba", "ab"]
+
+
+def test_every_round_measures_every_variant_once_in_a_process_of_its_own(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b", "c"], rounds=3)
+    assert stage.sweep() == []
+    found = stage.records()
+    assert sorted((record.round, record.variant.name) for record in found) == list(
+        itertools.product(range(3), ["a", "b", "c"])
+    )
+    assert {record.status for record in found} == {"complete"}
+    begun = [line.split("]")[1].split()[0] for line in stage.printed.splitlines() if line.startswith("[round")]
+    assert begun == [name for number in range(3) for name in order(["a", "b", "c"], number, 1)]
+    assert json.loads((stage.results / "sweep.json").read_text())["seed"] == 1
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=5)
+    assert stage.sweep(dry_run=True) == []
+    assert "plan: 5 rounds of a, b" in stage.printed
+    assert "26 x 50; 26 x 100" in stage.printed
+    assert "10 processes, 20 cells, by a first guess about 7 min" in stage.printed
+    assert not stage.results.exists()
+
+
+@pytest.mark.parametrize(("shared_imports", "minutes"), [(False, 14), (True, 12)])
+def test_the_first_guess_counts_imports_once_a_round_where_they_are_shared(
+    shared_imports: bool, minutes: int, tmp_path: Path
+) -> None:
+    stage = Stage(tmp_path, variants=["a", "b", "c", "d"], rounds=5)
+    assert stage.sweep(dry_run=True, shared_imports=shared_imports) == []
+    assert f"20 processes, 40 cells, by a first guess about {minutes} min" in stage.printed
+
+
+def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep("--runs", "2")
+    first = {record.run_id for record in stage.records()}
+    assert stage.sweep(resume=True, rounds=3) == []
+    assert "2 of 6 cells are there already; by a first guess about 1 min to go" in stage.printed
+    assert len(stage.records()) == 3
+    assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 3
+    assert first < {record.run_id for record in stage.records()}
+
+
+def test_resume_repeats_the_arguments_that_it_is_not_given(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b", "c"])
+    stage.sweep("b", "--runs", "2")
+    stage.sweep(resume=True)
+    assert "plan: 1 round of b\n" in stage.printed
+    stage.sweep("a", "--runs", "2", str(stage.results), resume=True, output=None)
+    assert [cell[1] for cell in stage.cells()] == ["a", "a", "b", "b"]
+
+
+def test_going_on_again_is_going_on_with_what_was_asked_last(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep("--runs", "2")
+    stage.sweep("a", "--runs", "2", "--warmup", "4", str(stage.results), resume=True, output=None)
+    assert "0 of 2 cells are there already" in stage.printed
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--verbose"])
+def test_how_much_is_printed_is_no_other_sweep(tmp_path: Path, flag: str) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep("a", "--warmup", "4", flag)
+    stage.sweep(flag, resume=True)
+    assert "plan: 1 round of a\n" in stage.printed
+    assert "2 of 2 cells are there already" in stage.printed
+    assert "replaces" not in stage.printed
+    assert json.loads((stage.results / "sweep.json").read_text())["arguments"] == ["a", "--warmup", "4"]
+
+
+def test_options_that_replace_what_was_asked_before_are_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep("a", "--runs", "2")
+    stage.sweep("--warmup", "4", resume=True)
+    assert "--resume: 'a b --warmup 4' replaces what was asked before, 'a --runs 2'\n" in stage.printed
+    stage.sweep(resume=True)
+    assert "replaces" not in stage.printed
+
+
+def test_the_folder_says_with_which_variant_the_others_are_compared(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"], baseline="b")
+    stage.sweep()
+    file = stage.results / "sweep.json"
+    written = json.loads(file.read_text())
+    assert written["baseline"] == "b"
+    del written["baseline"]
+    file.write_text(json.dumps(written))
+    stage.sweep(resume=True)
+    assert "4 of 4 cells are there already" in stage.printed
+    assert json.loads(file.read_text())["baseline"] == "b"
+
+
+def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "one", variants=["a"])
+    stage.sweep()
+    other = Stage(tmp_path / "two", variants=["a"])
+    with pytest.raises(ResultsError, match=r"the sweep in .*results is of .*one.config.yaml, not of .*two.config.yaml"):
+        other.sweep(str(stage.results), resume=True, output=None)
+    with pytest.raises(ResultsError, match="there is no folder"):
+        other.sweep(resume=True)
+    (stage.results / "sweep.json").unlink()
+    with pytest.raises(ResultsError, match="holds records that no sweep made"):
+        stage.sweep(resume=True)
+    assert sorted(path.name[:4] for path in stage.results.glob("*.json")) == ["a-ro", "job-"]
+
+
+def test_only_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.results.mkdir()
+    for name in (".notes.md.tmp", f".a-round1.json.x{UNFINISHED}"):
+        (stage.results / name).touch()
+    stage.sweep()
+    assert [path.name for path in stage.results.glob(".*tmp")] == [".notes.md.tmp"]
+
+
+def test_records_of_another_version_of_this_program_are_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    monkeypatch.setattr("benchmarker.execution.keys.__version__", "0.0.9")
+    stage.sweep()
+    monkeypatch.undo()
+    stage.sweep(resume=True)
+    assert "0 of 2 cells are there already" in stage.printed
+
+
+def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep()
+    device = stage.environment.device
+    stage.environment = stage.environment.model_copy(
+        update={"device": device.model_copy(update={"driver": "590.1"}), "packages": {"torch": "3.0"}}
+    )
+    stage.sweep(resume=True)
+    assert "not used: measured under other circumstances" in stage.printed
+    assert "0 of 2 cells are there already" in stage.printed
+    assert len(stage.records()) == 1
+    assert len(list(stage.results.glob("*.json.set-aside"))) == 1
+
+
+def test_records_of_schema_1_in_a_folder_that_is_gone_on_with_are_one_line_and_are_measured_again(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"])
+    stage.sweep()
+    reference = next((ROOT / "results" / "reference" / "h100-aa").glob("*.json"))
+    for path in stage.results.glob("[ab]-*.json"):
+        old = json.loads(reference.read_bytes())
+        old |= {"variant": old["variant"] | {"name": path.name[0]}, "round": 0, "sweep": None}
+        path.write_text(json.dumps(old))
+    stage.sweep(resume=True)
+    (said,) = [line for line in stage.printed.splitlines() if "not used" in line]
+    assert "2 records of an older schema, whose cells have other keys; set aside as *.json.set-aside" in said
+    assert "0 of 4 cells are there already" in stage.printed
+    assert len(stage.records()) == 2
+
+
+def _on_card(stage: Stage, uuid: str) -> None:
+    device: DeviceFacts = stage.environment.device.model_copy(update={"uuid": uuid})
+    stage.environment = stage.environment.model_copy(update={"device": device})
+
+
+def test_a_round_stays_on_one_card_but_whole_rounds_of_an_equal_card_are_kept(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=2, faults=[{"variant": "a", "round": 1, "at": "cell 1", "do": "exit", "times": 1}])
+    _on_card(stage, "GPU-1")
+    stage.sweep()
+    assert len([cell for cell in stage.cells() if cell[3] == "ok"]) == 7
+    _on_card(stage, "GPU-2")
+    stage.sweep(resume=True)
+    assert "4 of 8 cells are there already" in stage.printed
+    assert "measured on another card, and its round is not whole" in stage.printed
+    assert {(record.round, record.environment.device.uuid) for record in stage.records()} == {
+        (0, "GPU-1"),
+        (1, "GPU-2"),
+    }
+
+
+def test_an_edited_or_cut_record_is_said_and_the_rest_is_used(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=3, variants=["a"])
+    stage.sweep()
+    cut, edited, _ = sorted(stage.results.glob("a-round*.json"))
+    cut.write_text(cut.read_text()[:700])
+    edited.write_text(edited.read_text().replace('"latency_s": 1.01', '"latency_s": "fast"'))
+    stage.sweep(resume=True)
+    assert f"{cut}: not valid JSON" in stage.printed
+    assert f"{edited}: cells[0].samples[1].latency_s: input should be a valid number" in stage.printed
+    assert "2 of 6 cells are there already" in stage.printed
+    assert len([record for record in stage.records() if record.status == "complete"]) == 3
+
+
+def test_a_cell_with_fewer_samples_than_asked_for_is_not_reused(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50])
+    stage.sweep()
+    (path,) = stage.results.glob("a-*.json")
+    record = read_record(path)
+    (cell,) = record.cells
+    write_record(record.model_copy(update={"cells": (cell.model_copy(update={"samples": cell.samples[:1]}),)}), path)
+    stage.sweep(resume=True)
+    assert "0 of 1 cells are there already" in stage.printed
+
+
+def test_a_broken_sweep_file_costs_the_seed_and_nothing_else(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.sweep()
+    (stage.results / "sweep.json").write_text("{")
+    assert stage.sweep(resume=True) == []
+    assert "sweep.json" in stage.printed
+    assert "4 of 4 cells are there already" in stage.printed
+
+
+def test_the_last_sweep_of_the_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage = Stage(tmp_path, variants=["a"])
+    assert stage.sweep(resume=True, output=None) == []
+    assert "there is no sweep of this config to go on with; this is a new one" in stage.printed
+    assert stage.sweep(resume=True, output=None) == []
+    assert "2 of 2 cells are there already" in stage.printed
+
+
+def test_a_folder_with_records_is_not_mixed_with_a_new_sweep(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep()
+    with pytest.raises(ResultsError, match="there are records already; add --resume to go on with that sweep"):
+        stage.sweep()
+
+
+def _hold(folder: Path) -> None:
+    with locked(folder):
+        (folder / "held").touch()
+        time.sleep(60)
+
+
+def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path,))
+    holder.start()
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with (
+        pytest.raises(ResultsError, match=rf"another sweep \(process {holder.pid}\) is writing there"),
+        locked(tmp_path),
+    ):
+        pass
+    holder.kill()
+    holder.join()
+    with locked(tmp_path):
+        assert (tmp_path / OWNER).read_text().startswith(f"process {os.getpid()} on ")
+    assert not (tmp_path / OWNER).exists()
+
+
+def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"pid": 1')
+    (tmp_path / OWNER).write_text("process 1 on elsewhere")
+    with locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (None, "another sweep is writing there"),
+        ("process 7 on elsewhere", r"another sweep \(process 7 on elsewhere\) is writing there"),
+    ],
+)
+def test_a_refusal_says_who_holds_the_folder_as_far_as_it_is_known(
+    tmp_path: Path, owner: str | None, words: str
+) -> None:
+    with locked(tmp_path):
+        (tmp_path / OWNER).unlink()
+        if owner:
+            (tmp_path / OWNER).write_text(owner)
+        with pytest.raises(ResultsError, match=words), locked(tmp_path):
+            pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="choose another folder with --output"), locked(tmp_path / "file"):
+        pass
+
+
+def test_the_estimate_becomes_what_was_measured(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=4, variants=["a"])
+    stage.sweep()
+    lines = [line for line in stage.printed.splitlines() if line.startswith("[round")]
+    assert lines[0].endswith("(about 3 min left)")
+    assert lines[-1].endswith("(less than a minute left)")
+    assert [duration_words(value) for value in (10, 700, 9600)] == [
+        "less than a minute",
+        "about 12 min",
+        "about 2 h 40 min",
+    ]
+
+
+def test_what_is_given_up_takes_no_time_and_does_not_hide_how_a_round_ended(tmp_path: Path) -> None:
+    cannot = {"variant": "b", "at": "load", "do": "unsupported"}
+    stage = Stage(tmp_path, rounds=3, variants=["a", "b"], new_tokens=[50], faults=[cannot])
+    stage.sweep()
+    said = [line.split(" (")[0] for line in stage.printed.splitlines() if line.startswith(("[round", "after"))]
+    assert said == [
+        "[round 1/3, 1 of 6] a",
+        "[round 1/3, 2 of 6] b",
+        "after 1 of 3 rounds:",
+        "[round 2/3, 3 of 4] a",
+        "after 2 of 3 rounds:",
+        "[round 3/3, 4 of 4] a",
+    ]
+
+
+def test_cells_that_were_given_up_are_left_out_of_later_rounds() -> None:
+    tasks = [Task(1, "a", (0, 1, 2, 3), 1.0), Task(1, "b", (1, 2), 0.5)]
+    assert without_given_up(tasks, {("a", 3), ("b", 1), ("b", 2)}) == [Task(1, "a", (0, 1, 2), 0.75)]
+
+
+def test_a_profile_is_made_once_for_a_variant(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=3, variants=["a"])
+    stage.sweep()
+    assert [record.procedure["profile"] for record in stage.records()] == [True, False, False]
+
+
+def test_a_profile_that_a_crash_prevented_is_made_later(tmp_path: Path) -> None:
+    crash = {"variant": "a", "at": "cell 0", "do": "SIGKILL", "times": 1}
+    stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[crash])
+    stage.sweep()
+    assert sorted((record.round, record.status, record.procedure["profile"]) for record in stage.records()) == [
+        (0, "complete", True),
+        (0, "failed", True),
+        (1, "complete", False),
+    ]

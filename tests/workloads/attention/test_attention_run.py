@@ -1,0 +1,131 @@
+"""Attention as a workload: one run in this process, from the command line's words to a record that is read again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from benchmarker.cli.app import app
+from benchmarker.cli.run import read_job
+from benchmarker.comparison.verify import verify
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.keys import result_key
+from benchmarker.execution.single_run import Run
+from benchmarker.report.compare import compare, to_rows
+from benchmarker.schema.collect import collect
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.workloads.attention.record import AttentionRecord
+
+LOG = Path(__file__).parents[2] / "data" / "attention-two-profiles.txt"
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHAPE = ("--seq-len", "128", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu")
+SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
+OWN = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def right(query, key, value, is_causal):
+    return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+def without_a_mask(query, key, value):
+    return scaled_dot_product_attention(query, key, value)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's own in the current folder."""
+    (tmp_path / "own_attention.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "own_attention.py"
+    sys.modules.pop("own_attention", None)
+
+
+def job(*words):
+    return read_job(["attention", *SHAPE, *SHORT, *words])
+
+
+def record_of(folder, *words) -> AttentionRecord:
+    Run(job("--mode", "forward", "--output", str(folder), *words), Terminal(quiet=True)).execute()
+    (record,) = collect([folder]).records
+    return record
+
+
+def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
+    record = record_of(tmp_path, "--variant", "naive")
+    (cell,) = record.cells
+    assert (record.workload, record.status, cell.status) == ("attention", "complete", "ok")
+    assert (record.subject.heads, record.subject.head_dim, record.variant.dtype) == (2, 16, "float32")
+    assert cell.checked.error < cell.checked.tolerance
+    assert [kernel.name for kernel in cell.kernels if "softmax" in kernel.name]
+    (row,) = to_rows(compare([tmp_path]))
+    times = sorted(sample.latency_s for sample in cell.samples)
+    flops = 4 * 2 * 16 * 128 * 129 / 2
+    assert row["tflops_flop_per_s"] == pytest.approx(flops / (sum(times) / 2))
+    assert row["forward_s"] == pytest.approx(sum(times) / 2)
+    assert row["backward_s"] is None
+    assert row["peak_memory_bytes"] == cell.memory.resident_growth_bytes is not None
+    assert not verify([tmp_path]).problems
+
+
+def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
+    (cell,) = record_of(tmp_path, "--variant", "cudnn").cells
+    assert (cell.status, cell.samples) == ("unsupported", ())
+    assert cell.reason == "not on CPUs; it runs on NVIDIA GPUs"
+
+
+def test_code_of_ones_own_runs_only_where_the_command_line_trusts_it(tmp_path, own):
+    with pytest.raises(SpecError, match="variant own_attention:right: is code of your own, which is run; add --trust"):
+        job("--variant", "own_attention:right")
+    record = record_of(tmp_path / "right", "--variant", "own_attention:right", "--trust-code")
+    assert record.cells[0].status == "ok"
+    assert record.built.source_sha256
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "workload: attention\nsubject: {trust_code: true}\nvariants: [{variant: 'own_attention:right'}]\n"
+    )
+    with pytest.raises(SpecError, match="subject: no key 'trust_code'"):
+        read_experiment(config)
+
+
+def test_a_wrong_result_is_invalid_and_has_no_speed(tmp_path, own):
+    (cell,) = record_of(tmp_path / "wrong", "--variant", "own_attention:without_a_mask", "--trust-code").cells
+    assert (cell.status, cell.error_kind, cell.samples) == ("invalid", "wrong_result", ())
+    assert cell.reason.startswith("wrong result: o is off by")
+
+
+def test_a_function_that_was_changed_has_another_key(tmp_path, own):
+    record = record_of(tmp_path / "r", "--variant", "own_attention:right", "--trust-code")
+    asked = job("--mode", "forward", "--variant", "own_attention:right", "--trust-code")
+    (point,) = asked.points()
+    assert result_key(asked, point, record.environment) == record.cells[0].key
+    own.write_text(OWN + "\n# faster\n")
+    assert result_key(asked, point, record.environment) != record.cells[0].key
+
+
+def test_a_batch_size_that_is_typed_takes_the_place_of_a_configs_tokens():
+    config = ("attention", "--config", str(CONFIGS / "attention.yaml"), "--variant", "flash", "--seq-len", "1024")
+    assert [point.batch_size for point in read_job([*config]).points()] == [16, 16]
+    assert [point.batch_size for point in read_job([*config, "--batch-size", "2"]).points()] == [2, 2]
+
+
+@pytest.mark.parametrize("words", [("--energy",), ("--profile-tokens", "8")])
+def test_what_attention_does_not_measure_is_refused(words):
+    with pytest.raises(SpecError, match=f"{words[0]}: "):
+        job("--variant", "naive", *words)
+
+
+@pytest.mark.parametrize("name", ["attention.yaml", "attention-types.yaml", "quick-attention.yaml"])
+def test_its_configs_are_read(name):
+    assert read_experiment(CONFIGS / name).workload == "attention"
+
+
+def test_a_log_of_before_and_after_is_explained(capsys):
+    command = typer.main.get_command(app)
+    command.main(["explain", str(LOG)], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "- won: 8.56x in device time, from 50.25 ms to 5.87 ms a call" in printed

@@ -1,0 +1,104 @@
+"""What may be asked of fine-tuning, its arithmetic by hand, and what is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarker.cli.run import read_job
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.workloads.finetune.demand import AttentionShape, demand_of
+from benchmarker.workloads.finetune.record import FinetuneFacts
+from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
+from benchmarker.workloads.finetune.text import TokenText, inputs_sha256, token_text, windows
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MODEL = ("--model", "qwen3-small", "--dtype", "float32")
+
+
+def job(*words):
+    return read_job(["finetune", *MODEL, *words])
+
+
+def test_a_switch_takes_the_place_of_the_recipes():
+    recipe = FinetuneVariant(variant="qlora", checkpointing="none", rank=4).recipe
+    assert (recipe.base, recipe.prepare, recipe.checkpointing, recipe.rank) == ("nf4", "peft", "none", 4)
+    assert FinetuneVariant(variant="qlora", checkpointing="none").recipe == RECIPES["qlora-nocheckpoint"]
+
+
+def test_the_smallest_step_comes_first():
+    points = FinetuneGrid(seq_len=(512, 128), batch_size=(8, 1)).points()
+    assert [(point.seq_len, point.batch_size) for point in points] == [(128, 1), (512, 1), (128, 8), (512, 8)]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--variant", "full", "--base", "nf4"), "quantized weights (nf4) are not trained; use base plain"),
+        (("--variant", "lora", "--prepare", "peft"), "prepare peft is for a quantized base; it would make all weights"),
+        (("--variant", "lora", "--dtype", "float16"), "--dtype float16: needs a scaled loss"),
+        (("--variant", "lora", "--energy"), "--energy: is not counted"),
+        (("--variant", "lora", "--profile-tokens", "8"), "--profile-tokens: one whole step is profiled"),
+        (("--variant", "qlra"), "qlra"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words, expected):
+    with pytest.raises(SpecError) as caught:
+        job(*words)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_peft_is_a_line_that_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("benchmarker.workloads.finetune.check.installed_version", lambda package: None)
+    with pytest.raises(Exception, match=r"variant lora: the library 'peft' is not installed; pip install -e '\.\[fine"):
+        job("--variant", "lora")
+
+
+@pytest.mark.parametrize("name", ["finetune.yaml", "quick-finetune.yaml"])
+def test_its_configs_are_read(name):
+    assert read_experiment(CONFIGS / name).workload == "finetune"
+
+
+def facts(**values):
+    plain = {
+        "trained_parameters": 1, "trained_linear_weights": 1, "frozen_linear_weights": 0, "adapted_layers": 0,
+        "checkpointed_linear_weights": 0, "weight_bytes": 1, "trained_bytes": 1,
+    }  # fmt: skip
+    return FinetuneFacts(**{**plain, **values})
+
+
+def test_a_frozen_weight_costs_four_operations_a_token_and_a_trained_one_six():
+    lora = facts(frozen_linear_weights=1000, trained_linear_weights=10)
+    demand = demand_of(lora, AttentionShape(2, 3, 5), FinetunePoint(seq_len=4, batch_size=2, accumulate=3))
+    tokens, sequences, pairs = 24, 6, 10
+    attention = 4 * 2 * 3 * 5 * sequences * pairs
+    assert demand.tokens == tokens
+    assert demand.linear_flops == tokens * (4 * 1000 + 6 * 10)
+    assert demand.flops == demand.linear_flops + 3.5 * attention
+    assert demand.recompute_flops == 0
+
+
+def test_checkpointing_computes_its_layers_forward_once_more():
+    both = facts(frozen_linear_weights=1000, trained_linear_weights=10, checkpointed_linear_weights=910)
+    demand = demand_of(both, AttentionShape(1, 1, 1), FinetunePoint(seq_len=4, batch_size=1, accumulate=1))
+    assert demand.recompute_flops == 4 * 2 * 910 + 4 * 10
+
+
+def test_batches_are_windows_of_the_text_and_no_two_are_alike():
+    text = TokenText(tuple(range(100)), (), "numbers")
+    batches = text.batches(FinetunePoint(seq_len=3, batch_size=2, accumulate=1))
+    assert batches[:2] == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]]
+    assert len({inputs_sha256([batch]) for batch in batches}) == 8
+
+
+def test_a_text_that_is_too_short_begins_again():
+    assert windows((1, 2, 3), 2, 1, 3) == [[[1, 2]], [[3, 1]], [[2, 3]]]
+
+
+def test_without_a_tokenizer_ids_are_random_and_the_same_each_time():
+    one, other = (token_text(None, 50, seed=7) for _ in range(2))
+    assert one == other
+    assert one.source == "random ids (no tokenizer)"
+    assert max(one.train) == 49
+    assert one != token_text(None, 50, seed=8)

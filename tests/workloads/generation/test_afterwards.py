@@ -1,0 +1,188 @@
+"""What is looked at once everything is timed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.core.console import Streams, Terminal
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.hardware.device import Device
+from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.profile import Profile
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation import after_timing as afterwards
+from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.spec import GenerationJob, Grid
+from tests.engines.test_engines_graph import Rerun
+from tests.fakes import FakeDevice
+from tests.records import cell, missing, profile, record
+
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def job_of(grid: Grid) -> GenerationJob:
+    return cast("GenerationJob", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
+
+
+def terminal() -> Terminal:
+    return Terminal(streams=Streams(io.StringIO(), io.StringIO()))
+
+
+def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker:
+    facts = EngineFacts(name="graph", tokens_read="end", kv_cache="static", graph_kernels=in_graph)
+    runtime = SimpleNamespace(kernels_per_token=lambda count: kernels, facts=lambda: facts)
+    device = SimpleNamespace(kind="cuda")
+    return cast("ModelBenchmarker", SimpleNamespace(device=device, source=runtime, step=lambda point: lambda: None))
+
+
+def counted(in_graph: int | None, kernels: float | None) -> dict[str, Any]:
+    measured = record("fp16", cell(), cell(status="oom_gpu", reason="full"))
+    job = job_of(Grid(prompt_tokens=(26,), new_tokens=(50,), batch_size=(1, 2)))
+    return kernels_counted(job, measured, benchmarker(in_graph, kernels), terminal())
+
+
+def test_a_graph_that_misses_kernels_makes_its_cells_invalid() -> None:
+    # Seen with gptqmodel's ExLlamaV2 kernel, which ran on another stream: 929 tok/s, without a single product.
+    changed = counted(1792, 2044.0)
+    assert [one.status for one in changed["cells"]] == ["invalid", "oom_gpu"]
+    assert changed["cells"][0].reason == "the graph holds 1,792 of the 2,044 kernels of a step"
+    assert changed["engine"].kernels_per_token == 2044.0
+
+
+@pytest.mark.parametrize(("in_graph", "kernels"), [(2044, 2044.0), (None, 2044.0), (2044, None)])
+def test_nothing_changes_where_all_are_there_or_nothing_is_known(in_graph: int | None, kernels: float | None) -> None:
+    assert "cells" not in counted(in_graph, kernels)
+
+
+@pytest.mark.parametrize("runtime", ["eager", "graph"])
+def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, max_position_embeddings=512,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).eval()
+    seen: list[int] = []
+
+    def run_out(module: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append(len(inputs[0]))
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError(FULL)
+
+    model.model.embed_tokens.register_forward_pre_hook(run_out)
+
+    def count(work: Callable[[], object], device: Device) -> int:
+        seen.clear()
+        work()
+        return len(seen)
+
+    monkeypatch.setattr(afterwards, "count_kernels", count)
+    device = FakeDevice()
+    subject = ModelBenchmarker(model, device=device)
+    if runtime == "graph":
+        subject.source = TorchSource(model, CudaGraphDecoder(model, device, capture=Rerun()), device)
+    grid = Grid(prompt_tokens=(3,), new_tokens=(4,), batch_size=(1, 2, 64))
+    cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
+    assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]
+    changed = kernels_counted(job_of(grid), record("fp16", *cells), subject, terminal())
+    assert changed["engine"].kernels_per_token == 1
+    assert set(seen) == {2}
+
+
+def refusing(error: Exception) -> ModelBenchmarker:
+    """Timed well, and can do nothing more."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    return cast(
+        "ModelBenchmarker",
+        SimpleNamespace(
+            device=FakeDevice(),
+            source=SimpleNamespace(kernels_per_token=refuse, is_elsewhere=False),
+            step=lambda point: refuse,
+            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+        ),
+    )
+
+
+GRID = Grid(prompt_tokens=(26,), new_tokens=(50,))
+STEPS: dict[str, Callable[[ModelBenchmarker], dict[str, Any]]] = {
+    "count kernels": lambda subject: kernels_counted(job_of(GRID), record("fp16"), subject, terminal()),
+    "profile": lambda subject: profiled(job_of(GRID), record("fp16"), subject, Path("fp16.json"), terminal()),
+    "count energy": lambda subject: with_energy(job_of(GRID), record("fp16"), subject, terminal()),
+}
+
+
+@pytest.fixture
+def _board(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(afterwards, "find_gpu", lambda device: None)
+    monkeypatch.setattr(afterwards, "measure_energy", lambda board, *, generation, prefill: generation())
+
+
+@pytest.mark.usefixtures("_board")
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError(f"{FULL}\nmore"), missing(FULL, "oom_gpu")),
+        (UnsupportedError("no such graph"), missing("no such graph", "unsupported")),
+    ],
+    ids=["no room", "not supported"],
+)
+def test_what_cannot_be_had_or_has_no_room_is_a_reason_and_the_run_goes_on(
+    step: str, error: Exception, said: Missing
+) -> None:
+    field = "no_energy" if step == "count energy" else "no_profile"
+    assert STEPS[step](refusing(error)) == {field: said}
+
+
+@pytest.mark.usefixtures("_board")
+@pytest.mark.parametrize("step", STEPS)
+def test_any_other_error_is_ours_and_stays_one(step: str) -> None:
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        STEPS[step](refusing(RuntimeError("shapes do not match")))
+
+
+def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = profile()
+    base = Profile(**{name: value for name, value in made if name in Profile.model_fields})
+    monkeypatch.setattr(afterwards, "profile_step", lambda step, **given: base)
+    subject = cast(
+        "ModelBenchmarker",
+        SimpleNamespace(
+            device=FakeDevice(),
+            source=SimpleNamespace(is_elsewhere=False),
+            step=lambda point: lambda: None,
+            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+        ),
+    )
+    assert STEPS["profile"](subject) == {
+        "profile": made.model_copy(update={"new_tokens": 32, "depth": 0}),
+        "no_profile": None,
+    }
+    job = job_of(Grid(prompt_tokens=(26,), new_tokens=(100,), depth=(0, 64)))
+    deep = profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())["profile"]
+    # What it is a profile of is told with it: another depth has another verdict.
+    assert (deep.prompt_tokens, deep.new_tokens, deep.batch_size, deep.depth) == (26, 32, 1, 64)
+
+
+def test_an_engine_in_a_process_of_its_own_has_no_profile_and_a_line_that_says_why() -> None:
+    subject = cast("ModelBenchmarker", SimpleNamespace(source=SimpleNamespace(is_elsewhere=True)))
+    job = cast("GenerationJob", SimpleNamespace(variant=SimpleNamespace(engine="llama-cpp"), points=GRID.points))
+    assert profiled(job, record("fp16"), subject, Path("fp16.json"), terminal()) == {
+        "no_profile": missing(
+            "llama-cpp runs in a process of its own, which torch.profiler here does not see", "unsupported"
+        )
+    }

@@ -1,0 +1,206 @@
+"""The decode step that was timed, held against the form's own forward."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarker.comparison.results import results_of_records
+from benchmarker.core.console import Streams, Terminal
+from benchmarker.core.errors import QualityError
+from benchmarker.engines import decode_loop, prefill_decode
+from benchmarker.engines.base import Scores, TokenSource, UnsupportedError
+from benchmarker.engines.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quality import step
+from benchmarker.quality.step import step_divergence, texts_for
+from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
+from benchmarker.workloads.generation.after_timing import step_checked
+from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.reading.step import step_caption, step_columns
+from benchmarker.workloads.generation.spec import GenerationJob, Grid
+from tests.engines.test_engines_graph import Rerun, model
+from tests.records import record, rounds
+
+__all__ = ["model"]
+
+GRID = Grid(prompt_tokens=(15,), new_tokens=(10,), batch_size=(1, 2))
+
+
+def checked(kl: float, plain: float | None = None) -> StepDivergence:
+    return StepDivergence(steps=256, text_tokens=126, kl_mean=kl, kl_max=2 * kl, same_top=0.99, plain_kl_mean=plain)
+
+
+class Source(TokenSource):
+    """A model of two tokens whose step moves each position's odds by `shift`."""
+
+    def __init__(self, shift: float, *, plain_shift: float | None = None) -> None:
+        self.shift, self.plain_shift = shift, plain_shift
+
+    @staticmethod
+    def at(odds: float, rows: int) -> Scores:
+        logits = numpy.array([[odds, 0.0]] * rows, dtype=numpy.float32)
+        return Scores(logits - numpy.log(numpy.exp(logits).sum(axis=1, keepdims=True)))
+
+    def forward(self, ids: Any) -> Scores | None:
+        return self.at(0.0, len(ids))
+
+    def score(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
+        return self.at(self.shift, len(ids) - prompt_tokens + 1)
+
+    def score_plainly(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
+        return None if self.plain_shift is None else self.at(self.plain_shift, len(ids) - prompt_tokens + 1)
+
+
+class Mute(TokenSource):
+    """An engine that makes tokens and tells nothing of how it came to them."""
+
+
+def test_the_divergence_is_the_mean_over_steps_of_all_texts() -> None:
+    result = step_divergence(Source(1.0), [(0, 1, 0), (1, 1, 0)])
+    assert result is not None
+    # Both tokens equally likely against e/(1+e): ln(1+e) - 1/2 - ln 2.
+    assert result.kl_mean == pytest.approx(numpy.log(1 + numpy.e) - 0.5 - numpy.log(2), rel=1e-6)
+    assert (result.steps, result.text_tokens, result.plain_kl_mean) == (4, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("kl", "plain", "verdict"),
+    [
+        (0.0009, None, "equal"),
+        (0.0011, None, "differs"),
+        (0.0011, 0.0003, "equal"),
+        (0.0016, 0.0003, "differs"),
+        (0.011, None, "wrong"),
+        (0.011, 0.02, "wrong"),
+    ],
+)
+def test_what_is_rounding_depends_on_the_uncaptured_step_up_to_a_limit(kl, plain, verdict) -> None:
+    assert checked(kl, plain).verdict == verdict
+
+
+@pytest.mark.parametrize(("kl", "verdict"), [(0.0009, "equal"), (0.0116, "differs"), (0.11, "wrong")])
+def test_an_engine_in_a_process_of_its_own_may_round_its_prompts_otherwise(kl: float, verdict: str) -> None:
+    assert checked(kl).model_copy(update={"of_engine": True}).verdict == verdict
+
+
+def test_the_libraries_own_step_is_measured_beside_it() -> None:
+    result = step_divergence(Source(0.1, plain_shift=0.05), [(0, 1, 0)])
+    assert result is not None
+    assert result.plain_kl_mean == pytest.approx(result.kl_mean / 4, rel=0.01)
+
+
+class Plain(Source):
+    scores_plainly = True
+
+
+def test_a_step_that_is_the_libraries_own_is_its_own_measure_of_rounding() -> None:
+    result = step_divergence(Plain(0.11), [(0, 1, 0)])
+    assert result is not None
+    assert result.kl_mean > STEP_ROUNDING
+    assert (result.plain_kl_mean, result.verdict) == (result.kl_mean, "equal")
+
+
+def test_an_engine_that_cannot_be_asked_is_not_judged() -> None:
+    assert step_divergence(Mute(), [(0, 1)]) is None
+
+
+def test_predictions_that_are_no_numbers_are_an_error() -> None:
+    with pytest.raises(QualityError, match="not finite"):
+        step_divergence(Source(float("nan")), [(0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("longest", "step_s", "shape"),
+    [(126, 0.003, (3, 126)), (23, 0.003, (12, 23)), (5000, 0.003, (1, 257)), (126, 1.0, (1, 33)), (1, 0.003, (256, 2))],
+)
+def test_texts_fit_into_the_timed_shape_and_take_no_minutes(longest, step_s, shape) -> None:
+    texts = texts_for(lambda count: tuple(range(count)), longest=longest, step_s=step_s)
+    assert (len(texts), len(texts[0])) == shape
+    assert len({token for text in texts for token in text}) == shape[0] * shape[1]
+
+
+def captured(model: PreTrainedModel) -> ModelBenchmarker:
+    device = CpuDevice()
+    subject = ModelBenchmarker(model, device=device)
+    subject.source = TorchSource(model, CudaGraphDecoder(model, device, capture=Rerun()), device)
+    return subject
+
+
+@pytest.fixture
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "STEPS", 32)
+
+
+def after_timing(subject: ModelBenchmarker) -> dict[str, Any]:
+    """The fields of the record that the check of the step changes."""
+    cells = tuple(subject.run(GRID, Procedure(warmup=1, warmup_limit=1, runs=2)))
+    assert [cell.status for cell in cells] == ["ok", "ok"]
+    job = cast("GenerationJob", SimpleNamespace(points=GRID.points))
+    terminal = Terminal(streams=Streams(io.StringIO(), io.StringIO()))
+    return step_checked(job, record("fp16", *cells), subject, terminal)
+
+
+@pytest.mark.usefixtures("_few_steps")
+def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: PreTrainedModel) -> None:
+    subject = captured(model)
+    changed = after_timing(subject)
+    result = changed["step_divergence"]
+    assert result.verdict == "equal"
+    assert (result.steps, result.text_tokens) == (48, 25)
+    assert result.plain_kl_mean is not None
+    assert [cell.status for cell in changed["cells"]] == ["ok", "ok"]
+    # Two sequences, as in the last cell: no shape was captured for the check.
+    assert subject.source.facts().graphs_captured == 2
+
+
+@pytest.mark.usefixtures("_few_steps")
+def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = prefill_decode.decode_step
+
+    def sharpened(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+        token, logits = right(*arguments)  # type: ignore[arg-type]
+        return token, 1.5 * logits
+
+    monkeypatch.setattr(decode_loop, "decode_step", sharpened)
+    changed = after_timing(captured(model))
+    assert changed["step_divergence"].verdict == "wrong"
+    assert [(cell.status, cell.error_kind) for cell in changed["cells"]] == [("invalid", "wrong_result")] * 2
+    assert "predicts something else than the form's own forward" in changed["cells"][0].reason
+
+
+@pytest.mark.usefixtures("_few_steps")
+def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: object, ids: object, **_: object) -> Scores:
+        raise UnsupportedError("not with this cache")
+
+    monkeypatch.setattr(TorchSource, "score", refuse)
+    assert after_timing(captured(model))["no_step_divergence"].reason == "not with this cache"
+
+
+def test_no_round_of_a_variant_with_a_wrong_step_has_a_speed() -> None:
+    wrong, *others = rounds("int8", [1.0, 1.0, 1.0])
+    wrong = wrong.model_copy(update={"step_divergence": checked(0.3)})
+    rows = results_of_records([*rounds("fp16", [2.0, 2.0, 2.0]), wrong, *others]).rows
+    by_name = {row.variant: row for row in rows}
+    assert by_name["fp16"].status == "ok"
+    assert (by_name["int8"].status, by_name["int8"].latency) == ("invalid", None)
+    assert "KL 0.3 nats a token over 256 steps" in (by_name["int8"].reason or "")
+
+
+def test_the_table_says_what_each_step_is_and_which_was_not_checked() -> None:
+    differing = record("int8").model_copy(update={"step_divergence": checked(0.002, 0.0001)})
+    rows = results_of_records([record("fp16"), differing]).rows
+    cells = {row.variant: [column.text(row) for column in step_columns(rows)] for row in rows}
+    assert cells["int8"] == ["int8", "0.002", "0.0001", "0.004", "99.0 %", "256", "more than rounding"]
+    assert step_caption(rows).endswith("above 0.01 the row has no speed. Not checked: fp16.")

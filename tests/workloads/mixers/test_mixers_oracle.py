@@ -1,0 +1,113 @@
+"""The rows of token mixers are what an independent computation from their files says."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import write_record
+from benchmarker.schema.roofline import Limits
+from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample, SeenKernel
+from benchmarker.workloads.mixers.demand import demand_of
+from benchmarker.workloads.mixers.reading.reasons import timed_call
+from benchmarker.workloads.mixers.record import (
+    MixersCell,
+    MixersChecked,
+    MixersRecord,
+    MixersVariantFacts,
+    TensorError,
+)
+from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
+from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from tests.comparison.test_oracles import differing
+from tests.records import environment
+
+LIMITS = Limits(
+    read_bytes_per_s=3e12,
+    copy_bytes_per_s=2.8e12,
+    array_bytes=2**31,
+    matmul_flops_per_s=7e14,
+    matmul_dtype="bfloat16",
+    matmul_size=8192,
+)
+
+
+def cell(mixer, subject, point, latency_s):
+    both = point.mode != "forward"
+    parts = {"forward": 0.3 * latency_s, "backward": 0.7 * latency_s} if both else {}
+    output = TensorError(tensor="o", error=3e-3, tolerance=0.01)
+    tensors = (output, output.model_copy(update={"tensor": "dq", "error": 4e-3}))
+    return MixersCell(
+        status="ok",
+        seq_len=point.seq_len,
+        batch_size=point.batch_size,
+        mode=point.mode,
+        demand=demand_of(mixer, shape_of(subject, point)),
+        checked=MixersChecked(
+            against="float64", error=4e-3, tolerance=0.01, tensors=tensors, rows=512, heads=2, causal_error=0.0
+        ),
+        passes=AttentionMemory(forward_peak_bytes=5000, kept_bytes=3000 if both else None, backward_peak_bytes=9000),
+        samples=tuple(AttentionSample(latency_s=latency_s * more, parts_s=parts) for more in (1.0, 1.01, 1.03)),
+    )
+
+
+def written(tmp_path):
+    """A folder with three rounds of three mixers."""
+    for subject in (MixersSubject(heads=4, head_dim=64, value_dim=96),):
+        for number in range(3):
+            for mixer, base_s in ((SOFTMAX, 2e-3), (LINEAR, 1e-3), (GATED_DELTA, 1.5e-3)):
+                points = [MixersPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
+                record = MixersRecord(
+                    benchmarker="0.1.0",
+                    run_id=f"{mixer.name}-{number}",
+                    started_at=f"2026-03-01T10:{number:02}:00Z",
+                    status="complete",
+                    round=number,
+                    sweep="2026-03-01T10:00:00Z",
+                    subject=subject,
+                    variant=MixersVariantFacts(
+                        name=mixer.name, variant=mixer.name, mixer=mixer.name, implementation="test"
+                    ),
+                    environment=environment(),
+                    procedure={"warmup": 3, "runs": 3},
+                    limits=LIMITS,
+                    cells=tuple(cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points),
+                    reproduce="benchmarker run mixers",
+                )
+                write_record(record, tmp_path / f"{mixer.name}-{number}.json")
+    return tmp_path
+
+
+def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_path):
+    records = []
+    for _, record in collect([written(tmp_path)]).files:
+        if record.variant.name == "gdn":
+            kernel = SeenKernel(name="chunk_gated_delta_rule_fwd_kernel_h_blockdim64", calls=1, total_s=1e-4)
+            cells = tuple(one.model_copy(update={"kernels": (kernel,)}) for one in record.cells)
+            records.append(record.model_copy(update={"cells": cells}))
+    explained = timed_call("gdn", records)
+    assert explained.phase.busy_s == pytest.approx(1e-4)
+    assert set(explained.phase.categories) == {"linear attention"}
+    flops, moved = records[0].cells[-1].demand.flops / 7e14, records[0].cells[-1].demand.bytes / 3e12
+    assert explained.floor.seconds == pytest.approx(max(flops, moved))
+
+
+def test_a_call_on_a_processor_is_not_explained(tmp_path):
+    records = [record for _, record in collect([written(tmp_path)]).files if record.variant.name == "gdn"]
+    device = records[0].environment.device.model_copy(update={"kind": "cpu"})
+    surroundings = records[0].environment.model_copy(update={"device": device})
+    explained = timed_call("gdn", [record.model_copy(update={"environment": surroundings}) for record in records])
+    assert explained.why == "on a processor the operators of a mixer are not told apart"
+
+
+def test_every_number_of_a_row_is_the_oracles(tmp_path):
+    assert differing(written(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "wrong"),
+    [("BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"), ("GATE_BYTES", 400, "floor_s")],
+)
+def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
+    monkeypatch.setattr(f"benchmarker.workloads.mixers.demand.{place}", value)
+    assert wrong in differing(written(tmp_path))

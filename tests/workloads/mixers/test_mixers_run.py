@@ -1,0 +1,240 @@
+"""Token mixers as a workload: a run in this process, its record read again, and what rows say together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarker.cli.run import read_job
+from benchmarker.comparison.verify import verify
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError
+from benchmarker.core.stats import Ratio
+from benchmarker.execution.single_run import Run
+from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.schema.collect import collect
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record_io import write_record
+from benchmarker.workloads.mixers.demand import demand_of, least_bytes
+from benchmarker.workloads.mixers.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
+from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
+from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.variants.registry import VARIANTS
+from benchmarker.workloads.mixers.words import Against, crossover_in_words, kernels_in_words, slope
+from tests.records import environment
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHAPE = ("--seq-len", "96", "--heads", "2", "--head-dim", "8", "--dtype", "float32", "--device", "cpu")
+SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
+
+
+def job(*words):
+    return read_job(["mixers", *SHAPE, *SHORT, *words])
+
+
+def record_of(folder, *words) -> MixersRecord:
+    Run(job("--output", str(folder), *words), Terminal(quiet=True)).execute()
+    (record,) = collect([folder]).records
+    return record
+
+
+def shape(seq_len=1024, mode="forward", **subject):
+    return shape_of(MixersSubject(**subject), MixersPoint(seq_len, 1, mode))
+
+
+def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
+    record = record_of(tmp_path, "--variant", "gdn-torch")
+    assert (record.workload, record.status, [cell.status for cell in record.cells]) == (
+        "mixers",
+        "complete",
+        ["ok"] * 2,
+    )
+    assert (record.variant.mixer, record.variant.implementation) == ("gdn", "torch, chunked")
+    assert record.built.versions.keys() == {"torch"}
+    forward, both = to_rows(compare([tmp_path]))
+    times = [sample.latency_s for sample in record.cells[0].samples]
+    assert forward["tokens_per_s"] == pytest.approx(96 / (sum(times) / 2))
+    assert forward["tflops_flop_per_s"] == pytest.approx(6 * 8 * 8 * 2 * 96 / (sum(times) / 2))
+    assert (forward["state"], forward["backward_s"]) == (2 * 8 * 8, None)
+    assert both["forward_s"] + both["backward_s"] == pytest.approx(both["tokens_per_s"] ** -1 * 96, rel=0.5)
+    assert not verify([tmp_path]).problems
+
+
+def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
+    cells = record_of(tmp_path, "--variant", "gdn-fla-chunk").cells
+    assert {(cell.status, cell.samples, cell.reason) for cell in cells} == {
+        ("unsupported", (), "not on CPUs; it runs on NVIDIA GPUs and AMD GPUs")
+    }
+
+
+def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, monkeypatch):
+    right = VARIANTS["gdn-torch"]
+
+    def refuse(gradient):
+        raise RuntimeError("Triton >= 3.4.0 and < 3.7.1 produces incorrect results. Please upgrade Triton to >= 3.7.1")
+
+    def open_refused(shape, where):
+        operation = right.open(shape, where)
+
+        def call(*tensors):
+            output = operation.call(*tensors)
+            if output.requires_grad:
+                output.register_hook(refuse)
+            return output
+
+        return replace(operation, call=call)
+
+    monkeypatch.setitem(VARIANTS, "gdn-torch", replace(right, open=open_refused))
+    forward, both = record_of(tmp_path, "--variant", "gdn-torch").cells
+    assert (forward.status, both.status) == ("ok", "unsupported")
+    assert both.reason.startswith("fla: Triton >= 3.4.0")
+    assert "upgrade Triton to >= 3.7.1" in both.reason
+
+
+@pytest.mark.parametrize("name", ["mixers.yaml", "quick-mixers.yaml"])
+def test_its_configs_are_read(name):
+    assert read_experiment(CONFIGS / name).workload == "mixers"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--variant", "gdn-fla-chnk"), "no mixer 'gdn-fla-chnk'; did you mean 'gdn-fla-chunk'"),
+        (("--variant", "gdn-torch", "--energy"), "--energy: is not counted for mixers"),
+        (("--variant", "gdn-torch", "--profile-tokens", "8"), "--profile-tokens: "),
+        (("--variant", "linear-torch", "--normalize"), "normalize: needs feature_map elu"),
+        (("--variant", "gdn-torch", "--tokens", "100"), "100 is not a multiple of seq_len 96"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(words, message):
+    with pytest.raises(SpecError, match=message):
+        job(*words)
+
+
+def test_a_run_of_no_variant_is_answered_with_an_example():
+    with pytest.raises(SpecError, match="nothing says which variant to run; for example: --variant gdn-fla-chunk"):
+        read_job(["mixers", "--seq-len", "64"])
+
+
+def test_a_mixers_work_grows_with_the_length_and_softmaxs_with_its_square():
+    def flops(mixer, seq_len, mode="forward"):
+        return demand_of(mixer, shape(seq_len, mode)).flops
+
+    assert flops(LINEAR, 1024) == 1024 * 16 * 4 * 128 * 128
+    assert flops(GATED_DELTA, 1024) == 1024 * 16 * 6 * 128 * 128
+    assert flops(GATED_DELTA, 2048) == 2 * flops(GATED_DELTA, 1024)
+    assert flops(GATED_DELTA, 1024, "forward_backward") == 3 * flops(GATED_DELTA, 1024)
+    assert flops(SOFTMAX, 1024) == 4 * 16 * 128 * 1024 * 1025 // 2
+    wide = demand_of(SOFTMAX, shape(1024, value_dim=256))
+    assert wide.flops == 2 * 16 * (128 + 256) * 1024 * 1025 // 2
+
+
+def test_a_state_grows_for_softmax_alone():
+    def floats(mixer, seq_len):
+        return demand_of(mixer, shape(seq_len)).state_floats
+
+    assert (floats(LINEAR, 1024), floats(LINEAR, 4096)) == (16 * 128 * 128,) * 2
+    assert (floats(SOFTMAX, 1024), floats(SOFTMAX, 4096)) == (16 * 256 * 1024, 16 * 256 * 4096)
+
+
+def test_inputs_are_those_of_the_formula_and_the_same_for_every_mixer():
+    here = shape(64, "forward_backward", heads=2, head_dim=8)
+    for mixer in (SOFTMAX, LINEAR, GATED_DELTA):
+        inputs = make_inputs(mixer, here, "cpu", seed=0)
+        tensors = (*inputs.tensors, inputs.gradient)
+        assert input_bytes(mixer, here) == sum(tensor.nbytes for tensor in tensors)
+        assert copies_needed(mixer, here, 10 * input_bytes(mixer, here), kind="cpu") == 11
+    assert inputs_sha256(here, "cpu", seed=0) == inputs_sha256(here._replace(dtype="float16"), "cpu", seed=0)
+    assert inputs_sha256(here, "cpu", seed=0) != inputs_sha256(here, "cpu", seed=1)
+
+
+def test_scores_that_are_written_are_part_of_what_must_fit():
+    here = shape(4096)
+    scores = 16 * 4096**2 * 2
+    assert least_bytes(SOFTMAX, here, writes_scores=True) - least_bytes(SOFTMAX, here, writes_scores=False) == scores
+
+
+def against(seq_len, low, value, high, best="softmax-cudnn"):
+    return Against(seq_len, Ratio(value, rounds=3, low=low, high=high), best)
+
+
+def test_a_crossover_names_the_lengths_around_it_and_the_softmax():
+    series = [against(1024, 0.2, 0.3, 0.4, "softmax-flash"), against(4096, 0.9, 1.0, 1.1), against(8192, 1.4, 1.5, 1.6)]
+    assert crossover_in_words("gdn", series) == (
+        "gdn is faster than the best softmax from between 1,024 and 8,192 positions on (softmax-cudnn at 8,192)"
+    )
+
+
+def test_without_a_crossing_all_measured_lengths_are_one_sentence():
+    assert crossover_in_words("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)]) == (
+        "gdn is slower than the best softmax (softmax-cudnn) at all measured lengths, from 1,024 to 4,096 positions: "
+        "0.250x at 1,024, 0.600x at 4,096"
+    )
+    one_round = [Against(length, Ratio(ratio, rounds=1), "s") for length, ratio in ((1024, 0.5), (4096, 2.0))]
+    assert "no crossing can be told" in crossover_in_words("gdn", one_round)
+    assert crossover_in_words("gdn", one_round[:1]) is None
+
+
+def test_kernels_that_cross_elsewhere_than_the_calls_are_said_so():
+    slower, faster = against(4096, 0.8, 0.9, 0.95), against(8192, 1.4, 1.5, 1.6)
+    assert kernels_in_words([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
+    assert kernels_in_words([faster]) == "; its kernels alone are faster at all measured lengths"
+    assert kernels_in_words([against(4096, 0.9, 1.0, 1.1)]) == kernels_in_words([]) == ""
+
+
+def test_a_slope_has_an_intercept():
+    line = slope([(1000, 60_000), (2000, 110_000), (4000, 210_000)])
+    assert (line.fixed_bytes, line.per_token_bytes) == pytest.approx((10_000, 50))
+    assert line.worst < 1e-9
+    assert slope([(1000, 60_000), (2000, 110_000)]) is None
+
+
+def timed(name, mixer, milliseconds, number, misfit=None):
+    """A record of one process with a cell of 10 calls for each length."""
+    cells = [
+        MixersCell(
+            status="ok",
+            seq_len=seq_len,
+            batch_size=1,
+            mode="forward",
+            samples=tuple({"latency_s": time * 1e-3 * (1 + 0.001 * number)} for _ in range(2)),  # type: ignore[misc]
+            passes={"forward_peak_bytes": 1000 * seq_len},  # type: ignore[arg-type]
+        )
+        for seq_len, time in milliseconds.items()
+    ]
+    if misfit:
+        values = {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "out of memory"}
+        needs = {"least_bytes": 32 * 2**30, "free_bytes": 12 * 2**30}
+        cells.append(MixersCell(**values, **needs, seq_len=misfit, batch_size=1, mode="forward"))  # type: ignore[arg-type]
+    return MixersRecord(
+        benchmarker="0.1.0",
+        run_id=f"{name}-{number}",
+        started_at=f"2026-03-01T10:{number:02}:00Z",
+        status="complete",
+        round=number,
+        sweep="2026-03-01T10:00:00Z",
+        subject=MixersSubject(),
+        variant=MixersVariantFacts(name=name, variant=name, mixer=mixer, implementation="test"),
+        environment=environment(),
+        procedure={"warmup": 3, "runs": 2},
+        cells=tuple(cells),
+        reproduce="benchmarker run mixers",
+    )
+
+
+def test_rows_are_held_against_the_best_softmax_and_not_against_the_baseline(tmp_path):
+    for number in range(3):
+        for record in (
+            timed("slow", "softmax", {1024: 5.0, 2048: 20.0, 4096: 80.0}, number, misfit=8192),
+            timed("quick", "softmax", {1024: 1.0, 2048: 4.0, 4096: 16.0, 8192: 64.0}, number),
+            timed("mixer", "linear", {1024: 2.0, 2048: 4.5, 4096: 9.0, 8192: 18.0}, number),
+        ):
+            write_record(record, tmp_path / f"{record.variant.name}-{number}.json")
+    text = to_markdown(compare([tmp_path], baseline="slow"))
+    crossing = "mixer is faster than the best softmax from between 2,048 and 4,096 positions on (quick at 4,096)"
+    assert f"- forward, batch of 1: {crossing}." in text
+    assert "- mixer has at its peak, forward, 1.0 KiB a token, at most 0.0 % off a straight line." in text
+    assert "- at 8,192 positions slow does not fit: it needs 32.00 GiB at least, and 12.00 GiB were free." in text
