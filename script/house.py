@@ -40,6 +40,9 @@ A command is named like the module that it calls, and a module of a workload's o
 WORKLOAD_READING = "workloads.reading"
 """`workloads/<name>/reading/`: named by the workload's description, and imported when its records are read."""
 
+WORKLOAD_CLASSES = "workloads.workload"
+"""`workloads/base.py` and `workloads/<name>/workload.py`: methods import the rooms of measuring and of reading."""
+
 MAXIMAL_LINES = 300
 MAXIMAL_LINE_LENGTH = 120
 
@@ -160,12 +163,15 @@ def inside_package(names: Iterable[str]) -> set[str]:
 def room_of(name: str) -> str:
     """The room that a module is in. How a workload's records are read is a room of its own, above those that read."""
     parts = name.split(".")
+    if name == "workloads.base" or (parts[0] == "workloads" and parts[-1] == "workload"):
+        return WORKLOAD_CLASSES
     return WORKLOAD_READING if parts[0] == "workloads" and "reading" in parts else parts[0]
 
 
 def not_a_corridor(name: str) -> bool:
     """Whether a module counts in a chain of imports."""
-    return name.split(".")[0] not in {"cli", "__main__"} and name.split(".")[-1] != "registry"
+    is_class = room_of(name) == WORKLOAD_CLASSES
+    return name.split(".")[0] not in {"cli", "__main__"} and name.split(".")[-1] != "registry" and not is_class
 
 
 def statements(body: list[ast.stmt], *, everywhere: bool) -> Iterator[ast.stmt]:

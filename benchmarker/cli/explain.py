@@ -94,11 +94,9 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
 def _together(path: Path, reading: LogReading) -> list[str]:
     """What a workload reads in all tables of a log together."""
     from benchmarker.core.log_text import read_log
-    from benchmarker.core.named_import import imported
     from benchmarker.schema.registry import WORKLOADS, workload_of
 
     tables, text = [report.table for report in reading.reports], read_log(path)
-    named = [(name, where) for name in WORKLOADS if (where := workload_of(name).of_log)]
-    told = [(name, sentences) for name, where in named if (sentences := imported(where)(tables, text))]
+    told = [(name, lines) for name in WORKLOADS if (lines := workload_of(name).log_sentences(tables, text))]
     headed = [(name.replace("_", " ").capitalize(), lines) for name, lines in told]
     return [f"\n**{heading}**\n\n" + "".join(f"- {line}\n" for line in lines) for heading, lines in headed]

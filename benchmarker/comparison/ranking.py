@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.rows import CellKey, Results, Row, headline_rows
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 from benchmarker.schema.record import Moment
+from benchmarker.schema.registry import workload_of
 
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 WIDEST = 2.0
@@ -89,7 +89,7 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     """
     rows = headline_rows(results.rows)
     able = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
-    plain = next((row for row in able if comparing_of(row.workload).is_plain(row)), None)
+    plain = next((row for row in able if workload_of(row.workload).is_plain(row)), None)
     peers = {row.variant: _peer(row, able, results.asked_baseline) for row in able}
     beside = _all_against(able, peers, results.circumstances)
     overall = _all_against(able, dict.fromkeys(peers, plain), results.circumstances)
@@ -111,7 +111,7 @@ def _peer(row: Row, able: Sequence[Row], baseline: str | None) -> Row | None:
     """
     if baseline is not None:
         return next((candidate for candidate in able if candidate.variant == baseline), None)
-    comparing = comparing_of(row.workload)
+    comparing = workload_of(row.workload)
     peers = [
         candidate
         for candidate in able

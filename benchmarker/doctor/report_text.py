@@ -11,7 +11,7 @@ from benchmarker.core.units import MISSING, gib
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.schema.clinic import Outcome
+from benchmarker.workloads.generation.doctor import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 

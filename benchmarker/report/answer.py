@@ -14,7 +14,7 @@ from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
 from benchmarker.core.units import gib
 from benchmarker.core.words import duration_words, plural
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
         return ()
     row = ranking.leader.row
     records = results.members.get(row.variant, ())
-    command = presentation_of(results.workload).command(records) if records else ""
+    command = workload_of(results.workload).command(records) if records else ""
     middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
     return tuple(filter(None, (middle, f"Run it: `{command}`" if command else "")))
 
@@ -63,7 +63,7 @@ def _as_fast(ranking: Ranking) -> list[Row]:
 
 def _gain(leader: Ranked, ranking: Ranking) -> str:
     """`, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
-    plain = presentation_of(leader.row.workload).plain
+    plain = workload_of(leader.row.workload).baseline_noun
     if leader.overall is None:
         return f", the {plain} itself" if ranking.plain is leader.row and len(ranking.able) > 1 else ""
     baseline = f"{escaped(leader.overall.row.label)} (fastest {plain})"
@@ -107,7 +107,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = presentation_of(row.workload).quality_words(row)
+    quality = workload_of(row.workload).quality_text(row)
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 

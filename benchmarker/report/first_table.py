@@ -13,7 +13,7 @@ from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet, escaped
 from benchmarker.core.units import MISSING
 from benchmarker.report.columns import bound, memory
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 Columns = list[Column[Row]]
@@ -33,17 +33,17 @@ def columns(ranking: Ranking) -> Columns:
     rows = [ranked.row for ranked in ranking.rows]
     if not rows:
         return []
-    presentation, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
+    workload, by_name = workload_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
     variant = Column[Row]("variant", lambda row: row.label, "left", is_foreign=True)
     return [
         variant,
-        *presentation.names(rows)[1:],
-        *presentation.brief(rows),
+        *workload.name_columns(rows)[1:],
+        *workload.brief_columns(rows),
         _pace(rows[0]),
-        *_beside(by_name, presentation.plain),
+        *_beside(by_name, workload.baseline_noun),
         *_overall(by_name, ranking.plain),
         *memory(rows),
-        *presentation.quality(rows),
+        *workload.quality_columns(rows),
         *(_why(column) for column in bound(rows)),
     ]
 
@@ -153,15 +153,15 @@ def _notes(ranking: Ranking, rows: Sequence[Row]) -> tuple[str, ...]:
     """How to read it, in as few words as it takes."""
     if not rows:
         return ()
-    presentation, by_name = presentation_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
+    workload, by_name = workload_of(rows[0].workload), {ranked.row.variant: ranked for ranked in ranking.rows}
     others = {ranked.beside.row.variant for ranked in ranking.rows if ranked.beside}
     notes = []
     if len(others) == 1:
         notes.append(f"Speed-up is against {escaped(*others)}.")
     elif others:
-        notes.append(f"Speed-up is against the {presentation.plain} in the same {presentation.surroundings}.")
+        notes.append(f"Speed-up is against the {workload.baseline_noun} in the same {workload.surroundings_noun}.")
     if ranking.plain and _overall(by_name, ranking.plain):
-        notes.append(f"Overall is against {escaped(ranking.plain.label)}, the fastest {presentation.plain}.")
+        notes.append(f"Overall is against {escaped(ranking.plain.label)}, the fastest {workload.baseline_noun}.")
     if any(ranked.beside and ranked.beside.ratio.low is not None for ranked in ranking.rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
     if any(ranked.beside and ranked.beside.odd_round for ranked in ranking.rows):

@@ -11,7 +11,7 @@ from benchmarker.core.numbers import percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Column, bullets, escaped, table
 from benchmarker.core.units import MISSING
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 
@@ -54,7 +54,7 @@ def _headline(gate: Gate) -> str:
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     metric = changes[0].before.headline
     return [
-        *presentation_of(changes[0].before.workload).cell(changes),
+        *workload_of(changes[0].before.workload).cell_columns(changes),
         Column("variant", lambda change: change.variant, "left", is_foreign=True),
         Column(f"before {metric.shown_unit}", lambda change: _rate(change.before)),
         Column(f"after {metric.shown_unit}", _after),

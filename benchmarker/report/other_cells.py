@@ -9,7 +9,7 @@ from benchmarker.comparison.rows import CellKey, Results
 from benchmarker.core.tables import Column, Sheet, escaped
 from benchmarker.core.units import MISSING
 from benchmarker.report.first_table import ROUND_APART, against_words, pace
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 MOST_CELLS = 12
 """More would hide the first table; `--all` has them."""
@@ -36,7 +36,7 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     leaders = [_leader(ranking) for ranking in rankings]
     has_gains = any(leader.overall for leader in leaders)
     if has_gains:
-        plain = presentation_of(results.workload).plain
+        plain = workload_of(results.workload).baseline_noun
         notes.append(f"Speed-up is of the first that is named, against the fastest {plain} of the cell.")
     if any(leader.overall and leader.overall.odd_round for leader in leaders):
         notes.append(ROUND_APART)

@@ -31,7 +31,7 @@ from benchmarker.workloads.attention.spec import (
 from benchmarker.workloads.attention.timing import AttentionStep, OneCall, memory_of_passes, results_of
 from benchmarker.workloads.attention.variants.base import Attention
 from benchmarker.workloads.attention.variants.registry import implementation_of, missing_module
-from benchmarker.workloads.base import Nothing, Session
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from torch import Tensor

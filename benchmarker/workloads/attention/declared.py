@@ -7,8 +7,8 @@ from statistics import median
 from typing import Protocol
 
 from benchmarker.core.units import MIB
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.attention.metrics import share_of_matmul
 from benchmarker.workloads.attention.record import AttentionCell, AttentionMemory, AttentionRecord, AttentionSample
 from benchmarker.workloads.attention.spec import AttentionJob
@@ -154,6 +154,7 @@ METRICS = (
     ),
 )
 HEADLINE = "tflops"
+PLAIN = "naive"
 
 
 def title(job: AttentionJob) -> str:

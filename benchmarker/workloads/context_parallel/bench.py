@@ -22,7 +22,6 @@ from benchmarker.measure.torchrun import hosts
 from benchmarker.workloads.attention.inputs import inputs_sha256
 from benchmarker.workloads.attention.precision import matmul_precision
 from benchmarker.workloads.attention.record import SeenKernel
-from benchmarker.workloads.base import Nothing, Session
 from benchmarker.workloads.context_parallel.check import refuse_missing_devices
 from benchmarker.workloads.context_parallel.checking import refuse_wrong
 from benchmarker.workloads.context_parallel.declared import cell_fields
@@ -37,6 +36,7 @@ from benchmarker.workloads.context_parallel.spec import ContextParallelJob, Cont
 from benchmarker.workloads.context_parallel.timing import ContextParallelStep, slowest
 from benchmarker.workloads.context_parallel.variants.base import RankPlace, devices_of
 from benchmarker.workloads.context_parallel.variants.registry import not_there, splitting_of, wrong_shape
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

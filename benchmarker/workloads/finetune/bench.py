@@ -24,7 +24,6 @@ from benchmarker.engines.torch_engine import load
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.finetune.afterwards import learned, mean_loss, profiled
 from benchmarker.workloads.finetune.built import built_facts, frozen_sha256, seen_dtypes, state_bytes
 from benchmarker.workloads.finetune.demand import AttentionShape, demand_of
@@ -33,6 +32,7 @@ from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
 from benchmarker.workloads.finetune.text import JUDGED, TokenText, inputs_sha256, on_device, token_text, windows
 from benchmarker.workloads.finetune.trainee import Trainee, attention_shape, make_trainee
+from benchmarker.workloads.session import Nothing, Session, refuse_other_commit
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from statistics import median
 
 from benchmarker.core.units import GIB
 from benchmarker.schema.job import Job
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.training import StepPart, TrainingSample
-from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneJob, FinetunePoint
 

@@ -21,7 +21,6 @@ from benchmarker.workloads.attention.precision import matmul_precision
 from benchmarker.workloads.attention.proof import KEPT, kernels_of
 from benchmarker.workloads.attention.record import AttentionSample, SeenKernel
 from benchmarker.workloads.attention.timing import AttentionStep, memory_of_passes
-from benchmarker.workloads.base import Nothing, Session
 from benchmarker.workloads.mixers.checking import Checking, Ready, results_of
 from benchmarker.workloads.mixers.demand import demand_of, least_bytes
 from benchmarker.workloads.mixers.inputs import copies_needed, inputs_sha256
@@ -30,6 +29,7 @@ from benchmarker.workloads.mixers.record import MixersCell, MixersDemand, Mixers
 from benchmarker.workloads.mixers.spec import MixersJob, MixersPoint, MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.variants.registry import implementation_of, missing_module
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
