@@ -12,7 +12,7 @@ MEASURING = (
     "schema",
     "profiling",
     "hardware checkpoints kernels",
-    "quantization measure",
+    "quantization measure distributed",
     "engines",
     "quality",
     "workloads",

@@ -20,7 +20,7 @@ from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.units import gib, seconds
 from benchmarker.engines.base import Form
-from benchmarker.engines.torch_engine import load
+from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options

@@ -16,8 +16,8 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
-from benchmarker.engines.decoder import Decoder
-from benchmarker.engines.kv_cache import asked, missing, value_bytes
+from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders.kv_cache import asked, missing, value_bytes
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.output_layer import asks_for_head
@@ -80,14 +80,14 @@ class TorchSource(TokenSource):
     @property
     def scores_plainly(self) -> bool:
         """See TokenSource.scores_plainly: true of `generate`."""
-        from benchmarker.engines.eager import EagerDecoder
+        from benchmarker.engines.decoders.eager import EagerDecoder
 
         is_plain = isinstance(self.decoder, EagerDecoder) and self.kv_value_bytes is None
         return is_plain and not self._has_own_kernels
 
     def score_plainly(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score_plainly: `generate` takes the place of the decoder."""
-        from benchmarker.engines.eager import EagerDecoder
+        from benchmarker.engines.decoders.eager import EagerDecoder
 
         if self.model is None or self.scores_plainly or self._has_own_kernels:
             return None
@@ -201,7 +201,7 @@ class TorchEngine:
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
         """See Engine.open."""
         if form.gpus > 1 and form.split == "tensors":
-            from benchmarker.engines.tensor_parallel import open_divided
+            from benchmarker.engines.decoders.tensor_parallel import open_divided
 
             with open_divided(self, checkpoint, form, device, progress) as source:
                 yield source

@@ -13,11 +13,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.attention_shape import key_heads
-from benchmarker.engines.attention import prompt_attention_backend
-from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
-from benchmarker.engines.compile import CompileDecoder, prompt_layer
-from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
-from benchmarker.engines.linear_kernels import native_kernels, product_choices
+from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
+from benchmarker.engines.decoders.attention import prompt_attention_backend
+from benchmarker.engines.decoders.captured_prefill import CapturedPrefillDecoder
+from benchmarker.engines.decoders.compile import CompileDecoder, prompt_layer
+from benchmarker.engines.decoders.linear_kernels import native_kernels, product_choices
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 from benchmarker.kernels.one_row_layer import LayerCache
@@ -27,8 +27,8 @@ from benchmarker.schema.kernels_used import OWN_ATTENTION, KernelUse, one_row
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarker.engines.cache_shape import Shape
-    from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
+    from benchmarker.engines.decoders.cache_shape import Shape
+    from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
     from benchmarker.kernels.one_row_attention import Rotation
     from benchmarker.schema.engine_facts import StepFacts
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import takewhile
 
-from benchmarker.engines.cache_shape import Shape
+from benchmarker.engines.decoders.cache_shape import Shape
 
 PIECE = 8
 """Steps that a GPU is given between two looks at the tokens: as many are in vain at most twice, at the end."""

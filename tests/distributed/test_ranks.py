@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.distributed import rank_processes, ranks
+from benchmarker.distributed.rank_processes import RankError
+from benchmarker.distributed.ranks import open_ranks
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.measure import rank_processes, ranks
-from benchmarker.measure.rank_processes import RankError
-from benchmarker.measure.ranks import open_ranks
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.graph_driver import Driver
+from benchmarker.engines.capture.graph_driver import Driver
 from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]

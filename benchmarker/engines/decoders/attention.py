@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.static_cache import SequenceLengths
+from benchmarker.engines.decoders.static_cache import SequenceLengths
 from benchmarker.kernels.decode_attention import decode_attention, supports
 from benchmarker.schema.kernels_used import OWN_ATTENTION
 

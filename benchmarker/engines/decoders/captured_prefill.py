@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.cache_shape import Shape
-from benchmarker.engines.decode_loop import StaticCacheDecoder
-from benchmarker.engines.graph_capture import Captured
-from benchmarker.engines.prefill_decode import greedy
-from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.attention import prompt_attention_backend
+from benchmarker.engines.decoders.cache_shape import Shape
+from benchmarker.engines.decoders.decode_loop import StaticCacheDecoder
+from benchmarker.engines.decoders.prefill_decode import greedy
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.schema.engine_facts import EngineFacts
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
+from benchmarker.distributed.rank import Rank, barrier
+from benchmarker.distributed.ranks import Ranks, open_ranks
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
-from benchmarker.engines.torch_engine import TorchEngine, TorchSource
+from benchmarker.engines.decoders.torch_engine import TorchEngine, TorchSource
 from benchmarker.hardware.device import Device, devices_from
-from benchmarker.measure.rank import Rank, barrier
-from benchmarker.measure.ranks import Ranks, open_ranks
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.model_facts import LoadFacts
 

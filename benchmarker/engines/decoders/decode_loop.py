@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.attention import attention_backend
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
-from benchmarker.engines.cache_shape import Latest, Shape
-from benchmarker.engines.decoder import Decoded
-from benchmarker.engines.graph_capture import Capture
-from benchmarker.engines.linear_kernels import linear_kernels
-from benchmarker.engines.prefill_decode import (
+from benchmarker.engines.capture.graph_capture import Capture
+from benchmarker.engines.decoders.attention import attention_backend
+from benchmarker.engines.decoders.cache_shape import Latest, Shape
+from benchmarker.engines.decoders.decoder import Decoded
+from benchmarker.engines.decoders.linear_kernels import linear_kernels
+from benchmarker.engines.decoders.prefill_decode import (
     CHUNK,
     cache_length,
     decode_step,
@@ -26,8 +26,8 @@ from benchmarker.engines.prefill_decode import (
     log_probabilities,
     prefill_logits,
 )
-from benchmarker.engines.static_cache import StaticKVCache
-from benchmarker.engines.token_stream import TokenStream
+from benchmarker.engines.decoders.static_cache import StaticKVCache
+from benchmarker.engines.decoders.token_stream import TokenStream
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.kernels_used import KernelUse, read_attention

@@ -21,16 +21,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from benchmarker.engines.attention import decode_attention_backend
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.cache_shape import Shape
-from benchmarker.engines.compile_layers import Route, decoder_layers
-from benchmarker.engines.decode_loop import StaticCacheDecoder
-from benchmarker.engines.graph_capture import Capture, capture_for
-from benchmarker.engines.inductor import ON_GPU, kernels_timed_alone, known_settings
-from benchmarker.engines.linear_kernels import linear_kernels
-from benchmarker.engines.prefill_decode import attending_step, greedy
-from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache
+from benchmarker.engines.capture.compile_layers import Route, decoder_layers
+from benchmarker.engines.capture.graph_capture import Capture, capture_for
+from benchmarker.engines.capture.inductor import ON_GPU, kernels_timed_alone, known_settings
+from benchmarker.engines.decoders.attention import decode_attention_backend
+from benchmarker.engines.decoders.cache_shape import Shape
+from benchmarker.engines.decoders.decode_loop import StaticCacheDecoder
+from benchmarker.engines.decoders.linear_kernels import linear_kernels
+from benchmarker.engines.decoders.prefill_decode import attending_step, greedy
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.custom_op import make_opaque
 from benchmarker.schema.engine_facts import EngineFacts

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.attention import decode_attention_backend
+from benchmarker.engines.decoders.attention import decode_attention_backend
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from benchmarker.engines.static_cache import StaticKVCache
+    from benchmarker.engines.decoders.static_cache import StaticKVCache
 
 CHUNK = 4096
 """Tokens that are put into the cache at once: activations of more would outgrow the cache itself."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.decode_loop import StaticCacheDecoder
-from benchmarker.engines.graph_capture import Capture, capture_for
+from benchmarker.engines.capture.graph_capture import Capture, capture_for
+from benchmarker.engines.decoders.decode_loop import StaticCacheDecoder
 from benchmarker.hardware.device import Device
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoder import Decoded
-from benchmarker.engines.kv_cache import KVForm, quantized_cache, stored_words
-from benchmarker.engines.linear_kernels import linear_kernels
-from benchmarker.engines.prefill_decode import CHUNK
+from benchmarker.engines.decoders.decoder import Decoded
+from benchmarker.engines.decoders.kv_cache import KVForm, quantized_cache, stored_words
+from benchmarker.engines.decoders.linear_kernels import linear_kernels
+from benchmarker.engines.decoders.prefill_decode import CHUNK
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts
 

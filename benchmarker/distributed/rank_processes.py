@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind
-from benchmarker.measure.rank import Store, beats, failed, is_torchrun
-from benchmarker.measure.rank_process import LocalProcess, RankProcess
+from benchmarker.distributed.rank import Store, beats, failed, is_torchrun
+from benchmarker.distributed.rank_process import LocalProcess, RankProcess
 
 TICK_S = 0.5
 SILENT_S = 15.0
@@ -131,6 +131,6 @@ def break_off() -> None:
 def _started(count: int, port: int) -> dict[int, RankProcess]:
     if not is_torchrun():
         return {number: LocalProcess(number, port) for number in range(1, count)}
-    from benchmarker.measure.torchrun import ask_for_ranks
+    from benchmarker.distributed.torchrun import ask_for_ranks
 
     return ask_for_ranks(count, port)

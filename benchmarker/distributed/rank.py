@@ -2,7 +2,7 @@
 
 Rank 0 is the process that measures. It starts the others, and sends them messages; each does what a message says and
 answers it. Messages go through a store (torch's TCPStore) of rank 0, on the loopback of one host; tensors through a
-process group: NCCL between GPUs, gloo between processors. `python -m benchmarker.measure.rank` is such another process.
+process group: NCCL between GPUs, gloo between processors. `python -m benchmarker.distributed.rank` starts another rank.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource, UnsupportedError
-from benchmarker.engines.driver_errors import (
+from benchmarker.engines.external.driver_errors import (
     DriverCrashError,
     DriverError,
     DriverTimeoutError,

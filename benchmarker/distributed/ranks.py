@@ -3,8 +3,8 @@
     with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
-Each other rank runs the function, which answers messages (measure/rank.py). What any rank fails at raises a RankError
-here that names the rank, and no process is left.
+Each other rank runs the function, which answers messages (distributed/rank.py). If any rank fails, a RankError here
+names the rank, and no process is left.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from benchmarker.core.errors import UnsupportedError, first_line
+from benchmarker.distributed.rank import STOP, TASK, Store, answered, here, process_group, said
+from benchmarker.distributed.rank_processes import TICK_S, RankError, RankProcesses, break_off
 from benchmarker.hardware.device import Device
-from benchmarker.measure.rank import STOP, TASK, Store, answered, here, process_group, said
-from benchmarker.measure.rank_processes import TICK_S, RankError, RankProcesses, break_off
 
 FIRST_S = 300.0
 """Longest time for the first of a kind of message, and for a rank to begin."""

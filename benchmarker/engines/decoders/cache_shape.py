@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarker.engines.graph_capture import Captured
-from benchmarker.engines.static_cache import StaticKVCache
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.static_cache import StaticKVCache
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarker.engines.captured_prefill import RecordedPrefill
+    from benchmarker.engines.decoders.captured_prefill import RecordedPrefill
 
 
 @dataclass

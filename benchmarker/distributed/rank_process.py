@@ -1,4 +1,4 @@
-"""The process of another rank: one that this process starts, or that somebody else does (measure/torchrun.py)."""
+"""The process of another rank: one that this process starts, or that somebody else does (distributed/torchrun.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import IO
 
 from benchmarker.core.parent_death import PARENT
-from benchmarker.measure.rank import PORT
+from benchmarker.distributed.rank import PORT
 
 
 class RankProcess(ABC):
@@ -47,7 +47,7 @@ class LocalProcess(RankProcess):
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             # In this process's group, so that whoever ends the group ends the rank too.
-            [sys.executable, "-m", "benchmarker.measure.rank"],
+            [sys.executable, "-m", "benchmarker.distributed.rank"],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

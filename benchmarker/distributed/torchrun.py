@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.measure.rank import STOP, Store, is_torchrun
-from benchmarker.measure.rank_process import LocalProcess, RankProcess
+from benchmarker.distributed.rank import STOP, Store, is_torchrun
+from benchmarker.distributed.rank_process import LocalProcess, RankProcess
 
 TICK_S = 0.5
 LEADS = "BENCHMARKER_LEADS"
