@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, read_problem
+from benchmarker.core.formatting import MISSING, seconds, significant
 from benchmarker.core.tables import Column, escaped, table
-from benchmarker.core.units import MISSING, seconds, significant
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
     except ValueError as error:
         raise ResultsError(f"{path}: not valid JSON, or cut short ({error})") from error
     for fits, read in READERS:

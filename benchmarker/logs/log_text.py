@@ -5,8 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, read_problem
 
 # `>` in Windows PowerShell writes UTF-16.
 _MARKS = (
@@ -25,7 +24,7 @@ def read_log(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
     if not raw.strip():
         raise ResultsError(f"{path}: the file is empty; give the log of a run")
     encoding = next((name for mark, name in _MARKS if raw.startswith(mark)), "utf-8")

@@ -1,4 +1,4 @@
-"""What a user reads where something could not be written."""
+"""Texts of errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from benchmarker.core.disk_errors import why_not_written
+from benchmarker.core.errors import write_problem
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ from benchmarker.core.disk_errors import why_not_written
         (OSError("without a number"), "without a number; choose another folder"),
     ],
 )
-def test_an_error_of_the_disk_says_what_to_do(error: OSError, words: str) -> None:
-    assert why_not_written(error, elsewhere="choose another folder") == words
+def test_a_write_error_has_a_remedy(error: OSError, words: str) -> None:
+    assert write_problem(error, remedy="choose another folder") == words
