@@ -61,8 +61,8 @@ def explain(
         from benchmarker.report.explained import explained_to_markdown
 
         terminal = Terminal()
-        for path, reading in zip(texts, readings, strict=True):
-            for part in (*_tables(reading, is_side_by_side=compare_tables), *_together(path, reading)):
+        for reading in readings:
+            for part in _tables(reading, is_side_by_side=compare_tables):
                 terminal.table(part)
         for comparison in explained:
             terminal.table(explained_to_markdown(comparison))
@@ -89,14 +89,3 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
     if reading.why_no_records:
         parts.append(f"Its latencies are not used: {reading.why_no_records}.")
     return parts
-
-
-def _together(path: Path, reading: LogReading) -> list[str]:
-    """What a workload reads in all tables of a log together."""
-    from benchmarker.core.log_text import read_log
-    from benchmarker.schema.registry import WORKLOADS, workload_of
-
-    tables, text = [report.table for report in reading.reports], read_log(path)
-    told = [(name, lines) for name in WORKLOADS if (lines := workload_of(name).log_sentences(tables, text))]
-    headed = [(name.replace("_", " ").capitalize(), lines) for name, lines in told]
-    return [f"\n**{heading}**\n\n" + "".join(f"- {line}\n" for line in lines) for heading, lines in headed]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.console import Terminal
+from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column, escaped, table
-from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words

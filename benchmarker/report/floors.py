@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarker.comparison.rows import Row
-from benchmarker.core.numbers import percent, with_spread
+from benchmarker.core.formatting import MISSING, percent, seconds, with_spread
 from benchmarker.core.tables import Column, Sheet
-from benchmarker.core.units import MISSING, seconds
 from benchmarker.report.columns import axis_columns, names
 
 LIMITS_TITLE = "Against the limits of the device"

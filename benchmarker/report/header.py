@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from benchmarker.comparison.rows import Results
+from benchmarker.core.formatting import plural
 from benchmarker.core.tables import escaped, plain_line
-from benchmarker.core.words import plural
 from benchmarker.schema.record import RunRecord
 
 RecordT = TypeVar("RecordT", bound=RunRecord)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from benchmarker.core.formatting import significant
 from benchmarker.core.tables import plain_line
-from benchmarker.core.units import significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.logs.log import Log
     from benchmarker.logs.runs import LoggedRun
-    from benchmarker.profiling.printed_values import ProfilerTable
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.schema.experiment import ExperimentBase
@@ -179,7 +178,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def sample_text(self, cell: Any, sample: Any) -> str:
         """Return the numbers that are printed after a repeat, behind its latency."""
-        from benchmarker.core.units import significant
+        from benchmarker.core.formatting import significant
 
         return f"{significant(self.rate(cell, sample))} {self.rate_unit}"
 
@@ -200,10 +199,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunRecord:
         """Return the record of one run in a log of the reference script."""
         raise NotImplementedError
-
-    def log_sentences(self, tables: Sequence[ProfilerTable], text: str) -> Sequence[str]:  # noqa: ARG002
-        """Return what the profiler tables of a log show together."""
-        return ()
 
     # Comparing records
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.profiling.printed_values import ProfilerTable
 
 
 class Attention(Workload[AttentionJob, AttentionRecord]):
@@ -90,11 +89,6 @@ class Attention(Workload[AttentionJob, AttentionRecord]):
         from benchmarker.workloads.attention.check import inputs
 
         return inputs(job, judged=judged)
-
-    def log_sentences(self, tables: Sequence[ProfilerTable], text: str) -> Sequence[str]:
-        from benchmarker.workloads.attention.log_verdict import attention_sentences
-
-        return attention_sentences(tables, text)
 
     def form(self, record: AttentionRecord) -> dict[str, str]:
         return {"implementation": record.variant.variant, "dtype": record.variant.dtype}

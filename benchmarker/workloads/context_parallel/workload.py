@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.profiling.printed_values import ProfilerTable
 
 PLAIN = "single"
 
@@ -91,11 +90,6 @@ class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
         self, job: ContextParallelJob, point: ContextParallelPoint, records: Sequence[ContextParallelRecord]
     ) -> dict[str, Any] | None:
         return declared.cell_fields(job, point, records)
-
-    def log_sentences(self, tables: Sequence[ProfilerTable], text: str) -> Sequence[str]:
-        from benchmarker.workloads.context_parallel.log_verdict import ring_sentences
-
-        return ring_sentences(tables, text)
 
     def form(self, record: ContextParallelRecord) -> dict[str, str]:
         return {"split": record.variant.variant, "kernel": record.variant.kernel}

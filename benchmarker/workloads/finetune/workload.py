@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.profiling.printed_values import ProfilerTable
 
 PLAIN = "lora"
 
@@ -100,11 +99,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         from benchmarker.workloads.finetune.check import look_for_model
 
         return look_for_model(job)
-
-    def log_sentences(self, tables: Sequence[ProfilerTable], text: str) -> Sequence[str]:
-        from benchmarker.workloads.finetune.log_verdict import finetune_sentences
-
-        return finetune_sentences(tables, text)
 
     def form(self, record: FinetuneRecord) -> dict[str, str]:
         variant = record.variant

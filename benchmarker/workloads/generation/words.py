@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.units import GIB, gib
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.schema.metric import Axis
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
 from benchmarker.workloads.generation.spec import Point

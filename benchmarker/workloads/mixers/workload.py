@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.profiling.printed_values import ProfilerTable
     from benchmarker.workloads.mixers.reading.rows import MixersRow
 
 PLAIN = "softmax"
@@ -99,11 +98,6 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
         from benchmarker.workloads.mixers.judging import MixersJudging
 
         return MixersJudging()
-
-    def log_sentences(self, tables: Sequence[ProfilerTable], text: str) -> Sequence[str]:
-        from benchmarker.workloads.mixers.log_verdict import mixer_sentences
-
-        return mixer_sentences(tables, text)
 
     def form(self, record: MixersRecord) -> dict[str, str]:
         return {"mixer": record.variant.mixer, "implementation": record.variant.implementation}

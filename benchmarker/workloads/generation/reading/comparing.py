@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
-from benchmarker.core.units import gib, seconds
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.first_difference import first_difference
