@@ -20,7 +20,7 @@ from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step
-from benchmarker.quality.step import step_divergence, texts_for
+from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.after_timing import step_checked
