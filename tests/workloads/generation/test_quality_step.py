@@ -19,7 +19,7 @@ from benchmarker.engines.decoders import decode_loop, prefill_decode
 from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality import step
+from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
@@ -137,7 +137,7 @@ def captured(model: PreTrainedModel) -> ModelBenchmarker:
 
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "STEPS", 32)
+    monkeypatch.setattr(step_check, "STEPS", 32)
 
 
 def after_timing(subject: ModelBenchmarker) -> dict[str, Any]:
