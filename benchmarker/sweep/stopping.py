@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord

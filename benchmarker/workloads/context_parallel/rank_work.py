@@ -1,6 +1,6 @@
 """Work of every rank, rank 0 included: make its shard of the inputs, compute, exchange, and read its own clock.
 
-Rank 0 sends the name of a method (see `measure.ranks`), which all ranks run at the same time. Answers are JSON.
+Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. Answers are JSON.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import torch
 
+from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import start_profiler_once, trace_of
-from benchmarker.measure.rank import Rank, barrier
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.overlap import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs
