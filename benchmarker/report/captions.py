@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import listed
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import escaped
-from benchmarker.core.words import plural
 
 
 def caption(results: Results) -> str:

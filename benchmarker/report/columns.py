@@ -9,10 +9,9 @@ from typing import Protocol, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.numbers import decimal, times, with_spread
+from benchmarker.core.formatting import decimal, times, with_spread
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column
-from benchmarker.core.units import GIB, MIB, MISSING
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Metric

@@ -9,7 +9,7 @@ from benchmarker.comparison.ranking import Ranking
 from benchmarker.comparison.rows import Row
 from benchmarker.comparison.speed_up import is_wide, own_outlier
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import decimal
+from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.schema.collect import collect
 from benchmarker.sweep.folder import write_sweep_file
