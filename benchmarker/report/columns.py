@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.formatting import decimal, times, with_spread
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, times, with_spread
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column
 from benchmarker.schema.registry import workload_of
