@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarker.checkpoints.base import Progress, Target
 from benchmarker.core.errors import QualityError, UnsupportedError
 from benchmarker.core.formatting import gib
-from benchmarker.engines.base import TokenIds, TokenSource
+from benchmarker.engines.base import Scorer, TokenIds, TokenSource
 from benchmarker.hardware.device import Device
 from benchmarker.quality.judging_plan import BASELINE, Plan
 from benchmarker.quality.saved_predictions import Bytes, SavedLogits, SavedPredictions, SavedTopK, scratch_file
@@ -78,15 +78,15 @@ class Judge:
         """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
         plan, name, before = self._plan, self._plan.name, self._mark()
         dtype = getattr(torch, plan.dtype)
-        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
+        if not save_step_predictions(source.scorer, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
             # The rows of the file have the size of a step's predictions, which is larger.
             row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
             top_k = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
             self._saved = top_k
-            if not save_prefill_predictions(source, plan.windows, top_k, self._progress, name=name):
+            if not save_prefill_predictions(source.scorer, plan.windows, top_k, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
-        self._greedy = greedy_texts(source, plan.windows)
+        self._greedy = greedy_texts(source.scorer, plan.windows)
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 
@@ -184,7 +184,7 @@ def _load_baseline(plan: Plan, device: Device, progress: Progress) -> PreTrained
     return loader.load(plan.baseline, loader_options(BASELINE), target, progress).model
 
 
-def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
+def greedy_texts(scorer: Scorer, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
 
     Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
@@ -194,23 +194,23 @@ def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...
     count = min(PROMPTS, len(windows.ids))
     chosen = windows.ids[numpy.arange(count) * len(windows.ids) // count, :PROMPT_TOKENS]
     try:
-        return tuple(_greedy_text(source, prompt) for prompt in chosen.tolist())
+        return tuple(_greedy_text(scorer, prompt) for prompt in chosen.tolist())
     except UnsupportedError:
         return ()
 
 
-def _greedy_text(source: TokenSource, prompt: TokenIds) -> GreedyText:
-    tokens = source.continued(prompt, NEW_TOKENS)
-    logs = _log_probabilities(source, [*prompt, *tokens[:-1]], prompt_tokens=len(prompt))
+def _greedy_text(scorer: Scorer, prompt: TokenIds) -> GreedyText:
+    tokens = scorer.greedy_tokens(prompt, NEW_TOKENS)
+    logs = _log_probabilities(scorer, [*prompt, *tokens[:-1]], prompt_tokens=len(prompt))
     if logs is None:
         return GreedyText(tokens=tokens)
     top_two = numpy.partition(logs, -2, axis=1)[:, -2:]
     return GreedyText(tokens=tokens, gaps=tuple((top_two[:, 1] - top_two[:, 0]).astype(float).tolist()))
 
 
-def _log_probabilities(source: TokenSource, ids: TokenIds, *, prompt_tokens: int) -> NDArray[numpy.floating] | None:
-    scores = source.score(ids, prompt_tokens=prompt_tokens)
+def _log_probabilities(scorer: Scorer, ids: TokenIds, *, prompt_tokens: int) -> NDArray[numpy.floating] | None:
+    scores = scorer.step_scores(ids, prompt_tokens=prompt_tokens)
     if scores is not None:
         return scores.log_probabilities
-    prefill = source.prefill_scores(ids)
+    prefill = scorer.prefill_scores(ids)
     return None if prefill is None else prefill.log_probabilities[prompt_tokens - 1 :]

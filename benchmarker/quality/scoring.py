@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import TokenSource
+from benchmarker.engines.base import Scorer
 from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores
 from benchmarker.quality.windows import SCORED_FROM, Windows
@@ -29,7 +29,7 @@ PATIENCE_S = 30.0
 
 
 def save_step_predictions(
-    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
+    scorer: Scorer, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
     """Save the predictions of an engine's decode step; return False if the engine gives none.
 
@@ -37,7 +37,7 @@ def save_step_predictions(
     """
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.score(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+        scores = scorer.step_scores(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
         if not numpy.isfinite(scores.log_probabilities).all():
@@ -49,12 +49,12 @@ def save_step_predictions(
 
 
 def save_prefill_predictions(
-    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    scorer: Scorer, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
     """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.prefill_scores(ids.tolist())
+        scores = scorer.prefill_scores(ids.tolist())
         if scores is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
