@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
@@ -73,7 +74,7 @@ def unjudged(context: SweepContext) -> dict[tuple[str, ...], dict[Path, RunRecor
     return lacking
 
 
-def _forms(context: SweepContext, judging: Judging) -> list[list[str]]:
+def _forms(context: SweepContext, judging: Judging[Any, Any]) -> list[list[str]]:
     """Variants to be judged, those of the same form together."""
     forms: dict[str, list[str]] = {}
     for name, job in context.jobs.items():
@@ -93,7 +94,7 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 
 
 def _run(
-    context: SweepContext, judging: Judging, state: SweepState, terminal: Terminal, variant: str
+    context: SweepContext, judging: Judging[Any, Any], state: SweepState, terminal: Terminal, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
     """One child; its record, and why it ended early if it did."""
     path = context.quality_path(variant)

@@ -33,7 +33,7 @@ class Attention(Workload[AttentionJob, AttentionRecord]):
     axes = declared.AXES
     metrics = declared.METRICS
     headline = declared.HEADLINE
-    imports = ("benchmarker.workloads.attention.bench",)
+    imports = ("benchmarker.workloads.attention.attention_bench",)
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
@@ -71,7 +71,7 @@ class Attention(Workload[AttentionJob, AttentionRecord]):
         return declared.matmul_dtype(job)
 
     def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.attention.bench import open_bench
+        from benchmarker.workloads.attention.attention_bench import open_bench
 
         return open_bench(job, device, session)
 

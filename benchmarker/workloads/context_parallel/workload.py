@@ -41,7 +41,7 @@ class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
     axes = declared.AXES
     metrics = declared.METRICS
     headline = declared.HEADLINE
-    imports = ("benchmarker.workloads.context_parallel.bench",)
+    imports = ("benchmarker.workloads.context_parallel.context_parallel_bench",)
     example = "--variant zigzag --ranks 2 --seq-len 8192,65536"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
@@ -72,7 +72,7 @@ class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
         return declared.matmul_dtype(job)
 
     def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.context_parallel.bench import open_bench
+        from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
 
         return open_bench(job, device, session)
 

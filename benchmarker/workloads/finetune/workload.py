@@ -34,7 +34,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     axes = declared.AXES
     metrics = declared.METRICS
     headline = declared.HEADLINE
-    imports = ("benchmarker.workloads.finetune.bench", "transformers.models.auto.modeling_auto")
+    imports = ("benchmarker.workloads.finetune.finetune_bench", "transformers.models.auto.modeling_auto")
     example = "--variant qlora --model qwen3-small --seq-len 512"
     must_be_equal = ("model", "model shapes (config_sha256)", "load_format")
     subject_fields = ("model",)
@@ -71,7 +71,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return declared.matmul_dtype(job)
 
     def open(self, job: FinetuneJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.finetune.bench import open_bench
+        from benchmarker.workloads.finetune.finetune_bench import open_bench
 
         return open_bench(job, device, session)
 

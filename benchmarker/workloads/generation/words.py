@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import GIB, gib
+from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.metric import Axis
-from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile
 from benchmarker.workloads.generation.spec import Point
 
 AXES = (

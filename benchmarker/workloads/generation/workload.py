@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.option import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import words
@@ -14,7 +15,6 @@ from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationProfile,
     GenerationRecord,
-    GenerationSample,
 )
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point, VariantSpec
 from benchmarker.workloads.session import Bench, Judging, Session

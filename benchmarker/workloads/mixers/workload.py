@@ -36,7 +36,7 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
     axes = declared.AXES
     metrics = declared.METRICS
     headline = declared.HEADLINE
-    imports = ("benchmarker.workloads.mixers.bench",)
+    imports = ("benchmarker.workloads.mixers.mixers_bench",)
     example = "--variant gdn-fla-chunk --seq-len 1024,4096 --head-dim 128"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
@@ -85,7 +85,7 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
         return declared.title(job)
 
     def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.mixers.bench import open_bench
+        from benchmarker.workloads.mixers.mixers_bench import open_bench
 
         return open_bench(job, device, session)
 
