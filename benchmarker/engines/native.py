@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.attention_shape import key_heads
+from benchmarker.checkpoints.model_config import key_heads
 from benchmarker.engines.attention import prompt_attention_backend
 from benchmarker.engines.captured_prefill import CapturedPrefillDecoder
 from benchmarker.engines.compile import CompileDecoder, prompt_layer
