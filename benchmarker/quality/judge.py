@@ -19,7 +19,7 @@ import torch
 
 from benchmarker.checkpoints.base import Progress, Target
 from benchmarker.core.errors import QualityError, UnsupportedError
-from benchmarker.core.units import gib
+from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.hardware.device import Device
 from benchmarker.quality.greedy import greedy_texts
@@ -87,15 +87,15 @@ class Judge:
         """
         plan, name, before = self._plan, self._plan.name, self._mark()
         dtype = getattr(torch, plan.dtype)
-        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
+        if not save_step_predictions(source.scorer, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
             # The file was made for the predictions of a step, which are wider.
             row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
             likeliest = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
             self._saved = likeliest
-            if not save_prefill_predictions(source, plan.windows, likeliest, self._progress, name=name):
+            if not save_prefill_predictions(source.scorer, plan.windows, likeliest, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} tells nothing of its predictions that could be judged")
-        self._greedy = greedy_texts(source, plan.windows)
+        self._greedy = greedy_texts(source.scorer, plan.windows)
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 

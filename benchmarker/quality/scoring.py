@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import TokenSource
+from benchmarker.engines.base import Scorer
 from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores
 from benchmarker.quality.windows import SCORED_FROM, Windows
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 
 
 def save_step_predictions(
-    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
+    scorer: Scorer, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
     """Save what an engine's decode step predicts. What is not scored of a window is its prompt.
 
@@ -42,7 +42,7 @@ def save_step_predictions(
     """
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.score(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+        scores = scorer.step_scores(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
         if not numpy.isfinite(scores.log_probabilities).all():
@@ -54,7 +54,7 @@ def save_step_predictions(
 
 
 def save_prefill_predictions(
-    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    scorer: Scorer, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
     """Save what an engine's prefill tells of the likeliest tokens.
 
@@ -69,7 +69,7 @@ def save_prefill_predictions(
     """
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.prefill_scores(ids.tolist())
+        scores = scorer.prefill_scores(ids.tolist())
         if scores is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)

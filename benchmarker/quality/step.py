@@ -53,17 +53,17 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
     """
     import numpy
 
-    steps, plain = [], []
+    steps, plain, scorer = [], [], source.scorer
     # A quantized cache packs a prompt at once, and new tokens late: half of the text has to be packed.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
-        forward, step = source.forward(text), source.score(text, prompt_tokens=prompt_tokens)
+        forward, step = scorer.forward_scores(text), scorer.step_scores(text, prompt_tokens=prompt_tokens)
         if forward is None or step is None:
             return None
         steps.append(_compared(forward, step))
-        if source.scores_plainly:
+        if scorer.is_library_step:
             plain.append(steps[-1][0])
-        elif plainly := source.score_plainly(text, prompt_tokens=prompt_tokens):
+        elif plainly := scorer.library_step_scores(text, prompt_tokens=prompt_tokens):
             plain.append(_compared(forward, plainly)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from benchmarker.core.units import seconds, significant
+from benchmarker.core.formatting import seconds, significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Workload

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.process import PARENT
 from benchmarker.execution.fork_server import MESSAGE_BYTES
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from benchmarker.core.formatting import significant
 from benchmarker.core.tables import plain_line
-from benchmarker.core.units import significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarker.core.words import duration_words, plural
+from benchmarker.core.formatting import approximate_duration, plural
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
@@ -125,7 +125,7 @@ def plan_lines(request: SweepRequest, forecast: Forecast, places: str | None = N
         f"plan: {_rounds_words(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"by a first guess {duration_words(forecast.seconds(tasks) * turns / request.rounds)}",
+        f"by a first guess {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
         *_place_lines(places, together, unused=len(numbers or ()) - together),
         f"  order rotated, and reversed in every second round; seed {request.seed}",
         *_judging_lines(workload, list(request.jobs.values())),

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError
-from benchmarker.core.names import slug
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration, slug
 from benchmarker.execution.job_file import with_origin
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor, find_monitor
@@ -277,7 +276,7 @@ def _rounds(
     while tasks:
         task, begun = tasks[0], begun + 1
         position = f"[round {task.round + 1}/{context.request.rounds}, {begun} of {begun + len(tasks) - 1}]"
-        where = f"{position} {task.variant} ({duration_words(forecast.seconds(tasks))} left)"
+        where = f"{position} {task.variant} ({approximate_duration(forecast.seconds(tasks))} left)"
         terminal.line(where)
         terminal.pin(f"\n{_standing(context, state, running=task.variant)}\n{where}")
         started = time.monotonic()

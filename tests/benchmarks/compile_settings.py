@@ -4,7 +4,8 @@
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=torch --only combined
 
 The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
-the best of five generations, kernels a token, and the time of setting up. What wins belongs into `engines/inductor.py`.
+the best of five generations, kernels a token, and the time of setting up. The winner belongs in
+`engines/capture/inductor.py`.
 On a CPU it runs too, to see that it runs.
 """
 
@@ -24,14 +25,14 @@ import torch
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
-from benchmarker.engines import compile as compiled
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.decoders import compile as compiled
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import replace_linears as linears
 from benchmarker.measure.profile import count_kernels
 from tests.benchmarks.random_model import decoder_of, load, parser_for
+from tests.loading import plain_native_decoder
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
         if tried.is_compiled:
-            stack.enter_context(patch("benchmarker.engines.native.one_row_step", lambda *_: None))
+            stack.enter_context(patch("benchmarker.engines.decoders.native.one_row_step", lambda *_: None))
         stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))
@@ -110,7 +111,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)
-        runtime = decoder_of(NativeDecoder, model, device, **tried.settings)
+        runtime = decoder_of(plain_native_decoder, model, device, **tried.settings)
         started = time.perf_counter()
         try:
             with busy(given.busy):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.words import plural
+from benchmarker.core.formatting import plural
 from benchmarker.execution.job_file import read_job_file
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job

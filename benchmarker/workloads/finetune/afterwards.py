@@ -10,13 +10,13 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, first_line
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.profile import profile_step
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.profiling.table import profile_table
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.finetune.record import Learned
 from benchmarker.workloads.finetune.spec import FinetuneJob, FinetunePoint
 from benchmarker.workloads.finetune.text import TokenText, on_device, windows
 from benchmarker.workloads.finetune.trainee import Trainee
+from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,10 +18,9 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.model_config import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import SpecError, WrongResultError
-from benchmarker.core.units import gib, seconds
+from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
-from benchmarker.engines.torch_engine import load
-from benchmarker.measure.training_step import TrainingStep
+from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
@@ -33,6 +32,7 @@ from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
 from benchmarker.workloads.finetune.text import JUDGED, TokenText, inputs_sha256, on_device, token_text, windows
 from benchmarker.workloads.finetune.trainee import Trainee, attention_shape, make_trainee
+from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor

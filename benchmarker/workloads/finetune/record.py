@@ -10,7 +10,6 @@ from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.record import CellBase, Checked, RunRecord, VariantFacts
 from benchmarker.schema.roofline import Demand
-from benchmarker.schema.training import StepMemory, TrainingSample
 from benchmarker.workloads.finetune.spec import (
     AttentionName,
     Base,
@@ -20,6 +19,7 @@ from benchmarker.workloads.finetune.spec import (
     RecipeName,
     Train,
 )
+from benchmarker.workloads.training.record import StepMemory, TrainingSample
 
 
 class FinetuneDemand(Demand):

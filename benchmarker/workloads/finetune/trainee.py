@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.hardware.device import Device
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.inspect import is_linear, module_tensors, storage_bytes, weights_of
 from benchmarker.schema.base import DType
 from benchmarker.workloads.finetune.demand import AttentionShape
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, Recipe
+from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

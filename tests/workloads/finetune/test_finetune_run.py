@@ -15,7 +15,6 @@ from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.load import load_model
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.collect import collect
@@ -24,6 +23,7 @@ from benchmarker.workloads.finetune.gradients import check_gradients, unpacked_n
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
 from benchmarker.workloads.finetune.trainee import make_trainee
+from benchmarker.workloads.training.training_step import TrainingStep
 
 ASKED = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits", "--no-profile")

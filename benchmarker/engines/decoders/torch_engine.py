@@ -1,0 +1,202 @@
+"""Engines that run a transformers model in this process. They load alike and differ in how the decode step runs.
+
+Importing this file needs no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.cache import quantize_s
+from benchmarker.checkpoints.read_model import import_architecture, import_libraries
+from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.decoders.kv_cache import asked, missing
+from benchmarker.hardware.device import CudaDevices, Device, torch_device
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.output_layer import asks_for_head
+from benchmarker.quantization.prepare import file_refusal
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.model_facts import LoadFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+class TorchDecoder(TokenSource):
+    """A loaded transformers model. A subclass runs its decode step: `generate` when timed, `stream` when not."""
+
+    model: PreTrainedModel
+
+    def __init__(self, model: PreTrainedModel, device: Device) -> None:
+        self.model = model
+        self.device = device
+        self._context: tuple[Sequence[TokenIds] | Tensor, Tensor] | None = None
+
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """Yield greedy tokens of one sequence, in pieces as they are made.
+
+        Args:
+            prompt: [1, prompt_tokens].
+            stop: The generation ends before the first of these tokens.
+        """
+        raise NotImplementedError
+
+    def tensor(self, ids: Sequence[TokenIds] | Tensor) -> Tensor:
+        """Token ids on the model's device, [batch, tokens]."""
+        import torch
+
+        if isinstance(ids, torch.Tensor):
+            return ids
+        return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
+
+    def context_tensor(self, context: Sequence[TokenIds] | Tensor | None) -> Tensor | None:
+        """The context on the model's device. The same object gives the same tensor, by which a decoder recognizes that
+        its KV cache holds the context already."""
+        if context is None:
+            return None
+        if self._context is None or self._context[0] is not context:
+            self._context = context, self.tensor(context)
+        return self._context[1]
+
+    def per_gpu_bytes(self) -> tuple[int, ...]:
+        return self.device.peaks() if isinstance(self.device, CudaDevices) else ()
+
+
+class TorchScorer(Scorer):
+    """Predictions of a loaded transformers model. A subclass gives those of the decoder's own step."""
+
+    def __init__(self, decoder: TorchDecoder) -> None:
+        self._decoder = decoder
+
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Score a text by the decode step that is timed; see `Scorer.step_scores`.
+
+        Args:
+            ids: [1, positions].
+
+        Returns:
+            [rows, vocabulary], float32, on the CPU.
+        """
+        raise NotImplementedError
+
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        pieces = self._decoder.stream(self._decoder.tensor([ids]), new_tokens, frozenset())
+        return tuple(token for piece in pieces for token in piece)
+
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        return Scores(self.log_probabilities(self._decoder.tensor([ids]), prompt_tokens=prompt_tokens).numpy())
+
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
+        import torch
+
+        with torch.no_grad():
+            logits = self._decoder.model(input_ids=self._decoder.tensor([ids]), use_cache=False).logits
+        return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
+
+    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        from benchmarker.engines.decoders.eager import EagerDecoder
+
+        if self.is_library_step or self.has_own_kernels:
+            return None
+        eager = EagerDecoder(self._decoder.model, self._decoder.device)
+        return eager.scorer.step_scores(ids, prompt_tokens=prompt_tokens)
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """True if this program's kernels have replaced the libraries' in the model itself."""
+        return any(use.origin == "benchmarker" for use in self._decoder.facts().kernels_used)
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """An engine whose model is a transformers model in this process."""
+
+    name: str
+    summary: str
+    decoder: Callable[..., TorchDecoder]
+    """Makes the decoder of a model on a device, with each option as a keyword; imports torch inside."""
+    options: type[Options] = Options
+    packages: tuple[str, ...] = ()
+    """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
+    whole_only: str | None = None
+    """Why several GPUs cannot share its model; None if they can."""
+
+    def installed(self) -> str | None:
+        """Return None: torch and transformers are installed with this program, and each loader checks its library."""
+        return None
+
+    def splits(self, form: Form) -> str | None:
+        if self.whole_only:
+            return f"{self.whole_only}; use --engine eager"
+        if asked(form.engine_options):
+            return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
+            return None
+        if form.split == "tensors":
+            what = "lm_head=int8" if asks_for_head(form.options) else form.quant
+            return f"transformers divides plain 16-bit weights, and not those of {what}; use --quant fp16"
+        able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
+        return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        return file_refusal(form.quant, checkpoint) or missing(form.engine_options)
+
+    @contextmanager
+    def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
+        if form.gpus > 1 and form.split == "tensors":
+            from benchmarker.engines.decoders.tensor_parallel import open_divided
+
+            with open_divided(self, checkpoint, form, device, progress) as source:
+                yield source
+        else:
+            yield self.load(checkpoint, form, device, progress)
+
+    def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
+        """Load a model and return its decoder."""
+        model, facts = load(checkpoint, form, device, progress, packages=self.packages)
+        decoder = self.decoder(model, device, **form.engine_options.model_dump())
+        decoder.loaded = facts
+        return decoder
+
+
+def load(
+    checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
+) -> tuple[PreTrainedModel, LoadFacts]:
+    """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
+
+    Args:
+        packages: Modules that the engine imports later.
+
+    Raises:
+        BenchmarkerError: It cannot be loaded in this form.
+    """
+    from benchmarker.quantization.inspect import load_facts
+    from benchmarker.quantization.load import load_form
+
+    loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
+    prepared = loader.prepare(checkpoint, form.options, target, progress)
+    import_libraries(*loader.packages, *packages)
+    import_architecture(checkpoint.config)
+    progress.note(f"loading {checkpoint.model_id} as {loader.summary}")
+    device.begin_growth()
+    device.reset_peak()
+    started = time.perf_counter()
+    loaded = load_form(form.quant, prepared, form.options, target, progress)
+    device.synchronize()
+    load_s = time.perf_counter() - started
+    peak = device.peak()
+    facts = load_facts(
+        loaded.model,
+        load_s=load_s,
+        quantize_s=quantize_s(prepared.folder),
+        peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
+        notes=loaded.notes,
+        file_types=loaded.file_types,
+    )
+    return loaded.model, facts
