@@ -20,7 +20,7 @@ from benchmarker.quantization.load import load_model
 from benchmarker.workloads.finetune.reading.purposes import unpacking_calls
 from benchmarker.workloads.finetune.reading.reasons import float32_share
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
-from benchmarker.workloads.finetune.text import on_device, token_text
+from benchmarker.workloads.finetune.token_batches import on_device, token_text
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
 from benchmarker.workloads.training.training_step import TrainingStep
 

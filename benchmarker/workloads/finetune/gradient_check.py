@@ -1,13 +1,13 @@
-"""Are the gradients right? Those of the first layers against the same in float32.
+"""Gradients of the first layers compared with float32.
 
-The reference is transformers' model of as many layers in float32, with eager attention, no checkpointing and no
-autocast. Quantized weights are unpacked here, by the table of values and the scales, and an adapter is written out as
+The reference is transformers' model of as many layers in float32, with eager attention, without checkpointing and
+autocast. Quantized weights are dequantized here, by code table and scales, and an adapter is written out as
 
     y = x W^T + scaling * (x A^T) B^T
 
-so that neither peft's layers nor bitsandbytes' kernels are in it. B is zero before the first step, and A would have no
-gradient: for this check B is random. The error is 1 - cosine over all trained weights together. The same reference in
-the model's type tells what that alone costs.
+so that the reference contains neither peft's layers nor bitsandbytes' kernels. B is zero before the first step, and A
+would have no gradient, so B is random for this check. The error is 1 - cosine over all trained weights together. The
+same reference in the model's type shows the error of the type alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYERS = 4
 POSITIONS = 256
 TOLERANCE = 0.01
 INT8_TOLERANCE = 0.05
-"""LLM.int8() rounds activations too, which the reference does not."""
+"""Tolerance of LLM.int8(), which also rounds activations; the reference does not."""
 PLAIN_RATIO = 2.0
 B_STD = 0.02
 
@@ -41,25 +41,25 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
         ids: [batch, length]; the first sequence is cut to at most POSITIONS.
 
     Raises:
-        WrongResultError: A loss or a gradient is no number.
+        WrongResultError: A loss or a gradient is not finite.
         UnsupportedError: The model does not keep its layers in one list.
     """
     import torch
 
     ids = ids[:1, :POSITIONS]
-    with _shortened(trainee.base) as layers, _random_b(trainee):
-        row_loss, row = _of_row(trainee, ids)
+    with _first_layers(trainee.base) as layers, _random_b(trainee):
+        loss, gradients = _trainee_gradients(trainee, ids)
         reference = reference_model(trainee, layers)
-        exact_loss, exact = _of_reference(reference, trainee, ids)
-        _, plain = _of_reference(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
+        exact_loss, exact = _reference_gradients(reference, trainee, ids)
+        _, plain = _reference_gradients(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
     del reference
-    if not (math.isfinite(row_loss) and math.isfinite(exact_loss)):
-        raise WrongResultError(f"wrong result: the loss of the first layers is {row_loss}, and {exact_loss} in float32")
-    if len(row) != len(exact):
-        raise WrongResultError(f"wrong result: {len(row)} weights have a gradient, and {len(exact)} in float32")
-    cosines = [cosine(gradients, exact) for gradients in (row, plain)]
+    if not (math.isfinite(loss) and math.isfinite(exact_loss)):
+        raise WrongResultError(f"wrong result: the loss of the first layers is {loss}, and {exact_loss} in float32")
+    if len(gradients) != len(exact):
+        raise WrongResultError(f"wrong result: {len(gradients)} weights have a gradient, and {len(exact)} in float32")
+    cosines = [cosine(compared, exact) for compared in (gradients, plain)]
     if not all(map(math.isfinite, cosines)):
-        raise WrongResultError("wrong result: a gradient is no number")
+        raise WrongResultError("wrong result: a gradient holds a number that is not finite")
     error, plain_error = (max(0.0, 1 - value) for value in cosines)
     least = INT8_TOLERANCE if trainee.recipe.base == "int8" else TOLERANCE
     return FinetuneChecked(
@@ -69,13 +69,13 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
         layers=layers,
         positions=ids.shape[1],
         plain_error=plain_error,
-        loss=row_loss,
+        loss=loss,
         reference_loss=exact_loss,
     )
 
 
 def wrong(checked: FinetuneChecked) -> str | None:
-    """What is wrong, in one line; None where the gradients are right."""
+    """Return the fault in one line, or None if the gradients are right."""
     if checked.error <= checked.tolerance:
         return None
     return (
@@ -85,7 +85,7 @@ def wrong(checked: FinetuneChecked) -> str | None:
 
 
 def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
-    """Cosine of two gradients, each all of its tensors as one vector, summed in float64."""
+    """Return the cosine of two gradients, each concatenated into one vector, summed in float64."""
     product = square = reference_square = 0.0
     for gradient, reference in zip(gradients, references, strict=True):
         computed, expected = gradient.double().flatten(), reference.double().flatten()
@@ -96,11 +96,11 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 
 
 @contextmanager
-def _shortened(base: Any) -> Iterator[int]:
-    """While open, the model has its first layers alone.
+def _first_layers(base: Any) -> Iterator[int]:
+    """Cut the model to its first layers while the context is open; yield their number.
 
     Raises:
-        UnsupportedError: It does not keep them in one list.
+        UnsupportedError: The model does not keep its layers in one list.
     """
     from torch import nn
 
@@ -125,7 +125,7 @@ def _shortened(base: Any) -> Iterator[int]:
 
 @contextmanager
 def _random_b(trainee: Trainee) -> Iterator[None]:
-    """While open, the adapters' second matrices are random."""
+    """Make the adapters' B matrices random while the context is open."""
     import torch
 
     generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
@@ -141,8 +141,8 @@ def _random_b(trainee: Trainee) -> Iterator[None]:
                 matrix.zero_()
 
 
-def _of_row(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """The loss and gradients that this variant computes. Its own weights have no gradient afterwards."""
+def _trainee_gradients(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
+    """Return loss and gradients of the variant, and clear the gradients of its weights."""
     loss = trainee.loss(ids)
     loss.backward()
     trained = trainee.trained
@@ -152,33 +152,30 @@ def _of_row(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
     return loss.item(), gradients
 
 
-def _of_reference(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """The same from the reference, in the order of the trainee's weights."""
+def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
+    """Return loss and gradients of the reference, in the order of the trainee's weights."""
     loss = reference(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
     parameters = dict(reference.named_parameters())
     gradients = []
     for name, parameter in trainee.model.named_parameters():
-        if parameter.requires_grad and (gradient := parameters[_plain_name(name)].grad) is not None:
+        reference_name = name.removeprefix("base_model.model.").replace(".default.weight", "")
+        if parameter.requires_grad and (gradient := parameters[reference_name].grad) is not None:
             gradients.append(gradient.detach().clone())
     reference.zero_grad(set_to_none=True)
     return loss.item(), gradients
 
 
-def _plain_name(name: str) -> str:
-    """The reference's name of a weight: `model.layers.0.mlp.up_proj.lora_A`."""
-    return name.removeprefix("base_model.model.").replace(".default.weight", "")
-
-
 def reference_model(trainee: Trainee, layers: int) -> Any:
-    """A model in float32 with the trainee's weights, and adapters written out."""
+    """Return a model in float32 with the trainee's weights and explicit adapters."""
     import torch
     from transformers import AutoModelForCausalLM
 
     config = copy.deepcopy(trainee.base.config)
-    config.get_text_config().num_hidden_layers = layers
-    if getattr(config.get_text_config(), "layer_types", None):
-        config.get_text_config().layer_types = config.get_text_config().layer_types[:layers]
+    text_config = config.get_text_config()
+    text_config.num_hidden_layers = layers
+    if getattr(text_config, "layer_types", None):
+        text_config.layer_types = text_config.layer_types[:layers]
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     with torch.device(trainee.device.torch_name):
@@ -186,9 +183,8 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
     reference.train()
     with torch.no_grad():
         for name, parameter in list(reference.named_parameters()):
-            place, _, last = name.rpartition(".")
-            module = trainee.base.get_submodule(place)
-            parameter.copy_(plain_weight(module, last))
+            parent, _, last = name.rpartition(".")
+            parameter.copy_(plain_weight(trainee.base.get_submodule(parent), last))
             parameter.requires_grad_(trainee.recipe.train == "full")
     for name, module in list(trainee.base.named_modules()):
         if hasattr(module, "lora_A"):
@@ -199,7 +195,7 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 
 def _adapted(linear: nn.Module, module: Any) -> nn.Module:
-    """A linear layer with its adapter, in three products."""
+    """Return a linear layer with its adapter as three products."""
     import torch
     from torch.nn.functional import linear as multiply
 
@@ -219,7 +215,7 @@ def _adapted(linear: nn.Module, module: Any) -> nn.Module:
 
 
 def plain_weight(module: Any, name: str) -> Tensor:
-    """A parameter of a module of the trainee in float32, unpacked where it is packed."""
+    """Return a parameter of a trainee's module in float32, dequantized if necessary."""
     module = getattr(module, "base_layer", module)
     weight: Any = getattr(module, name)
     kind = type(weight).__name__
@@ -234,7 +230,7 @@ def plain_weight(module: Any, name: str) -> Tensor:
 
 
 def unpacked_nf4(weight: Any) -> Tensor:
-    """Two codes a byte, the high one first; each code a value of the table, times the scale of its block."""
+    """Return an NF4 weight in float32: two codes per byte, high first; each a table value times its block's scale."""
     import torch
 
     state = weight.quant_state
