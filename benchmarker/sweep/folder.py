@@ -22,7 +22,7 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
 
 SET_ASIDE = ".set-aside"
 UNWATCHED = "nobody saw how the board was while it was measured"
@@ -128,11 +128,8 @@ def find_reusable(
     split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
     cells_done: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
-    older = 0
     for path, record, cells in used:
-        if record.cells and not cells and is_of_older_schema(path):
-            older += 1
-        elif record.round in split and record.environment.device.uuid != card:
+        if record.round in split and record.environment.device.uuid != card:
             notes.append(
                 f"{path}: not used: measured on another card, and its round is not whole; set aside as "
                 f"{path.name}{SET_ASIDE}"
@@ -156,11 +153,6 @@ def find_reusable(
             why = _why_not(record, is_watched=is_watched)
             notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
-    if older:
-        notes.append(
-            f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
-            f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
-        )
     return ReusableCells(cells_done, frozenset(profiled), tuple(notes))
 
 
