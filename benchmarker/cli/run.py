@@ -254,6 +254,19 @@ def read_job(arguments: Sequence[str], experiment: ExperimentBase | None = None)
     return job.model_copy(update={"reproduce": _reproduce(arguments)})
 
 
+def parse_options(workload: Workload, options: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the values of options for every run of a sweep by their place in the job, and the device.
+
+    Raises:
+        SpecError: An option has no such value.
+    """
+    from benchmarker.cli.run_options import typed_values
+
+    command = command_of(lambda _workload, **values: values, workload)
+    values = command.main(list(options), prog_name="benchmarker sweep", standalone_mode=False)
+    return typed_values(workload, values), values["device"]
+
+
 def command_of(function: Callable[..., object], workload: Workload) -> Any:
     """A click command; typer brings its own copy of click, whose types have no public name.
 

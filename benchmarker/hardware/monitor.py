@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from benchmarker.hardware.conditions import conditions_of, together
@@ -118,10 +118,10 @@ class Monitor:
             for gauge in self._gauges
         )
 
-    def cool_down(self, *, limit_s: float = COOL_DOWN_S) -> None:
-        """Wait until no GPU is more than 5 degrees warmer than when it was first read."""
+    def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until no GPU is more than 5 degrees warmer than when it was first read, or `stopped` is true."""
         end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and any(gauge.is_hot() for gauge in self._gauges):
+        while time.monotonic() < end_s and not stopped() and any(gauge.is_hot() for gauge in self._gauges):
             time.sleep(COOL_STEP_S)
 
     def _run(self) -> None:
