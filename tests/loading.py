@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.base import Checkpoint, Silent, Target
-from benchmarker.engines.decoder import Decoder
+from benchmarker.engines.decoders.decoder import Decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.inspect import load_facts

@@ -1,4 +1,4 @@
-"""The counts that `script/house.py` prints stay within their limits."""
+"""The counts of `script/house.py` and `script/executed_files.py` stay within their limits."""
 
 import ast
 import re
@@ -13,13 +13,32 @@ from benchmarker.cli import verb_group
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from script.house import ROOT, House, circles
+from script.house import ROOT, House, cycles
+
+MAXIMUM = {
+    "lines outside kernels/": 53_400,
+    "lines in kernels/": 5_060,
+    "files": 534,
+    "files over 400 lines": 0,
+    "lines over 120 characters": 0,
+    "file names used twice": 42,
+    "workload hooks": 87,
+    "string dispatch": 77,
+    "modules in a chain of imports": 12,
+    "mutual packages": 0,
+    "packages": 24,
+    "modules at the top": 4,
+}
+"""Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 12, 0, 24, 4."""
+MAXIMAL_PRONOUNS = 0.006
+"""Share of the bindings."""
+MAXIMAL_EXECUTED_FILES = {
+    "compare results/reference/h100-native": 76,
+    "run --quant int8 --model qwen3-tiny --load-format dummy --runs 3 --new-tokens 8": 141,
+}
+"""Files with a function that a command executes; goal: 55 and 85."""
 
 TOP_FILES = {".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"}
-MAXIMAL_ROOMS = 24
-MAXIMAL_TOP_MODULES = 4
-MAXIMAL_CHAIN = 12
-"""Modules, each importing the next: what a reader may have to follow to understand the first."""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +46,61 @@ def house() -> House:
     return House(ROOT)
 
 
-def test_the_top_level_fits_on_a_screen(house):
-    assert len(house.rooms()) <= MAXIMAL_ROOMS
-    assert len(house.top_modules()) <= MAXIMAL_TOP_MODULES
+def test_the_package_stays_within_its_limits(house):
+    counts = {
+        "lines outside kernels/": house.lines(kernels=False),
+        "lines in kernels/": house.lines(kernels=True),
+        "files": len(house.paths),
+        "files over 400 lines": len(house.long_files()),
+        "lines over 120 characters": len(house.long_lines()),
+        "file names used twice": len(house.repeated_names()),
+        "workload hooks": len(house.workload_hooks()),
+        "string dispatch": len(house.named_targets()),
+        "modules in a chain of imports": len(house.longest_chain()),
+        "mutual packages": len(house.mutual_rooms()),
+        "packages": len(house.rooms()),
+        "modules at the top": len(house.top_modules()),
+    }
+    assert not {name: count for name, count in counts.items() if count > MAXIMUM[name]}
+
+
+def test_variable_names_are_nouns(house):
+    counts = house.pronouns().values()
+    assert sum(pronouns for pronouns, _ in counts) < MAXIMAL_PRONOUNS * sum(total for _, total in counts)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.slow] if command.startswith("run") else [])
+        for command in MAXIMAL_EXECUTED_FILES
+    ],
+)
+def test_a_command_executes_functions_of_few_files(command, tmp_path):
+    output = ["--output", str(tmp_path)] if command.startswith("run") else []
+    process = subprocess.run(
+        [sys.executable, "script/executed_files.py", *command.split(), *output],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    summary = process.stderr.splitlines()[-1]
+    assert int(summary.split()[-2]) <= MAXIMAL_EXECUTED_FILES[command], process.stderr
+
+
+def test_the_counting_scripts_need_python_alone():
+    imports = {name for module in ("house", "executed_files", "prose") for name in _imports(f"script/{module}.py")}
+    assert imports - {"benchmarker"} <= set(sys.stdlib_module_names)
+
+
+def _imports(path: str) -> set[str]:
+    nodes = list(ast.walk(ast.parse((ROOT / path).read_text())))
+    direct = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {
+        name.split(".")[0]
+        for name in direct | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    }
 
 
 def test_the_repository_holds_sources_and_no_builds():
@@ -41,47 +112,24 @@ def test_the_repository_holds_sources_and_no_builds():
     assert not [name for name in names if name.suffix in (".whl", ".so", ".pyc", ".pt", ".gguf")]
 
 
-def test_no_file_and_no_line_is_too_long(house):
-    assert not house.long_files()
-    assert not house.long_lines()
-
-
-def test_no_chain_of_imports_is_long(house):
-    chain = house.longest_chain()
-    assert len(chain) <= MAXIMAL_CHAIN, " > ".join(chain)
-
-
-def test_a_variable_is_named_by_a_noun(house):
-    counts = house.pronouns().values()
-    assert sum(pronouns for pronouns, _ in counts) < 0.01 * sum(total for _, total in counts)
-
-
-def test_no_two_rooms_import_each_other(house):
-    assert not house.mutual_rooms()
-
-
-def test_a_module_name_is_used_once_but_by_convention(house):
-    assert not house.repeated_names()
-
-
 HOMES = ("quantization", "engines", "workloads")
-"""Rooms that may name a quantization or an engine: their own, and those of the workloads that measure them."""
+"""Packages that may name a quantization or an engine."""
 NAMED_ELSEWHERE = {
-    "checkpoints.cache": "the kinds of cached checkpoints",
-    "checkpoints.gguf_file": "a file format and its library, which have the form's name",
-    "cli.checkpoint": "the default of an option",
-    "cli.engine": "an option that one engine's environments have",
-    "cli.generate": "the default of an option",
-    "logs.variant": "words of old logs",
-    "quality.plan": "the unquantized model, which forms are held against",
-    "schema.engine_names": "what engines were called before",
-    "schema.upgrade": "what engines were called before",
+    "checkpoints.cache": "kinds of cached checkpoints",
+    "checkpoints.gguf_file": "file format and library of the same name",
+    "cli.checkpoint": "default of an option",
+    "cli.engine": "option for the environments of one engine",
+    "cli.generate": "default of an option",
+    "logs.variant": "terms in logs",
+    "quality.plan": "unquantized model, the reference of the quality measures",
+    "schema.engine_names": "earlier names of engines",
+    "schema.upgrade": "earlier names of engines",
 }
-"""Modules elsewhere that name one, and why. The list only gets shorter."""
+"""Other modules that may, and why. The list only gets shorter."""
 
 
-def test_quantizations_and_engines_are_named_by_their_own_rooms(house):
-    # `eager` and `compile` are words of torch's and of Python's too.
+def test_only_their_packages_name_quantizations_and_engines(house):
+    # `eager` and `compile` are also words of torch and of Python.
     names = {*LOADERS, *ENGINES} - {"eager", "compile"}
     naming = {
         module
@@ -90,28 +138,28 @@ def test_quantizations_and_engines_are_named_by_their_own_rooms(house):
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     }
-    assert naming == set(NAMED_ELSEWHERE)
+    assert naming <= set(NAMED_ELSEWHERE)
 
 
 WORKLOADS_HOMES = ("workloads", "schema.registry")
 WORDS_OF_OTHERS = {
-    "attention": "what a kernel is for, and a part of a record",
-    "state": "an attribute of a library's module",
-    "forward": "a method of torch's, and a part of a training step",
-    "backward": "a part of a training step",
-    "optimizer": "a part of a training step",
-    "matmul": "what a kernel is for",
-    "latency": "a field of every row",
-    "peak": "the heading of every workload's memory",
-    "error": "a status, and a field of what drivers answer",
-    "tokens": "a field of what drivers answer",
-    "decode": "a field of old records, and of what drivers answer",
-    "parameters": "a field of what a driver is told",
+    "attention": "kernel category, and a part of a record",
+    "state": "attribute of a library's module",
+    "forward": "method of torch modules, and a part of a training step",
+    "backward": "part of a training step",
+    "optimizer": "part of a training step",
+    "matmul": "kernel category",
+    "latency": "field of every row",
+    "peak": "heading of the memory of every workload",
+    "error": "status, and a field of the driver's response",
+    "tokens": "field of the driver's response",
+    "decode": "field of the driver's response",
+    "parameters": "field of the driver's request",
 }
-"""Names of workloads and metrics that mean something else elsewhere, and what. The list only gets shorter."""
+"""Names of workloads and metrics that have another meaning in other packages. The list only gets shorter."""
 
 
-def test_workloads_and_metrics_are_named_by_their_own_rooms(house):
+def test_only_their_packages_name_workloads_and_metrics(house):
     metrics = {metric.name for name in WORKLOADS for metric in workload_of(name).metrics}
     elsewhere = {module: tree for module, tree in house.trees.items() if not module.startswith(WORKLOADS_HOMES)}
     used = {
@@ -120,7 +168,7 @@ def test_workloads_and_metrics_are_named_by_their_own_rooms(house):
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert used & {*metrics, *WORKLOADS} == set(WORDS_OF_OTHERS)
+    assert used & {*metrics, *WORKLOADS} <= set(WORDS_OF_OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +183,11 @@ def test_workloads_and_metrics_are_named_by_their_own_rooms(house):
         ("part.purpose == 'attention'", False),
     ],
 )
-def test_a_name_counts_where_it_is_one_of_a_workload_or_a_metric(source, is_named):
+def test_a_name_counts_if_it_is_used_for_a_workload_or_a_metric(source, is_named):
     assert bool(list(names_in_use(ast.parse(source)))) is is_named
 
 
-def test_no_word_of_others_is_used_as_a_workload_or_a_metric(house):
+def test_no_such_name_is_used_for_a_workload_or_a_metric(house):
     assert not [
         f"{module}: {expression}"
         for module, tree in house.trees.items()
@@ -149,7 +197,7 @@ def test_no_word_of_others_is_used_as_a_workload_or_a_metric(house):
 
 
 def names_in_use(tree: ast.AST) -> Iterator[str]:
-    """Expressions that look up, compare or pass a workload or a metric by one of those words."""
+    """Yield the expressions that look up, compare or pass a workload or a metric by one of those names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             subject, values = ast.unparse(node), [node.left, *node.comparators]
@@ -170,7 +218,7 @@ HELPS = (["--help"], ["run", "--help"], ["run", "attention", "-h"], ["sweep", "-
 
 
 @pytest.mark.parametrize("arguments", HELPS)
-def test_help_imports_no_pydantic_and_no_markdown_and_makes_no_class_of_a_record_or_a_config(arguments):
+def test_help_imports_neither_pydantic_nor_markdown_nor_the_classes_of_records(arguments):
     code = (
         "import sys\n"
         "from benchmarker.cli.app import main\n"
@@ -185,7 +233,7 @@ def test_help_imports_no_pydantic_and_no_markdown_and_makes_no_class_of_a_record
     assert set(imported) <= {"benchmarker.schema", "benchmarker.schema.option", "benchmarker.schema.registry"}
 
 
-def test_help_is_printed_by_a_typer_that_needs_more_of_what_is_left_out(monkeypatch):
+def test_help_is_printed_if_typer_needs_a_module_that_is_left_out(monkeypatch):
     monkeypatch.setattr(verb_group, "UNUSED", {"rich.panel": "Other"})
     for module in ("typer.rich_utils", "rich.panel"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -196,33 +244,65 @@ def test_help_is_printed_by_a_typer_that_needs_more_of_what_is_left_out(monkeypa
 
 @pytest.fixture
 def small_house(tmp_path) -> House:
-    """Two rooms: a chain of three modules, a pair of modules that import each other, and a name used twice."""
+    """Two packages: a chain of three modules, two modules that import each other, and a name used twice."""
     for path, text in {
         "benchmarker/__init__.py": "",
         "benchmarker/a/__init__.py": "",
         "benchmarker/a/top.py": "def call():\n    from benchmarker.a import middle\n",
         "benchmarker/a/middle.py": "import benchmarker.b.ground\nfor one in ():\n    found = one\n",
-        "benchmarker/a/registry.py": "import benchmarker.a.top\n",
-        "benchmarker/b/ground.py": "",
-        "benchmarker/b/middle.py": f"from benchmarker.a import top\n#{'-' * 120}\n" + "\n" * 300,
+        "benchmarker/a/registry.py": "import benchmarker.a.top\nTOP = 'benchmarker.a.top:call'\n",
+        "benchmarker/b/ground.py": "TOP = 'benchmarker.a.top:call'\n",
+        "benchmarker/b/middle.py": f"from benchmarker.a import top\n#{'-' * 120}\n" + "\n" * 400,
+        "benchmarker/b/record.py": "",
+        "benchmarker/kernels/gemv.py": "\n\n\n",
+        "benchmarker/workloads/x/record.py": (
+            "class Workload:\n    name: str\n    check: Callable[[], None]\n"
+            "    @final\n    def title(self): ...\n    def prepare(self): ...\n    def _open(self): ...\n"
+        ),
+        "benchmarker/workloads/y/record.py": "",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     return House(tmp_path)
 
 
-def test_what_is_counted(small_house):
-    assert small_house.rooms() == ["a", "b"]
+def test_counts_of_a_small_package(small_house):
+    assert small_house.rooms() == ["a", "b", "kernels", "workloads"]
     assert small_house.top_modules() == ["__init__"]
+    assert small_house.lines(kernels=True) == 3
+    assert small_house.lines(kernels=False) == 417
     assert small_house.longest_chain() == ["b.middle", "a.top", "a.middle", "b.ground"]
     assert small_house.mutual_rooms() == ["a <-> b"]
     assert small_house.repeated_names() == {"middle": ["a.middle", "b.middle"]}
-    assert small_house.pronouns() == {"": (0, 0), "a": (2, 2), "b": (0, 0)}
-    assert small_house.long_files() == {"b.middle": 302}
+    assert small_house.workload_hooks() == ["Workload.check", "Workload.prepare"]
+    assert small_house.named_targets() == ["b.ground: benchmarker.a.top:call"]
+    assert small_house.pronouns()["a"] == (2, 3)
+    assert small_house.long_files() == {"b.middle": 402}
     assert small_house.long_lines() == ["benchmarker/b/middle.py:2"]
 
 
 def test_modules_that_import_each_other_are_one_group():
-    groups = circles({"a": ["b"], "b": ["a", "c"], "c": []})
+    groups = cycles({"a": ["b"], "b": ["a", "c"], "c": []})
     assert groups["a"] == groups["b"] == {"a", "b"}
     assert groups["c"] == {"c"}
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Return the output of the recorder for one call of `a.work`, which imports `b` in a function."""
+    for name, text in {
+        "a": "class Table:\n    rows = 1\n\ndef work():\n    import b\n",
+        "b": "def decorator(function):\n    return function\n\n@decorator\ndef unused():\n    pass\n",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n"
+        "from pathlib import Path\nfrom script.executed_files import Recorder\n"
+        f"recorder = Recorder(Path({str(tmp_path)!r}))\n"
+        "sys.setprofile(recorder)\nimport a\na.work()\nsys.setprofile(None)\nprint(recorder.files())\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_calls_during_an_import_are_not_counted(traced):
+    assert traced == "['a.py']\n"

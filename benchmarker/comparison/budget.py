@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable, comparing_of
 from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.core.numbers import decimal
-from benchmarker.core.units import gib, seconds
+from benchmarker.core.formatting import decimal, gib, seconds
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.schema.workload import Metric
 

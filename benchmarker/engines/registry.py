@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
-from benchmarker.engines.decoder import Decoder
+from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders.kv_cache import EagerOptions, KVForm
+from benchmarker.engines.decoders.native_options import NativeOptions
+from benchmarker.engines.decoders.torch_engine import TorchEngine
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
 from benchmarker.engines.external.vllm import VllmEngine
-from benchmarker.engines.kv_cache import EagerOptions, KVForm
-from benchmarker.engines.native_options import NativeOptions
-from benchmarker.engines.torch_engine import TorchEngine
 from benchmarker.hardware.device import Device
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> Decoder:
-    from benchmarker.engines.eager import EagerDecoder
+    from benchmarker.engines.decoders.eager import EagerDecoder
 
     return EagerDecoder(model, device, kv_cache=kv_cache)
 
 
 def _cuda_graph(model: PreTrainedModel, device: Device) -> Decoder:
-    from benchmarker.engines.cuda_graph import CudaGraphDecoder
+    from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
 
     return CudaGraphDecoder(model, device)
 
 
 def _compile(model: PreTrainedModel, device: Device) -> Decoder:
-    from benchmarker.engines.compile import CompileDecoder
+    from benchmarker.engines.decoders.compile import CompileDecoder
 
     return CompileDecoder(model, device)
 
 
 def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "captured") -> Decoder:
-    from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
+    from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
 
     kind = CapturedNativeDecoder if prefill == "captured" else NativeDecoder
     return kind(model, device)
@@ -74,6 +74,8 @@ ENGINES: dict[str, Engine] = {
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
 """Engines that run a transformers model in this process, in every quantization's form."""
+HOST_BOUND_ENGINES = frozenset({"eager"})
+"""Engines whose decode steps wait for Python on a GPU."""
 OLD_NAMES = {"graph": "cuda_graph"}
 """What engines were called before, which configs and commands may still say."""
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
+from benchmarker.core.formatting import gib, significant, slug
 from benchmarker.core.named_import import imported
-from benchmarker.core.names import slug
-from benchmarker.core.parent_death import FORKED
-from benchmarker.core.units import gib, significant
+from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
 from benchmarker.execution.make_job import blank_record

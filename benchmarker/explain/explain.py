@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import unpacking

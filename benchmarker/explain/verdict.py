@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.explain.case import Case
 from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.sentence_numbers import code, ms

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.schema.environment import HostLoad
 
 PROC = Path("/proc")

@@ -14,11 +14,11 @@ from datetime import date
 from pathlib import Path
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
-from benchmarker.core.log_text import read_log
+from benchmarker.core.formatting import slug
 from benchmarker.core.named_import import imported
-from benchmarker.core.names import slug
 from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.log import DeviceKind, Log, kind_of
+from benchmarker.logs.log_text import read_log
 from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.variant import QUANTS, Evidence
 from benchmarker.profiling.printed_table import read_tables

@@ -19,7 +19,7 @@ import torch
 
 from benchmarker.checkpoints.base import Progress, Target
 from benchmarker.core.errors import QualityError, UnsupportedError
-from benchmarker.core.units import gib
+from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.hardware.device import Device
 from benchmarker.quality.greedy import greedy_texts

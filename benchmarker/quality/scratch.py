@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarker.core.errors import QualityError
-from benchmarker.core.units import gib
+from benchmarker.core.formatting import gib
 
 Bytes = NDArray[np.uint8]
 

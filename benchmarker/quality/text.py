@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.shipped_models import shipped_text
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean
-from benchmarker.core.packages import install_words
+from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, read_problem
+from benchmarker.core.packages import install_hint
 from benchmarker.schema.quality import Quality
 
 SHIPPED = "evaluation.txt"
@@ -89,7 +88,7 @@ def _read_file(path: Path) -> Text:
     try:
         content = path.read_bytes().decode()
     except OSError as error:
-        raise SpecError(why_not_read(f"--eval-text {path}", error)) from error
+        raise SpecError(read_problem(f"--eval-text {path}", error)) from error
     except UnicodeDecodeError:
         content = "\0"
     if "\0" in content:
@@ -111,7 +110,7 @@ def _check_dataset(source: str) -> None:
     if importlib.util.find_spec("datasets") is None:
         raise MissingLibraryError(
             f"--eval-text {source}: no such file, and for a data set of that name the library 'datasets' is not "
-            f"installed; {install_words('quality')}"
+            f"installed; {install_hint('quality')}"
         )
 
 

@@ -9,11 +9,9 @@ from benchmarker.comparison.duration import round_s
 from benchmarker.comparison.ranking import Against, Ranked, Ranking
 from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import cell_words, listed
-from benchmarker.core.numbers import decimal, percent, times
+from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib
-from benchmarker.core.words import duration_words, plural
 from benchmarker.report.presentation import presentation_of
 
 
@@ -92,7 +90,7 @@ def _decides(results: Results, ranking: Ranking) -> str:
     if not rounds:
         return f"{opening}, and more rounds would hardly tell."
     round_time_s = round_s(results.records)
-    how_long = f", {duration_words(rounds * round_time_s)}" if round_time_s else ""
+    how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
     counted = plural(rounds, "more round", "more rounds")
     if any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided):
         return f"{opening}; it takes at least {counted} to tell{how_long}."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
 from benchmarker.comparison.rows import Results
+from benchmarker.core.formatting import plural
 from benchmarker.core.tables import Block, Sheet, bullets
-from benchmarker.core.words import plural
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
 from benchmarker.report.other_cells import other_cells

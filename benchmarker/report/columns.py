@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Results, Row
-from benchmarker.core.numbers import decimal, times, with_spread
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, times, with_spread
 from benchmarker.core.tables import Column
-from benchmarker.core.units import GIB, MIB, MISSING
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 from benchmarker.schema.workload import Metric

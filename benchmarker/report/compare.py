@@ -17,7 +17,7 @@ from benchmarker.comparison.results import results_of, results_of_records, to_ro
 from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.words import abridged
+from benchmarker.core.formatting import abridged
 from benchmarker.explain.difference import Contrast, contrasts_of
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of

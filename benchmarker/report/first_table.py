@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from benchmarker.comparison.ranking import Against, Ranked, Ranking, is_wide, odd_process
 from benchmarker.comparison.rows import Row
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import decimal, times
+from benchmarker.core.formatting import MISSING, decimal, times
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.core.units import MISSING
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.status_words import status_words

@@ -7,10 +7,9 @@ from typing import Any
 
 from benchmarker.comparison.gate import Change, Gate
 from benchmarker.comparison.rows import Row
-from benchmarker.core.numbers import percent, times, with_spread
+from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.core.units import MISSING
 from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.status_words import status_words
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from benchmarker.core.formatting import plural
 from benchmarker.core.tables import escaped
-from benchmarker.core.words import plural
 from benchmarker.schema.record import RunRecord
 
 RecordT = TypeVar("RecordT", bound=RunRecord)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from benchmarker.comparison.ranking import Ranked, Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results
+from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.core.units import MISSING
 from benchmarker.report.first_table import ROUND_APART, against_words, pace
 from benchmarker.report.presentation import presentation_of
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.comparison.rows import Results, Row, headline_rows
+from benchmarker.core.formatting import MISSING, decimal, percent, seconds, with_spread
 from benchmarker.core.named_import import imported
-from benchmarker.core.numbers import decimal, percent, with_spread
 from benchmarker.core.tables import Column, Sheet, escaped, plain_line
-from benchmarker.core.units import MISSING, seconds
 from benchmarker.report.captions import caption
 from benchmarker.report.caveats import plain_caveats
 from benchmarker.report.columns import axis_columns, fact_columns, metric_columns, names, number_columns, plain_costs

@@ -9,7 +9,7 @@ from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
 from benchmarker.comparison.rows import Results
 from benchmarker.comparison.words import cell_words, listed
-from benchmarker.core.numbers import decimal, percent, times
+from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import bullets, escaped, plain_line
 from benchmarker.report.answer import rest_of_answer

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from benchmarker.core.disk_errors import why_not_read, why_not_written
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, read_problem, write_problem
 from benchmarker.schema.base import Plain
 
 RUN_ORDER = "order.jsonl"
@@ -52,7 +51,7 @@ def append_lines(folder: Path, lines: bytes) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        reason = why_not_written(error, elsewhere="choose another folder with --output")
+        reason = write_problem(error, remedy="choose another folder with --output")
         raise ResultsError(f"{path}: not saved: {reason}") from error
 
 
@@ -68,7 +67,7 @@ def read_order(folder: Path) -> list[OrderLine]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
     try:
         return [OrderLine.model_validate_json(line) for line in text.splitlines()]
     except ValidationError as error:

@@ -216,9 +216,6 @@ class Workload:
     from_log: str | None = None
     """`module:function` that makes a record of one run in a log of the reference script: see `logs/import_log.py`. None
     where no such log has its numbers."""
-    of_log: str | None = None
-    """`module:function` that says in sentences what a log's profiler tables tell together: (tables, the whole text).
-    None where it has nothing to say."""
     doctor: str | None = None
     """`module:name` of what says which variants run here: see `doctor/variants.py`. None where nobody asks."""
     comparing: str | None = None

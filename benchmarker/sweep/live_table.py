@@ -9,8 +9,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
-from benchmarker.core.units import seconds, significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words

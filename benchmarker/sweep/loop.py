@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration
 from benchmarker.sweep.plan import without_given_up
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.session import Failure
@@ -154,7 +154,7 @@ class Loop:
         self._round_s.append(seconds)
         self.rounds_of[worker.name] += 1
         if worker.name:
-            self._terminal.line(f"{worker.name}: {work} is done, {duration_words(seconds)}")
+            self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
         if not self._terminal.can_pin and any(isinstance(left, Round) for left in self._queue):
             rounds, under_way = self._session.schedule.rounds, [busy.work for busy in self._busy.values()]
             finished = rounds - sum(isinstance(left, Round) for left in (*self._queue, *under_way))
@@ -184,7 +184,7 @@ class Loop:
             return
         now = time.monotonic()
         lines = [
-            f"{worker.name}: {self._last_lines[worker]}, for {duration_words(now - busy.since_s)}"
+            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - busy.since_s)}"
             if worker.name
             else self._last_lines[worker]
             for worker, busy in self._busy.items()
@@ -213,4 +213,4 @@ class Loop:
         mean_s = sum(self._round_s) / len(self._round_s)
         longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
         waves = -(-len(self._queue) // max(1, len(self._busy)))
-        return f"{text}, {duration_words(max(0.0, longest_s) + waves * mean_s)} left"
+        return f"{text}, {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.core.errors import SpecError
-from benchmarker.core.words import duration_words, plural
+from benchmarker.core.formatting import approximate_duration, plural
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.workload import Workload
@@ -133,7 +133,7 @@ class Schedule:
         self._begun += 1
         left_s = self.forecast.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"
-        return f"{position} {task.variant} ({duration_words(left_s)} left)"
+        return f"{position} {task.variant} ({approximate_duration(left_s)} left)"
 
 
 def local_numbers(places: str) -> list[int] | None:
@@ -173,7 +173,7 @@ def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
         f"plan: {_rounds_text(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"first guess: {duration_words(forecast.seconds(tasks) * turns / request.rounds)}",
+        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
         *_worker_lines(places, workers, unused=len(numbers or ()) - workers),
         f"  order rotated, and reversed in every second round; seed {request.seed}",
         *_judging_lines(workload, list(request.jobs.values())),

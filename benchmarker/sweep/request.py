@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarker.core.errors import ResultsError, SpecError, commas_if_number, did_you_mean
+from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
 from benchmarker.execution.job_file import is_job_file, saved_jobs
 from benchmarker.execution.make_job import make_job
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
@@ -169,7 +169,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not ("/" in others[0] or Path(others[0]).is_dir())):
-        hint = commas_if_number(others[-1]) or did_you_mean(others[-1], names)
+        hint = comma_hint(others[-1]) or did_you_mean(others[-1], names)
         if set(others[-1].split(",")) <= set(names):
             hint = f"; write names with spaces between them: {others[-1].replace(',', ' ')}"
         raise SpecError(f"{config}: no variant '{others[-1]}'{hint}")

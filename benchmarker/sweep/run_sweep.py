@@ -14,8 +14,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
-from benchmarker.core.names import slug
-from benchmarker.core.words import duration_words, plural
+from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.job_file import with_origin
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
@@ -180,7 +179,7 @@ def _take_in(
         cells = request.rounds * sum(len(job.grid.points()) for job in session.sweep.jobs.values())
         left = ""
         if reusable.finished and tasks:
-            left = f"; first guess: {duration_words(session.schedule.forecast.seconds(tasks))} to go"
+            left = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
         terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{left}")
     session.progress.profiled |= reusable.profiled
     for (_, variant, position), cell in reusable.finished.items():

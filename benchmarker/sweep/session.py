@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarker.core.names import slug
+from benchmarker.core.formatting import slug
 from benchmarker.execution.job_file import job_path
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor

@@ -1,7 +1,7 @@
 """How a worker starts its child processes: as new interpreters, or as forks of a process with imported libraries.
 
-With `--shared-imports`, all children of one round are forks of one fork server (see `benchmarker.execution.fork_server`)
-and the next round has a new one. Rounds therefore stay as independent of each other as with new interpreters.
+With `--shared-imports`, all children of a round are forks of one server (see `benchmarker.execution.fork_server`), and
+the next round has a new server. Rounds therefore stay as independent of each other as with new interpreters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.core.errors import SpecError
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.process import PARENT
 from benchmarker.execution.fork_server import MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ class Starter:
             output: Descriptor of the file for its standard output and error; the caller closes it.
             round_number: Round that the child measures; None for the measurements after all rounds.
         """
-        if self._modules and tuple(command[:2]) == (sys.executable, "-m"):
-            if server := self._server_of(round_number):
-                return server.fork(command[2], command[3:], output)
+        if tuple(command[:2]) == (sys.executable, "-m") and (server := self._server_of(round_number)):
+            return server.fork(command[2], command[3:], output)
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
 from benchmarker.schema.collect import collect

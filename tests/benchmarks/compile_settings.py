@@ -4,7 +4,8 @@
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=torch --only combined
 
 The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
-the best of five generations, kernels a token, and the time of setting up. What wins belongs into `engines/inductor.py`.
+the best of five generations, kernels a token, and the time of setting up. The winner belongs in
+`engines/capture/inductor.py`.
 On a CPU it runs too, to see that it runs.
 """
 
@@ -24,9 +25,9 @@ import torch
 from torch._inductor.utils import fresh_cache
 from transformers import PreTrainedModel
 
-from benchmarker.engines import compile as compiled
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.decoders import compile as compiled
+from benchmarker.engines.decoders.native import NativeDecoder
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import replace_linears as linears
@@ -97,7 +98,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
         if tried.is_compiled:
-            stack.enter_context(patch("benchmarker.engines.native.one_row_step", lambda *_: None))
+            stack.enter_context(patch("benchmarker.engines.decoders.native.one_row_step", lambda *_: None))
         stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))

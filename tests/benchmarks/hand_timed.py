@@ -23,9 +23,9 @@ import torch
 from scipy.stats import binom
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decode_loop import StaticCacheDecoder
-from benchmarker.engines.prefill_decode import prefill
-from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.engines.decoders.decode_loop import StaticCacheDecoder
+from benchmarker.engines.decoders.prefill_decode import prefill
+from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.decoders.native import NativeDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import load_model
 from benchmarker.schema.config_io import parse_option

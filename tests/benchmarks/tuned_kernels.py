@@ -25,7 +25,7 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from benchmarker.engines.native import CapturedNativeDecoder
+from benchmarker.engines.decoders.native import CapturedNativeDecoder
 from benchmarker.hardware.device import find_device, torch_device
 from tests.benchmarks.random_model import decoder_of, load, parser_for
 

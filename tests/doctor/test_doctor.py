@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarker.core.console import Terminal
+from benchmarker.core.formatting import GIB
 from benchmarker.core.silence import Streams
-from benchmarker.core.units import GIB
 from benchmarker.doctor.card import Card, all_cards, card_of
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings

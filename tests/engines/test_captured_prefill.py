@@ -11,14 +11,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarker.cli.run import read_job
 from benchmarker.core.errors import SpecError
-from benchmarker.engines import captured_prefill
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.captured_prefill import CapturedPrefillDecoder, chunks, padded
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders import captured_prefill
+from benchmarker.engines.decoders.captured_prefill import CapturedPrefillDecoder, chunks, padded
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.generator import Generator
-from benchmarker.engines.graph_capture import Captured
-from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.engines.registry import ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.generation.forms import engine_options

@@ -7,9 +7,9 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import Generation, UnsupportedError
-from benchmarker.engines.compile import CompileDecoder
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.prefill_decode import cache_length
+from benchmarker.engines.decoders.compile import CompileDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.prefill_decode import cache_length
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.experiment import Procedure
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker, sample_of

@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.engines import decode_loop as loop
-from benchmarker.engines import eager
 from benchmarker.engines.base import Generation
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoder import Decoded
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.graph_capture import Captured
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders import decode_loop as loop
+from benchmarker.engines.decoders import eager
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.decoder import Decoded
+from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.workloads.generation import benchmark as workload
 from benchmarker.workloads.generation.record import GenerationSample
 from tests.engines.test_engines_graph import Rerun

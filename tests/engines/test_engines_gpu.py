@@ -6,15 +6,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.engines import attention
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.compile import CompileDecoder
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoder import Decoder
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.graph_capture import GraphCapture
-from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
-from benchmarker.engines.static_cache import StaticKVCache
+from benchmarker.engines.capture.graph_capture import GraphCapture
+from benchmarker.engines.decoders import attention
+from benchmarker.engines.decoders.compile import CompileDecoder
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
+from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.gemv_ends import PLAIN, Ends

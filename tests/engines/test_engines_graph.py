@@ -16,15 +16,15 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from benchmarker.engines import attention, static_cache
-from benchmarker.engines.attention import attend
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.compile import CompileDecoder
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.graph_capture import WARM_STEPS, Captured, operation
-from benchmarker.engines.graph_driver import Driver
-from benchmarker.engines.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
+from benchmarker.engines.capture.graph_capture import WARM_STEPS, Captured, operation
+from benchmarker.engines.capture.graph_driver import Driver
+from benchmarker.engines.decoders import attention, static_cache
+from benchmarker.engines.decoders.attention import attend
+from benchmarker.engines.decoders.compile import CompileDecoder
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.engine_facts import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms

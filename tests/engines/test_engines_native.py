@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
-from benchmarker.engines.native import CapturedNativeDecoder, NativeDecoder
+from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.schema.kernels_used import KernelUse
@@ -55,7 +55,7 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
 @pytest.mark.slow
 def test_a_model_is_looked_at_for_joining_once(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[PreTrainedModel] = []
-    monkeypatch.setattr("benchmarker.engines.native.optimize", lambda given: looked.append(given) or ())
+    monkeypatch.setattr("benchmarker.engines.decoders.native.optimize", lambda given: looked.append(given) or ())
     runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
     for new_tokens in (3, 3, 5):
         runtime.generate(prompt(), new_tokens)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.engines import decode_loop, prefill_decode
-from benchmarker.engines.compile import CompileDecoder
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoder import Decoder
-from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.decoders import decode_loop, prefill_decode
+from benchmarker.engines.decoders.compile import CompileDecoder
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.forward_override import base_class
@@ -84,7 +84,7 @@ def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_
     def ours(*_: object, **__: object) -> None:
         raise AssertionError("this program's own attention")
 
-    monkeypatch.setattr("benchmarker.engines.attention.decode_attention", ours)
+    monkeypatch.setattr("benchmarker.engines.decoders.attention.decode_attention", ours)
     asked = torch.arange(10, 30)[None]
     for kind in (CudaGraphDecoder, CompileDecoder):
         decoder = kind(tried, CpuDevice(), capture=Rerun())

@@ -13,8 +13,8 @@ from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.core.console import Terminal
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.driver_errors import DriverError
-from benchmarker.engines.subprocess_engine import SubprocessEngine, SubprocessSource
+from benchmarker.engines.external.driver_errors import DriverError
+from benchmarker.engines.external.subprocess_engine import SubprocessEngine, SubprocessSource
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options

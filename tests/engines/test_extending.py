@@ -62,7 +62,7 @@ ENGINE = '''
 import sys
 from pathlib import Path
 
-from benchmarker.engines.subprocess_engine import SubprocessEngine
+from benchmarker.engines.external.subprocess_engine import SubprocessEngine
 
 
 class EchoEngine(SubprocessEngine):

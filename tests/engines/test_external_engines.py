@@ -18,8 +18,8 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.driver_errors import DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.engines.external import compiler_fault, environments
+from benchmarker.engines.external.driver_errors import DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.engines.external.engine_statuses import engine_statuses
 from benchmarker.engines.external.environment_install import (
     Plan,
@@ -34,8 +34,8 @@ from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.python_interpreters import find_python
 from benchmarker.engines.external.source import ExternalSource
+from benchmarker.engines.external.subprocess_engine import Driver
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
-from benchmarker.engines.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts

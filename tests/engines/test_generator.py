@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from benchmarker import Generator, load_model
 from benchmarker.cli import generate as verb
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.hardware.device import CpuDevice
 from tests.engines.test_engines_graph import Rerun
 

@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.core.errors import FieldError, UnsupportedError
-from benchmarker.engines.kv_cache import EagerOptions, missing, quantized_cache, value_bytes
+from benchmarker.engines.decoders.kv_cache import EagerOptions, missing, quantized_cache, value_bytes
+from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.engines.registry import torch_engine
-from benchmarker.engines.torch_engine import TorchSource
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.step import step_divergence
 from benchmarker.schema.quality_words import step_line
@@ -103,7 +103,7 @@ def test_engines_with_a_fixed_cache_refuse_it_in_one_line(engine: str) -> None:
 
 
 def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarker.engines.kv_cache.installed_version", lambda name: None)
+    monkeypatch.setattr("benchmarker.engines.decoders.kv_cache.installed_version", lambda name: None)
     assert missing(EagerOptions(kv_cache="int8")) == (
         "kv_cache=int8: the library 'hqq' is not installed; pip install -e '.[kv-cache]' in benchmarker's folder"
     )

@@ -15,11 +15,11 @@ from benchmarker.checkpoints.base import Silent, Target
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError
 from benchmarker.engines.base import Form
+from benchmarker.engines.decoders.torch_engine import load as open_form
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.engines.registry import torch_engine
-from benchmarker.engines.torch_engine import load as open_form
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.plan import make_plan
 from benchmarker.quantization.base import FormOptions, Loaded

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.engines import native
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.compile import CompileDecoder
-from benchmarker.engines.native import NativeDecoder
-from benchmarker.engines.prefill_decode import decode_step
+from benchmarker.engines.decoders import native
+from benchmarker.engines.decoders.compile import CompileDecoder
+from benchmarker.engines.decoders.native import NativeDecoder
+from benchmarker.engines.decoders.prefill_decode import decode_step
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_dense, one_row_step
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
@@ -177,9 +177,9 @@ assert one_row_step.one_row_step(model, 2) is None
 """,
     "the engine that is timed": MODEL
     + """
-from benchmarker.engines.eager import EagerDecoder
-from benchmarker.engines.graph_capture import Captured
-from benchmarker.engines.native import NativeDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.native import NativeDecoder
 from benchmarker.hardware.device import CpuDevice
 class Rerun:
     def __call__(self, step):

@@ -13,8 +13,8 @@ import torch._inductor.compile_fx as inductor
 from torch._dynamo.backends.debugging import aot_eager
 from transformers import PreTrainedModel
 
-from benchmarker.engines.linear_kernels import native_kernels
-from benchmarker.engines.native import CapturedNativeDecoder
+from benchmarker.engines.decoders.linear_kernels import native_kernels
+from benchmarker.engines.decoders.native import CapturedNativeDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, prompt_matmul, restore, tensor_gemv
 from benchmarker.kernels.fuse_swiglu import SwigluKernels

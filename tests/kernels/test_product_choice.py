@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.engines.linear_kernels import product_choices
+from benchmarker.engines.decoders.linear_kernels import product_choices
 from benchmarker.kernels import product_choice
 from benchmarker.kernels.packed_matmul import Tile
 from benchmarker.kernels.packed_weights import Packed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,18 @@ GUIDELLM = {
 
 
 def rows(folder: Path, content: object) -> tuple[ToolRow, ...]:
-    path = folder / "results.json"
-    path.write_text(json.dumps(content))
-    return read_tool_results(path)
+    return rows_of(folder, "results.json", json.dumps(content))
 
 
-def test_llama_bench_names_the_form_where_it_tells_one(tmp_path):
+def rows_of(folder: Path, name: str, text: str) -> tuple[ToolRow, ...]:
+    path = folder / name
+    path.write_text(text)
+    found = read_tool_results(path)
+    assert found is not None
+    return found
+
+
+def test_llama_bench_names_the_quantization(tmp_path):
     (named,) = rows(tmp_path, [{**PROMPT, "model_filename": "a/model.gguf", "model_type": "qwen3 4B Q8_0"}])
     assert named.model == "model.gguf (qwen3 4B Q8_0)"
 
@@ -66,6 +73,169 @@ def test_llama_bench_times_a_prompt_new_tokens_or_both(tmp_path):
     assert (both.latency_s, both.tpot_s, both.output_tokens_per_s) == (1.4, None, None)
     assert decode.model == "Qwen2.5-7B-Instruct-Q4_K_M.gguf"
     assert (decode.version, decode.device, decode.repeats) == ("8cf427ff", "NVIDIA GeForce RTX 4080", 3)
+
+
+def test_llama_bench_is_read_in_every_output_format(tmp_path):
+    whole = rows(tmp_path, [PROMPT, DECODE])
+    noise = "ggml_cuda_init: found 1 ROCm devices:\n  Device 0: a GPU\n"
+    lines = "\n".join(map(json.dumps, (PROMPT, DECODE)))
+    assert rows_of(tmp_path, "results.jsonl", noise + lines) == whole
+    assert rows_of(tmp_path, "results.log", noise + lines) == whole
+    assert rows_of(tmp_path, "results.txt", noise + json.dumps([PROMPT, DECODE], indent=2)) == whole
+
+
+def test_llama_bench_without_samples_has_its_average(tmp_path):
+    averages = [{**LLAMA, "n_prompt": 0, "n_gen": 128, "avg_ns": 1_280_000_000}, {**LLAMA, "n_prompt": 512, "n_gen": 0}]
+    decode, prompt = rows(tmp_path, averages)
+    assert (decode.tpot_s, decode.repeats) == (0.01, None)
+    assert prompt.prefill_s == pytest.approx(512 / 118.9)
+    names = ["build_commit", "model_filename", "model_type", "n_prompt", "n_gen", "n_depth", "avg_ns", "avg_ts"]
+    csv = f"{','.join(names)}\n" + '"8cf427ff","a/b.gguf","qwen3 4B","0","128","512","1280000000","100.0"\n'
+    (row,) = rows_of(tmp_path, "results.csv", csv)
+    assert (row.tpot_s, row.depth, row.model) == (0.01, 512, "b.gguf (qwen3 4B)")
+
+
+def test_llama_bench_markdown_is_read(tmp_path):
+    text = """
+| model                          |       size |     params | backend    | ngl |            test |                  t/s |
+| ------------------------------ | ---------: | ---------: | ---------- | --: | --------------: | -------------------: |
+| llama 1B Q4_K - Medium         | 762.81 MiB |     1.24 B | CUDA       |  99 |           pp512 |      5120.00 ± 12.30 |
+| llama 1B Q4_K - Medium         | 762.81 MiB |     1.24 B | CUDA       |  99 |   tg128 @ d4096 |        200.00 ± 0.50 |
+| llama 1B Q4_K - Medium         | 762.81 MiB |     1.24 B | CUDA       |  99 |     pp512+tg128 |        640.00 ± 1.00 |
+
+build: 1c1409e1 (6865)
+"""
+    prompt, decode, both = rows_of(tmp_path, "bench.md", text)
+    assert (prompt.prefill_s, prompt.prompt_tokens, prompt.version) == (0.1, 512, "1c1409e1")
+    assert (decode.tpot_s, decode.output_tokens_per_s, decode.depth) == (0.005, 200, 4096)
+    assert (both.latency_s, both.model) == (1.0, "llama 1B Q4_K - Medium")
+
+
+SGLANG = {
+    "backend": "sglang", "dataset_name": "sharegpt", "max_concurrency": 256, "duration": 204.5, "completed": 1000,
+    "total_input_tokens": 302118, "total_output_tokens": 195775, "total_output_tokens_retokenized": 195324,
+    "output_throughput": 957.162, "median_e2e_latency_ms": 1537.9, "median_ttft_ms": 76.42, "median_tpot_ms": 11.83,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sglang.json", "sglang.jsonl"])
+def test_sglangs_server_benchmark_has_its_latency(tmp_path, name):
+    (row,) = rows_of(tmp_path, name, json.dumps(SGLANG))
+    assert (row.tool, row.model) == ("sglang.bench_serving", name)
+    assert (row.latency_s, row.ttft_s, row.tpot_s) == (1.5379, 0.07642, 0.01183)
+    assert (row.output_tokens_per_s, row.failed) == (957.162, None)
+
+
+def test_failed_requests_have_no_times(tmp_path):
+    nothing = dict.fromkeys(("output_throughput", "median_ttft_ms", "median_tpot_ms", "median_e2el_ms"), 0.0)
+    tokens = {"total_input_tokens": 0, "total_output_tokens": 0}
+    (row,) = rows(tmp_path, {**SERVE, **nothing, **tokens, "completed": 0, "failed": 8})
+    assert (row.ttft_s, row.tpot_s, row.latency_s, row.output_tokens_per_s) == (None, None, None, None)
+    assert (row.repeats, row.failed, row.prompt_tokens) == (0, 8, None)
+
+
+def test_a_sweep_of_vllm_has_a_row_a_run_with_its_settings(tmp_path):
+    runs = [{**SERVE, "run_number": 0, "max_num_seqs": 16}, {**SERVE, "run_number": 0, "max_num_seqs": 64}]
+    assert [row.model for row in rows(tmp_path, runs)] == [
+        "Qwen/Qwen3-4B, max_num_seqs=16",
+        "Qwen/Qwen3-4B, max_num_seqs=64",
+    ]
+
+
+BLOCK = """
+INFO 08-25 11:02:14 [__init__.py:216] Automatically detected platform cuda.
+============ Serving Benchmark Result ============
+Successful requests:                     4
+Failed requests:                         1
+Maximum request concurrency:             2
+Benchmark duration (s):                  8.00
+Total input tokens:                      2048
+Total generated tokens:                  512
+Request throughput (req/s):              0.50
+Output token throughput (tok/s):         64.00
+Total Token throughput (tok/s):          320.00
+---------------Time to First Token----------------
+Mean TTFT (ms):                          31.00
+Median TTFT (ms):                        30.00
+-----Time per Output Token (excl. 1st token)------
+Median TPOT (ms):                        8.00
+==================================================
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "client-1  | ", "2026-03-01 10:00:00 | INFO | bench:1 - "])
+def test_the_block_that_vllm_prints_is_read_like_its_file(tmp_path, prefix):
+    (row,) = rows_of(tmp_path, "serve.log", "\n".join(prefix + line for line in BLOCK.splitlines()))
+    (saved,) = rows(tmp_path, SERVE)
+    assert row == replace(saved, model="serve.log")
+
+
+def test_the_block_that_sglang_prints_is_read(tmp_path):
+    block = BLOCK.replace("Successful", "Backend:            sglang-oai\nSuccessful")
+    block += "Total generated tokens (retokenized):    500\nMedian E2E Latency (ms):                 1500.00\n"
+    (row,) = rows_of(tmp_path, "serve.log", block)
+    assert (row.tool, row.latency_s) == ("sglang.bench_serving", 1.5)
+
+
+def test_sglangs_single_batch_is_read(tmp_path):
+    inside = {
+        "run_name": "default", "batch_size": 4, "input_len": 1024, "output_len": 9, "prefill_latency": 0.1,
+        "prefill_throughput": 40960.0, "median_decode_latency": 0.01, "median_decode_throughput": 400.0,
+        "total_latency": 0.18, "overall_throughput": 22955.0,
+    }  # fmt: skip
+    (row,) = rows_of(tmp_path, "result.jsonl", json.dumps(inside))
+    assert (row.ttft_s, row.tpot_s, row.latency_s, row.concurrency) == (0.1, 0.01, 0.18, 4)
+    server = {key: value for key, value in inside.items() if "decode" not in key and "total" not in key}
+    del server["prefill_latency"]
+    server |= {"latency": 0.18, "last_ttft": 0.1, "output_throughput": 450.0}
+    (row,) = rows_of(tmp_path, "result.jsonl", json.dumps(server))
+    assert (row.tool, row.ttft_s, row.tpot_s) == ("sglang.bench_one_batch_server", 0.1, pytest.approx(0.01))
+
+
+def test_aiperf_is_read(tmp_path):
+    (row,) = rows(
+        tmp_path,
+        {
+            "request_count": {"unit": "requests", "avg": 10.0},
+            "request_latency": {"unit": "ms", "avg": 1100.0, "p50": 1000.0},
+            "time_to_first_token": {"unit": "ms", "avg": 50.0, "p50": 40.0},
+            "inter_token_latency": {"unit": "ms", "avg": 10.0, "p50": 9.0},
+            "output_token_throughput": {"unit": "tokens/sec", "avg": 300.0},
+            "input_sequence_length": {"unit": "tokens", "avg": 550.0},
+            "output_sequence_length": {"unit": "tokens", "avg": 128.0},
+            "input_config": {"endpoint": {"model_names": ["Qwen/Qwen3-4B"]}, "loadgen": {"concurrency": 4}},
+        },
+    )
+    assert (row.model, row.ttft_s, row.tpot_s, row.latency_s) == ("Qwen/Qwen3-4B", 0.04, pytest.approx(0.009), 1.0)
+    assert (row.concurrency, row.repeats, row.failed, row.output_tokens_per_s) == (4, 10, 0, 300)
+
+
+def test_optimum_benchmark_is_read_with_and_without_its_config(tmp_path):
+    latency = {"unit": "s", "count": 5, "mean": 0.2, "p50": 0.1, "values": [0.1]}
+    report = {
+        "prefill": {"latency": latency},
+        "decode": {"latency": {**latency, "p50": 0.9}, "throughput": {"unit": "tokens/s", "value": 110.0}},
+    }
+    scenario = {"input_shapes": {"batch_size": 2, "sequence_length": 256}, "generate_kwargs": {"max_new_tokens": 91}}
+    config = {"name": "x", "backend": {"model": "Qwen/Qwen3-4B"}, "scenario": scenario}
+    (row,) = rows(tmp_path, {"config": config, "report": report})
+    assert (row.model, row.ttft_s, row.tpot_s, row.latency_s) == ("Qwen/Qwen3-4B", 0.1, pytest.approx(0.01), 1.0)
+    assert (row.prompt_tokens, row.new_tokens, row.concurrency, row.repeats) == (256, 91, 2, 5)
+    (alone,) = rows(tmp_path, report)
+    assert (alone.model, alone.ttft_s, alone.tpot_s) == ("results.json", 0.1, None)
+
+
+def test_guidellm_rows_have_the_model_or_the_file_name(tmp_path):
+    (named,) = rows(
+        tmp_path,
+        {**GUIDELLM, "benchmarks": [{**GUIDELLM["benchmarks"][0], "config": {"backend": {"model": "org/model"}}}]},
+    )
+    assert named.model == "org/model"
+    assert rows(tmp_path, GUIDELLM)[0].model == "results.json"
+
+
+def test_a_log_of_runs_is_no_result_file():
+    assert read_tool_results(Path(__file__).parents[1] / "data" / "reference-log.md") is None
 
 
 def test_vllms_server_benchmark_has_medians_of_its_requests(tmp_path):
@@ -93,9 +263,12 @@ def test_guidellm_has_a_row_a_benchmark_and_no_zero_for_what_never_came(tmp_path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"a": 1}, "none of the tools that are read"),
-        ([{"samples_ns": [1]}], r"lacks what its tool always writes \(KeyError: 'n_prompt'\)"),
-        ([{**DECODE, "samples_ns": []}], "lacks what its tool always writes"),
+        ({"a": 1}, r"results.json: not a result file of llama-bench, .*; docs/imports.md lists the files"),
+        ([{"n_prompt": 1, "n_gen": 0, "model_filename": "a"}], r"lacks a value .* \(KeyError: 'avg_ts'\)"),
+        ({"results": {"gsm8k": {"acc,none": 0.5}}, "configs": {}, "versions": {}}, "scores of lm-eval, .* no times"),
+        ({"traceEvents": []}, "a profiler trace; give it to `benchmarker explain`"),
+        ({"schema_version": 3, "cells": []}, "a benchmarker record; give it to `benchmarker compare`"),
+        ({"metadata": {"x_request_id": "1"}, "metrics": {}}, "give profile_export_aiperf.json"),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(tmp_path, content, message):

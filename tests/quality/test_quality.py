@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.engines.eager import EagerDecoder
+from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.execution.single_run import Run
 from benchmarker.quality import windows as windows_module
 from benchmarker.quantization.load import load_model

@@ -13,7 +13,7 @@ from benchmarker.comparison.pareto import front
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
-from benchmarker.core.units import GIB
+from benchmarker.core.formatting import GIB
 from benchmarker.explain.reasons import reasons_of
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from benchmarker import __version__
-from benchmarker.core.units import gib
+from benchmarker.core.formatting import gib
 from benchmarker.engines.external.compiler_fault import FAULT, WITHOUT_AMX, cmake_arguments
 from benchmarker.engines.external.environment_specs import CMAKE, EngineError, EnvironmentSpec
 from benchmarker.engines.external.environments import (

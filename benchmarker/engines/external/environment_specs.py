@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarker.core.errors import BenchmarkerError, did_you_mean
-from benchmarker.core.units import GIB
+from benchmarker.core.formatting import GIB
 
 PINS = Path(__file__).parent / "pins"
 DRIVERS = Path(__file__).parent / "drivers"

@@ -11,7 +11,7 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.external.environment_specs import DRIVERS, EngineError
 from benchmarker.engines.external.environments import Marker, environment_states, ready_environment
 from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.subprocess_engine import Driver, SubprocessEngine
+from benchmarker.engines.external.subprocess_engine import Driver, SubprocessEngine
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.schema.external_facts import ExternalFacts

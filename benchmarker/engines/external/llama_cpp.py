@@ -16,7 +16,7 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.subprocess_engine import Driver
+from benchmarker.engines.external.subprocess_engine import Driver
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts

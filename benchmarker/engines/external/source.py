@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
-from benchmarker.engines.driver_errors import DriverError
+from benchmarker.engines.external.driver_errors import DriverError
 from benchmarker.engines.external.facts import disagreement
-from benchmarker.engines.subprocess_engine import Driver, SubprocessSource
+from benchmarker.engines.external.subprocess_engine import Driver, SubprocessSource
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts

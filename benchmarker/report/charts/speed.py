@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarker.comparison.rows import Row
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import decimal
+from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Estimate
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.report.presentation import presentation_of

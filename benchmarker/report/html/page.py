@@ -20,8 +20,8 @@ from markupsafe import Markup
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.rows import Row, headline_rows
+from benchmarker.core.formatting import plural
 from benchmarker.core.tables import plain_line
-from benchmarker.core.words import plural
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.charts.kernels import profile_of

@@ -29,7 +29,6 @@ WORKLOAD = Workload(
     inputs=lazily(f"{_HOME}.check:inputs"),
     dtype=declared.matmul_dtype,
     title=declared.title,
-    of_log=f"{_HOME}.log_verdict:attention_sentences",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
     reasons=f"{_HOME}.reading.reasons:REASONS",
     presentation=f"{_HOME}.reading.presentation:PRESENTATION",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Protocol
 
-from benchmarker.core.units import MIB
+from benchmarker.core.formatting import MIB
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.attention.metrics import share_of_matmul

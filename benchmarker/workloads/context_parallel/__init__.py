@@ -28,7 +28,6 @@ WORKLOAD = Workload(
     cell=declared.cell_fields,
     dtype=declared.matmul_dtype,
     title=declared.title,
-    of_log=f"{_HOME}.log_verdict:ring_sentences",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
     reasons=f"{_HOME}.reading.reasons:REASONS",
     presentation=f"{_HOME}.reading.presentation:PRESENTATION",

@@ -15,10 +15,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.measure.rank_processes import RankError
-from benchmarker.measure.ranks import Ranks, open_ranks
+from benchmarker.distributed.rank_processes import RankError
+from benchmarker.distributed.ranks import Ranks, open_ranks
+from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured
-from benchmarker.measure.torchrun import hosts
 from benchmarker.workloads.attention.inputs import inputs_sha256
 from benchmarker.workloads.attention.precision import matmul_precision
 from benchmarker.workloads.attention.record import SeenKernel

@@ -56,11 +56,11 @@ def refuse_missing_devices(job: ContextParallelJob, ranks: int) -> None:
     """
     if splitting_of(job.variant.variant).is_alone:
         return
+    from benchmarker.distributed.rank import is_torchrun
     from benchmarker.hardware.device import CudaDevice, find_device
-    from benchmarker.measure.rank import is_torchrun
 
     if is_torchrun():
-        from benchmarker.measure.torchrun import world_size
+        from benchmarker.distributed.torchrun import world_size
 
         if ranks > world_size():
             raise DeviceError(f"ranks: torchrun started {world_size()} processes, fewer than {ranks} ranks")

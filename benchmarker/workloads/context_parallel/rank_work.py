@@ -1,6 +1,6 @@
 """What every rank does, rank 0 among them: make its part of the inputs, compute, exchange, and read its own clock.
 
-Rank 0 says which method (see `measure.ranks`); all ranks run it at the same time. Answers are JSON.
+Rank 0 says which method (see `distributed.ranks`); all ranks run it at the same time. Answers are JSON.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarker.core.named_import import imported
+from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import start_profiler_once, trace_of
-from benchmarker.measure.rank import Rank, barrier
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.overlap import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.bench import exchange, no_kernel_is_unsupported, refuse_kept_output

@@ -32,6 +32,5 @@ WORKLOAD = Workload(
     dtype=declared.matmul_dtype,
     title=declared.title,
     reasons=f"{_HOME}.reading.reasons:REASONS",
-    of_log=f"{_HOME}.log_verdict:finetune_sentences",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
 )

@@ -18,9 +18,9 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import SpecError, WrongResultError
-from benchmarker.core.units import gib, seconds
+from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
-from benchmarker.engines.torch_engine import load
+from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options

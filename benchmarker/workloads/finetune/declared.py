@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from benchmarker.core.units import GIB
+from benchmarker.core.formatting import GIB
 from benchmarker.schema.job import Job
 from benchmarker.schema.training import StepPart, TrainingSample
 from benchmarker.schema.workload import Axis, Metric

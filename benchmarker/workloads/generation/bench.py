@@ -11,7 +11,7 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.find import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.units import gib, seconds
+from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, one_of_several

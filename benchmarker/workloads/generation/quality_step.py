@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quality.judge import Subject, judge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.units import GIB, gib
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.schema.job import Job
 from benchmarker.schema.workload import Axis
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample

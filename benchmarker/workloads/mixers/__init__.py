@@ -27,7 +27,6 @@ WORKLOAD = Workload(
     facts=lazily(f"{_HOME}.check:record_fields"),
     title=declared.title,
     judging=f"{_HOME}.judging:JUDGING",
-    of_log=f"{_HOME}.log_verdict:mixer_sentences",
     reasons=f"{_HOME}.reading.reasons:REASONS",
     comparing=f"{_HOME}.reading.comparing:COMPARING",
     presentation=f"{_HOME}.reading.presentation:PRESENTATION",

@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
-from benchmarker.cli.app import app
 from benchmarker.cli.run import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
@@ -20,7 +18,6 @@ from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.attention.record import AttentionRecord
 
-LOG = Path(__file__).parents[2] / "data" / "attention-two-profiles.txt"
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHAPE = ("--seq-len", "128", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
@@ -122,10 +119,3 @@ def test_what_attention_does_not_measure_is_refused(words):
 @pytest.mark.parametrize("name", ["attention.yaml", "attention-types.yaml", "quick-attention.yaml"])
 def test_its_configs_are_read(name):
     assert read_experiment(CONFIGS / name).workload == "attention"
-
-
-def test_a_log_of_before_and_after_is_explained(capsys):
-    command = typer.main.get_command(app)
-    command.main(["explain", str(LOG)], standalone_mode=False)
-    printed = capsys.readouterr().out
-    assert "- won: 8.56x in device time, from 50.25 ms to 5.87 ms a call" in printed

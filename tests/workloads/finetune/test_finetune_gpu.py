@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import profile_step
 from benchmarker.measure.training_step import TrainingStep

@@ -14,8 +14,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.experiment import Procedure

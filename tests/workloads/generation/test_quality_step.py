@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import QualityError
-from benchmarker.engines import decode_loop, prefill_decode
 from benchmarker.engines.base import Scores, TokenSource, UnsupportedError
-from benchmarker.engines.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.torch_engine import TorchSource
+from benchmarker.engines.decoders import decode_loop, prefill_decode
+from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.torch_engine import TorchSource
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step
 from benchmarker.quality.step import step_divergence, texts_for

@@ -14,8 +14,7 @@ from typing import cast
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import percent
-from benchmarker.core.words import abridged
+from benchmarker.core.formatting import abridged, percent
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.reasons import Reasons

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarker.comparison.rows import Row
-from benchmarker.core.numbers import decimal
+from benchmarker.core.formatting import decimal
 from benchmarker.core.tables import Column
 from benchmarker.report.columns import fact_columns, number_columns
 from benchmarker.report.presentation import Presentation, brief_columns

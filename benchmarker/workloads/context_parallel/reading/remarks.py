@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from benchmarker.comparison.rows import Row
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.tables import escaped
 from benchmarker.workloads.context_parallel.split import most_of_ideal
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from benchmarker.comparison.comparing import keys_of
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.explain.advice import ADVICE as PLAIN_ADVICE
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import phase_of

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarker.core.formatting import seconds
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import seconds
 from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
 from benchmarker.workloads.generation.record import GenerationRecord
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib, significant
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts

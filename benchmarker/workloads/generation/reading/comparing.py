@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Circumstance, Comparing, Limitable
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib, seconds
 from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.forms import engine_place, libraries_of

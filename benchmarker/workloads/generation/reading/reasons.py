@@ -14,8 +14,7 @@ from typing import cast
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import percent
-from benchmarker.core.units import seconds
+from benchmarker.core.formatting import percent, seconds
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import (
     conversion_of,

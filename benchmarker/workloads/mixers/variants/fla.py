@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.packages import install_words
+from benchmarker.core.packages import install_hint
 from benchmarker.workloads.mixers.spec import Shape
 from benchmarker.workloads.mixers.variants.base import Implementation, Layout, Mixer, Operation
 
@@ -57,7 +57,7 @@ def fla(
         layout=LENGTH_FIRST,
         dtypes=("bfloat16", "float16"),
         modules=("triton", "fla.ops"),
-        remedy=install_words("mixers"),
+        remedy=install_hint("mixers"),
         packages=("fla-core", "triton", "torch"),
         normalizes=normalizes,
         has_backward=has_backward,

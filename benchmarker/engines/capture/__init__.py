@@ -1,0 +1,1 @@
+"""Recording steps as CUDA or HIP graphs, and compiling them with inductor."""

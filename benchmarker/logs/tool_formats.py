@@ -1,0 +1,380 @@
+"""Result formats of other benchmarks: from parsed values to rows.
+
+Every tool measures something else, so a row leaves out the times that its tool does not report: llama-bench has no time
+to first token, and the rate of `vllm bench throughput` counts prompt tokens. Tools write 0 for a time that no request
+has; it becomes None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolRow:
+    """One result of another benchmark; None if the tool does not report a value. Times are medians if it has them."""
+
+    tool: str
+    model: str | None
+    prompt_tokens: float | None = None
+    """Mean over the requests, like `new_tokens`."""
+    new_tokens: float | None = None
+    depth: int | None = None
+    """Tokens in the KV cache before the prompt."""
+    concurrency: float | None = None
+    """Requests or sequences at the same time."""
+    prefill_s: float | None = None
+    """Forward pass of the prompt, without choosing a token."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    latency_s: float | None = None
+    """Latency of a whole request."""
+    output_tokens_per_s: float | None = None
+    """New tokens of all requests together."""
+    repeats: int | None = None
+    """Timed repeats, or requests that succeeded."""
+    failed: int | None = None
+    version: str | None = None
+    """Version of the tool, or commit of its engine."""
+    device: str | None = None
+
+
+def llama_bench(tests: Sequence[Values]) -> list[ToolRow]:
+    return [_llama_bench_row(test) for test in tests]
+
+
+def _llama_bench_row(test: Values) -> ToolRow:
+    """A test measures a prompt alone, new tokens alone, or both in one time."""
+    prompt, new = int(test["n_prompt"]), int(test["n_gen"])
+    samples = test.get("samples_ns") or []
+    if samples:
+        time_s = median(samples) / 1e9
+    else:
+        time_s = float(test["avg_ns"]) / 1e9 if test.get("avg_ns") else (prompt + new) / float(test["avg_ts"])
+    file, kind = test.get("model_filename"), test.get("model_type")
+    model = f"{Path(file).name} ({kind})" if file and kind else Path(file).name if file else kind
+    is_decode = bool(new) and not prompt
+    return ToolRow(
+        tool="llama-bench",
+        model=model,
+        prompt_tokens=prompt or None,
+        new_tokens=new or None,
+        depth=int(test.get("n_depth") or 0),
+        concurrency=1,
+        prefill_s=None if new else time_s,
+        tpot_s=time_s / new if is_decode else None,
+        latency_s=time_s if new and prompt else None,
+        output_tokens_per_s=new / time_s if is_decode else None,
+        repeats=len(samples) or None,
+        version=test.get("build_commit"),
+        device=test.get("gpu_info") or test.get("cpu_info"),
+    )
+
+
+_LLAMA_TEST = re.compile(r"(?:pp(?P<prompt>\d+))?\+?(?:tg(?P<new>\d+))?(?:\s*@\s*d(?P<depth>\d+))?$")
+
+
+def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
+    """Tests of the tables that llama-bench prints: `| model | size | params | backend | ngl | test | t/s |`."""
+    tests, columns = [], []
+    build = next((match[1] for line in lines if (match := re.match(r"build: (\w+)", line.strip()))), None)
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if cells[-2:] == ["test", "t/s"]:
+            columns = cells
+        elif columns and len(cells) == len(columns) and (match := _LLAMA_TEST.match(cells[-2])) and match[0]:
+            values = dict(zip(columns, cells, strict=True))
+            rate = re.match(r"[\d.]+", values["t/s"])
+            tests.append(
+                {
+                    "model_type": values.get("model"),
+                    "n_prompt": match["prompt"] or 0,
+                    "n_gen": match["new"] or 0,
+                    "n_depth": match["depth"] or 0,
+                    "avg_ts": rate[0] if rate else None,
+                    "build_commit": build,
+                    "gpu_info": values.get("backend"),
+                }
+            )
+    return tests
+
+
+def serving(runs: Sequence[Values]) -> list[ToolRow]:
+    """Rows of `vllm bench serve` and of sglang.bench_serving, which descends from it."""
+    return [_serving_row(run, _settings(run, runs)) for run in runs]
+
+
+_MEASURED = re.compile(
+    r"(mean|median|std|p\d+|total|request|output|input|generated|max_(output|concurren)|random|sharegpt)_"
+    r"|(completed|failed|duration|date|concurrency|itls|ttfts|rtfx|errors|start_times|accept_length|model_id)"
+)
+
+
+def _settings(run: Values, runs: Sequence[Values]) -> str:
+    """Settings in which a sweep's runs differ, such as `max_num_seqs=64`."""
+    names = [name for name in run if not _MEASURED.match(name) and any(one.get(name) != run[name] for one in runs)]
+    plain = (int, float, str, bool)
+    return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], plain))
+
+
+def _serving_row(run: Values, settings: str) -> ToolRow:
+    is_sglang = "median_e2e_latency_ms" in run or "total_output_tokens_retokenized" in run
+    done = int(float(run["completed"]))
+    server = run.get("server_info")
+    model = run.get("model_id") or run.get("model") or (server.get("model_path") if isinstance(server, dict) else None)
+    return ToolRow(
+        tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
+        model=", ".join(filter(None, [model, settings])) or None,
+        prompt_tokens=float(run["total_input_tokens"]) / done if done else None,
+        new_tokens=float(run["total_output_tokens"]) / done if done else None,
+        concurrency=_number(run.get("max_concurrency")),
+        ttft_s=_ms(run.get("median_ttft_ms")),
+        tpot_s=_ms(run.get("median_tpot_ms")),
+        latency_s=_ms(run.get("median_e2e_latency_ms") or run.get("median_e2el_ms")),
+        output_tokens_per_s=_number(run["output_throughput"]) or None,
+        repeats=done,
+        failed=None if run.get("failed") is None else int(float(run["failed"])),
+    )
+
+
+_PRINTED: dict[str, str] = {
+    "Backend": "backend",
+    "Successful requests": "completed",
+    "Failed requests": "failed",
+    "Maximum request concurrency": "max_concurrency",
+    "Max request concurrency": "max_concurrency",
+    "Max reqeuest concurrency": "max_concurrency",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Total generated tokens (retokenized)": "total_output_tokens_retokenized",
+    "Output token throughput (tok/s)": "output_throughput",
+    "Median TTFT (ms)": "median_ttft_ms",
+    "Median TPOT (ms)": "median_tpot_ms",
+    "Median E2EL (ms)": "median_e2el_ms",
+    "Median E2E Latency (ms)": "median_e2e_latency_ms",
+}
+_PRINTED_LINE = re.compile(r"([A-Z][\w ]+(?:\([\w/]+\))?):\s+(\S+)\s*$")
+
+
+def serving_blocks(lines: Iterable[str]) -> list[Values]:
+    """Runs of the blocks that both tools print below `===== Serving Benchmark Result =====`."""
+    blocks: list[Values] = []
+    for line in lines:
+        if "Serving Benchmark Result =" in line:
+            blocks.append({})
+        elif blocks and (match := _PRINTED_LINE.search(line)) and (key := _PRINTED.get(match[1])):
+            blocks[-1].setdefault(key, match[2])
+    return blocks
+
+
+def vllm_latency(runs: Sequence[Values]) -> list[ToolRow]:
+    return [
+        ToolRow("vllm bench latency", None, latency_s=median(run["latencies"]), repeats=len(run["latencies"]))
+        for run in runs
+    ]
+
+
+def vllm_throughput(runs: Sequence[Values]) -> list[ToolRow]:
+    return [
+        ToolRow("vllm bench throughput", run.get("model_id"), repeats=int(float(run["num_requests"]))) for run in runs
+    ]
+
+
+def sglang_one_batch(runs: Sequence[Values]) -> list[ToolRow]:
+    """Rows of bench_one_batch and of bench_one_batch_server; the first token is part of their prefill."""
+    rows = []
+    for run in runs:
+        new, batch = int(run["output_len"]), int(run["batch_size"])
+        latency_s = float(run.get("total_latency") or run["latency"])
+        ttft_s = _number(run.get("prefill_latency") or run.get("last_ttft"))
+        tpot_s = _number(run.get("median_decode_latency"))
+        if tpot_s is None and ttft_s and new > 1:
+            tpot_s = (latency_s - ttft_s) / (new - 1)
+        rows.append(
+            ToolRow(
+                tool="sglang.bench_one_batch" + ("" if "total_latency" in run else "_server"),
+                model=run["run_name"] if run.get("run_name") not in ("", "default", "before") else None,
+                prompt_tokens=int(run["input_len"]),
+                new_tokens=new,
+                concurrency=batch,
+                ttft_s=ttft_s or None,
+                tpot_s=tpot_s or None,
+                latency_s=latency_s,
+                output_tokens_per_s=_number(run.get("median_decode_throughput") or run.get("output_throughput")),
+                repeats=1,
+            )
+        )
+    return rows
+
+
+def guidellm(reports: Sequence[Values]) -> list[ToolRow]:
+    return [_guidellm_row(one, report) for report in reports for one in report["benchmarks"]]
+
+
+def _guidellm_row(benchmark: Values, report: Values) -> ToolRow:
+    metrics, totals = benchmark["metrics"], benchmark["metrics"]["request_totals"]
+
+    def value(name: str, statistic: str) -> float | None:
+        """Statistic over the requests that succeeded. GuideLLM writes zeros for a metric without requests."""
+        summary = (metrics.get(name) or {}).get("successful")
+        return float(summary[statistic]) if summary and summary["count"] else None
+
+    return ToolRow(
+        tool="GuideLLM",
+        model=_first_named(benchmark, "model", "backend_model") or _first_named(report, "model", "backend_model"),
+        prompt_tokens=value("prompt_token_count", "mean"),
+        new_tokens=value("output_token_count", "mean"),
+        concurrency=value("request_concurrency", "mean"),
+        ttft_s=_ms(value("time_to_first_token_ms", "median")),
+        tpot_s=_ms(value("inter_token_latency_ms", "median")),
+        latency_s=value("request_latency", "median"),
+        output_tokens_per_s=value("output_tokens_per_second", "mean"),
+        repeats=totals["successful"],
+        failed=totals["errored"],
+        version=(report.get("metadata") or {}).get("guidellm_version"),
+    )
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+
+
+def aiperf(reports: Sequence[Values]) -> list[ToolRow]:
+    return [_aiperf_row(report) for report in reports]
+
+
+def _aiperf_row(report: Values) -> ToolRow:
+    def value(name: str, statistic: str = "avg") -> float | None:
+        metric = report.get(name) or {}
+        number = metric.get(statistic, metric.get("avg"))
+        return number * _UNITS.get(metric.get("unit"), 1.0) if number else None
+
+    names = _first_named(report, "model_names", "models", "model")
+    return ToolRow(
+        tool="AIPerf",
+        model=", ".join(map(str, names)) if isinstance(names, list) else names,
+        prompt_tokens=value("input_sequence_length"),
+        new_tokens=value("output_sequence_length"),
+        concurrency=_first_named(report, "concurrency"),
+        ttft_s=value("time_to_first_token", "p50"),
+        tpot_s=value("inter_token_latency", "p50"),
+        latency_s=value("request_latency", "p50"),
+        output_tokens_per_s=value("output_token_throughput"),
+        repeats=round(value("request_count") or 0),
+        failed=round(value("error_request_count") or 0),
+        version=report.get("aiperf_version"),
+    )
+
+
+def optimum_benchmark(results: Sequence[Values]) -> list[ToolRow]:
+    return [_optimum_row(result.get("report", result), result.get("config") or {}) for result in results]
+
+
+def _optimum_row(report: Values, config: Values) -> ToolRow:
+    scenario = config.get("scenario") or {}
+    shapes, environment = scenario.get("input_shapes") or {}, config.get("environment") or {}
+    new = (scenario.get("generate_kwargs") or {}).get("max_new_tokens")
+
+    def latency_s(name: str) -> float | None:
+        latency = (report.get(name) or {}).get("latency")
+        return latency["p50"] * _UNITS.get(latency["unit"], 1.0) if latency else None
+
+    prefill_s, decode_s, forward_s = latency_s("prefill"), latency_s("decode"), latency_s("forward")
+    tpot_s = latency_s("per_token")
+    if tpot_s is None and decode_s is not None and new and new > 1:
+        tpot_s = decode_s / (new - 1)
+    latencies = (report.get("prefill") or report.get("forward") or {}).get("latency") or {}
+    devices = environment.get("gpu") or environment.get("cpu")
+    return ToolRow(
+        tool="optimum-benchmark",
+        model=(config.get("backend") or {}).get("model") or config.get("name"),
+        prompt_tokens=shapes.get("sequence_length"),
+        new_tokens=new,
+        concurrency=shapes.get("batch_size"),
+        prefill_s=forward_s,
+        ttft_s=prefill_s,
+        tpot_s=tpot_s,
+        latency_s=prefill_s + decode_s if prefill_s and decode_s else None,
+        output_tokens_per_s=((report.get("decode") or {}).get("throughput") or {}).get("value"),
+        repeats=latencies.get("count"),
+        version=environment.get("optimum_benchmark_version"),
+        device=devices[0] if isinstance(devices, list) and devices else devices or None,
+    )
+
+
+def _first_named(value: Any, *names: str) -> Any:
+    """First scalar or list with one of these keys, in the objects inside a JSON value; names in order of preference."""
+    for name in names:
+        waiting = [value]
+        while waiting:
+            one = waiting.pop(0)
+            if isinstance(one, dict):
+                if name in one and one[name] and not isinstance(one[name], dict):
+                    return one[name]
+                waiting += [inner for inner in one.values() if isinstance(inner, dict)]
+    return None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _ms(value_ms: Any) -> float | None:
+    """Seconds; None for 0, which stands for a time that no request has."""
+    number = _number(value_ms)
+    return number / 1e3 if number else None
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: the keys by which an object is recognized, and the reader of all objects of a file."""
+
+    keys: tuple[str, ...]
+    read: Callable[[Sequence[Values]], list[ToolRow]] | None
+    refusal: str = ""
+    """What the file is and what to do with it, if it is not read."""
+
+    def fits(self, value: Any) -> bool:
+        """True if the value has all keys, an `inner.key` inside the object (or first object of the list) `inner`."""
+        return isinstance(value, dict) and all(_has(value, key.split(".")) for key in self.keys)
+
+
+def _has(value: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        value = value[0] if isinstance(value, list) and value else value
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(("n_prompt", "n_gen", "model_type"), llama_bench),
+    Format(("n_prompt", "n_gen", "model_filename"), llama_bench),
+    Format(("completed", "total_output_tokens", "output_throughput"), serving),
+    Format(("avg_latency", "latencies"), vllm_latency),
+    Format(("elapsed_time", "num_requests", "total_num_tokens"), vllm_throughput),
+    Format(("batch_size", "input_len", "output_len", "overall_throughput"), sglang_one_batch),
+    Format(("benchmarks.metrics.request_totals",), guidellm),
+    Format(("request_latency.unit", "request_count.unit"), aiperf),
+    Format(("report.prefill",), optimum_benchmark),
+    Format(("report.forward",), optimum_benchmark),
+    Format(("prefill.latency.p50", "decode"), optimum_benchmark),
+    Format(("metadata.x_request_id", "metrics"), None, "single requests of AIPerf; give profile_export_aiperf.json"),
+    Format(
+        ("results", "configs", "versions"),
+        None,
+        "scores of lm-eval, which contain no times; `benchmarker run --quality` measures quality beside the times",
+    ),
+    Format(("traceEvents",), None, "a profiler trace; give it to `benchmarker explain`"),
+    Format(("schema_version", "cells"), None, "a benchmarker record; give it to `benchmarker compare`"),
+)

@@ -1,0 +1,67 @@
+"""List the package's files with a function that a command executes: `python script/executed_files.py COMMAND ...`.
+
+A file counts if one of its functions is called after the file's import. Class bodies and calls during an import
+(decorators, class construction) do not count. Example: `python script/executed_files.py compare results`.
+The command runs as `benchmarker COMMAND ...` in this process; the list goes to standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).parents[1]
+
+
+class Recorder:
+    """Profiling hook that records the files of executed functions (comprehensions and lambdas left out)."""
+
+    def __init__(self, package: Path) -> None:
+        self.prefix = f"{package}/"
+        self.functions: set[tuple[str, str, int]] = set()
+        """File, name and first line of each function."""
+        self._imports = threading.local()
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(self.prefix):
+            return
+        depth: int = getattr(self._imports, "depth", 0)
+        if code.co_name == "<module>":
+            self._imports.depth = depth + (1 if event == "call" else -1)
+        elif event == "call" and depth == 0 and code.co_flags & inspect.CO_OPTIMIZED and "<" not in code.co_name:
+            self.functions.add((code.co_filename.removeprefix(self.prefix), code.co_qualname, code.co_firstlineno))
+
+    def files(self) -> list[str]:
+        """Return the paths of the files, relative to the package."""
+        return sorted({file for file, _, _ in self.functions})
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command, print the list and return the command's exit status."""
+    sys.path[0] = str(ROOT)
+    recorder = Recorder(ROOT / "benchmarker")
+    sys.argv = ["benchmarker", *arguments]
+    threading.setprofile(recorder)
+    sys.setprofile(recorder)
+    status = 0
+    try:
+        from benchmarker.cli.app import main as benchmarker
+
+        benchmarker()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(bool(end.code))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    files = recorder.files()
+    sys.stdout.flush()
+    print(*files, f"{len(recorder.functions)} functions in {len(files)} files", sep="\n", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

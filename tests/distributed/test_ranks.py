@@ -1,0 +1,104 @@
+"""Several processes that compute together: real ones, with gloo between them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.distributed import rank_processes, ranks
+from benchmarker.distributed.rank_processes import RankError
+from benchmarker.distributed.ranks import open_ranks
+from benchmarker.hardware.device import CpuDevice
+
+
+@pytest.fixture(autouse=True)
+def targets_are_found(monkeypatch):
+    tests = Path(__file__).resolve().parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def opened(target="exchange", count=2, **more):
+    return open_ranks(f"rank_targets:{target}", {"first": 10}, devices=["cpu"] * count, device=CpuDevice(), **more)
+
+
+def added(first=10):
+    total = torch.tensor([first])
+    dist.all_reduce(total)
+    return total.item()
+
+
+def children():
+    return [process for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def refuse():
+    raise UnsupportedError("not here")
+
+
+def test_ranks_exchange_tensors_and_answer_and_may_refuse():
+    with opened(count=3) as opened_ranks:
+        assert opened_ranks.together({"do": "add"}, added, kind="add") == (33, [33, 33])
+        with pytest.raises(UnsupportedError, match="not here"):
+            opened_ranks.together({"do": "refuse"}, refuse, kind="refuse")
+        assert opened_ranks.together({"do": "add"}, added, kind="add") == (33, [33, 33])
+    assert not children()
+    assert not dist.is_initialized()
+    assert "WORLD_SIZE" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence", "kind"),
+    [
+        ("raise", "rank 1: MemoryError: no room for 3 GiB", "oom_host"),
+        ("die", "rank 1: killed by SIGKILL", "crash"),
+        pytest.param("stop", "rank 1: gave no sign of life for 3 s", "timeout", marks=pytest.mark.by_hand),
+        pytest.param("sleep", "rank 1: hangs", "timeout", marks=pytest.mark.by_hand),
+    ],
+)
+def test_a_rank_that_fails_is_named_and_no_process_is_left(monkeypatch, message, sentence, kind):
+    monkeypatch.setattr(rank_processes, "SILENT_S", 3.0)
+    monkeypatch.setattr(ranks, "LEAST_S", 2.0 if message == "sleep" else 20.0)
+    began_s = time.monotonic()
+    with opened() as opened_ranks:
+        opened_ranks.together({"do": "add"}, added, kind="add")
+        with pytest.raises(RankError, match=sentence) as caught:
+            opened_ranks.together({"do": message}, added, kind="add")
+        assert caught.value.kind == kind
+        with pytest.raises(RankError, match=sentence):
+            opened_ranks.together({"do": "add"}, added, kind="add")
+    assert time.monotonic() - began_s < 30
+    assert not children()
+
+
+def test_a_rank_that_cannot_begin_says_why():
+    with (
+        pytest.raises(RankError, match="rank 1: ValueError: no such weights"),
+        opened("breaks_at_once") as opened_ranks,
+    ):
+        opened_ranks.together({"do": "add"}, added, kind="add")
+    assert not children()
+
+
+@pytest.mark.by_hand
+def test_ranks_end_with_the_process_that_started_them():
+    program = (
+        "import os, signal, psutil\n"
+        "import test_ranks\n"
+        "with test_ranks.opened() as opened_ranks:\n"
+        "    print(psutil.Process().children()[0].pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    number = int(done.stdout)
+    deadline_s = time.monotonic() + 10
+    while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)

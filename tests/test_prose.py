@@ -1,0 +1,111 @@
+"""The prose of docstrings, comments and hand-written pages stays within the limits of `script/prose.py`."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from script.prose import ROOT, Counts, comments, count_markdown, count_python, docstrings, is_fragment
+
+GOAL = (2.0, 2.0, 0.5, 3.0, 15.0)
+"""Limits of a package that is not in `MAXIMUM`."""
+MAXIMUM = {
+    "checkpoints": (10.4, 10.0, 11.5, 33.4, 18.5),
+    "cli": (15.5, 10.3, 12.9, 17.8, 13.7),
+    "comparison": (17.7, 11.9, 9.4, 33.4, 20.6),
+    "core": (13.0, 12.1, 12.1, 23.0, 21.2),
+    "doctor": (34.9, 7.3, 27.7, 35.6, 10.9),
+    "engines": (11.9, 9.1, 8.9, 14.7, 21.7),
+    "execution": (17.5, 8.8, 9.6, 17.0, 17.8),
+    "explain": (26.1, 10.4, 10.4, 37.6, 21.2),
+    "hardware": (10.0, 12.3, 10.5, 18.7, 16.8),
+    "kernels": (7.2, 6.6, 3.2, 22.2, 26.0),
+    "logs": (13.6, 13.6, 18.9, 26.2, 16.3),
+    "measure": (9.3, 9.0, 9.0, 8.7, 24.2),
+    "profiling": (12.2, 11.9, 7.9, 26.1, 17.9),
+    "quality": (8.7, 7.5, 11.2, 16.8, 24.7),
+    "quantization": (10.8, 5.7, 9.0, 21.1, 22.0),
+    "report": (22.7, 10.9, 8.2, 22.5, 14.8),
+    "schema": (18.0, 10.8, 12.9, 38.8, 31.8),
+    "sweep": (20.8, 7.4, 11.7, 28.9, 18.2),
+    "workloads": (16.4, 9.2, 8.2, 32.4, 16.9),
+}
+"""Limits by package.
+
+Per 1,000 words: "what", "where", forms of say/tell/ask/know/want. In percent: fragments among the pieces, docstring
+lines among the non-blank lines.
+"""
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("benchmarker/*/__init__.py"))
+
+PAGES_GOAL = (2.0, 2.0, 3.0)
+"""Limits of a hand-written page per 1,000 words: "what", "where", forms of say/tell/ask/know/want."""
+PAGES_MAXIMUM = dict.fromkeys(("docs", "README.md", "CHANGELOG.md", "results", "benchmarker/text"), (99.0, 99.0, 99.0))
+"""Limits by page or folder until they are rewritten."""
+GENERATED = {"record.md", "options.md", "config.md"}
+WORDS = {"docs": 20_400, "README.md": 1_190}
+"""Words of hand-written pages, tables and code included; goal: 13,000 and 1,100."""
+
+
+def excess(counts: Counts, limits: tuple[float, ...]) -> dict[str, float]:
+    """Return the measures that exceed their limit."""
+    values = {
+        "what": counts.per_1000(counts.what),
+        "where": counts.per_1000(counts.where),
+        "say/tell/ask/know/want": counts.per_1000(counts.speech),
+        "fragments %": 100 * counts.fragment_share,
+        "docstrings %": 100 * counts.docstring_share,
+    }
+    return {name: value for (name, value), limit in zip(values.items(), limits, strict=False) if value > limit}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_and_comments_of_a_package(package):
+    counts = count_python(sorted((ROOT / "benchmarker" / package).rglob("*.py")))
+    assert not excess(counts, MAXIMUM.get(package, GOAL))
+
+
+def pages(name: str) -> list[Path]:
+    """Return the hand-written pages of a folder, or the one page."""
+    path = ROOT / name
+    return [page for page in sorted(path.rglob("*.md")) if page.name not in GENERATED] if path.is_dir() else [path]
+
+
+@pytest.mark.parametrize("name", ["docs", "README.md", "CHANGELOG.md", "results", "benchmarker/text"])
+def test_hand_written_pages(name):
+    assert not excess(count_markdown(pages(name)), PAGES_MAXIMUM.get(name, PAGES_GOAL))
+
+
+@pytest.mark.parametrize("name", sorted(WORDS))
+def test_pages_are_short(name):
+    assert sum(len(page.read_text().split()) for page in pages(name)) <= WORDS[name]
+
+
+@pytest.mark.parametrize(
+    ("piece", "fragment"),
+    [
+        ("Return the median.", False),
+        ("The median of the rounds.", False),
+        ("Of the rounds, the median.", True),
+        ("The same of the rounds.", True),
+        ("Whether it runs.", True),
+        ("`None` without rounds.", False),
+    ],
+)
+def test_a_fragment_has_no_head_noun_or_verb(piece, fragment):
+    assert is_fragment(piece) is fragment
+
+
+def test_documentation_of_fields_counts_as_docstrings():
+    source = 'class Row:\n    """Row of a table."""\n\n    name: str\n    """Name of the variant."""\n'
+    assert [piece.value for piece in docstrings(ast.parse(source))] == ["Row of a table.", "Name of the variant."]
+
+
+def test_consecutive_comment_lines_are_one_piece():
+    assert list(comments("x = 1  # One.\ny = 2\n# Two\n# three.\n")) == ["One.", "Two three."]
+
+
+def test_code_in_a_page_is_not_counted(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# What\n\n| what |\n\nRun `what` where needed.\n\n```\nwhat\n```\n")
+    counts = count_markdown([page])
+    assert (counts.what, counts.where, counts.words) == (0, 1, 4)
