@@ -97,11 +97,20 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     return max(sweeps)[1] if sweeps else None
 
 
-def open_folder(folder: Path, sweep: SweepFile, jobs: Mapping[str, Job], saved: Sequence[Job], *, resume: bool) -> None:
+def open_folder(
+    folder: Path,
+    sweep: SweepFile,
+    jobs: Mapping[str, Job],
+    *,
+    before: SweepFile | None,
+    saved: Sequence[Job],
+    resume: bool,
+) -> None:
     """Check that the folder belongs to this sweep, and save the request in it.
 
     Args:
         jobs: Jobs with origins.
+        before: File that the folder holds from an earlier part of the sweep.
         saved: Jobs that the folder holds from an earlier part of the sweep.
 
     Raises:
@@ -117,7 +126,8 @@ def open_folder(folder: Path, sweep: SweepFile, jobs: Mapping[str, Job], saved: 
         if job not in saved:
             write_job(job, folder)
     # Last, because this file makes the folder one of a sweep that can be resumed.
-    write_sweep_file(folder, sweep)
+    if sweep != before:
+        write_sweep_file(folder, sweep)
 
 
 def find_reusable(

@@ -20,11 +20,11 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, open_folder, write_sweep_file
-from benchmarker.sweep.judging import missing_judgements
+from benchmarker.sweep.judge_quality import missing_judgements
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
-from benchmarker.sweep.plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
+from benchmarker.sweep.sweep_plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.stopping import more_rounds
@@ -75,7 +75,14 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
             run=tools.run,
         )
         with locked(sweep.folder):
-            open_folder(sweep.folder, file, sweep.jobs, request.saved, resume=settings.resume)
+            open_folder(
+                sweep.folder,
+                file,
+                sweep.jobs,
+                before=request.before,
+                saved=request.saved,
+                resume=settings.resume,
+            )
             session = Session(sweep, Progress(LiveTable(sweep.workload)), Schedule([], forecast, rounds=request.rounds))
             terminal.line(f"records: {sweep.folder}")
             deadline_s = started + settings.timeout_s if settings.timeout_s else None

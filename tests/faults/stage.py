@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarker.cli.sweep import split_arguments, sweep_config
+from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
 from benchmarker.execution.job_file import cell_keys

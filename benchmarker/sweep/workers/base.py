@@ -18,11 +18,11 @@ from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.judging import Judgement
-from benchmarker.sweep.plan import Schedule, Task
+from benchmarker.sweep.judge_quality import Judgement
+from benchmarker.sweep.sweep_plan import Schedule, Task
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import RUN, Progress, Sweep
-from benchmarker.sweep.visit import VISIT
+from benchmarker.sweep.prepare_host import VISIT
 
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 """Differences between equal cards of a host."""

@@ -22,13 +22,13 @@ from benchmarker.execution.job_file import write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.sweep.child import Stop, StoppedError
 from benchmarker.sweep.folder import card_of
-from benchmarker.sweep.judging import Judgement, check_inputs, judge
+from benchmarker.sweep.judge_quality import Judgement, check_inputs, judge
 from benchmarker.sweep.measure_round import measure_round
-from benchmarker.sweep.plan import LOCAL
+from benchmarker.sweep.sweep_plan import LOCAL
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import Equipment
 from benchmarker.sweep.starter import Starter, shared_modules
-from benchmarker.sweep.visit import visit
+from benchmarker.sweep.prepare_host import visit
 from benchmarker.sweep.workers.base import (
     Ended,
     Line,

@@ -23,7 +23,7 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.run_order import RUN_ORDER, append_lines
 from benchmarker.sweep.folder import read_new_records
-from benchmarker.sweep.judging import Judgement
+from benchmarker.sweep.judge_quality import Judgement
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker, check_devices
 from benchmarker.sweep.workers.ray_task import (

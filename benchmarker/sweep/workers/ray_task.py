@@ -17,12 +17,12 @@ from benchmarker.engines.external.environments import EnvironmentState, environm
 from benchmarker.execution.job_file import is_job_file, write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.sweep.judging import Judgement, check_inputs
+from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.plan import Forecast, Schedule
+from benchmarker.sweep.sweep_plan import Forecast, Schedule
 from benchmarker.sweep.session import Equipment, Progress, Sweep
 from benchmarker.sweep.starter import Starter, shared_modules
-from benchmarker.sweep.visit import visit
+from benchmarker.sweep.prepare_host import visit
 from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, why_unlike
 from benchmarker.sweep.workers.local import do, own_cores
 

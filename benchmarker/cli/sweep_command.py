@@ -164,7 +164,7 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
     Raises:
         SpecError: There is no such option, or its value is wrong.
     """
-    from benchmarker.cli.run import parse_options
+    from benchmarker.cli.run_command import parse_options
     from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of

@@ -1,4 +1,4 @@
-"""First process of a sweep on a host: `python -m benchmarker.sweep.visit DEVICE [JOB ...]`.
+"""First process of a sweep on a host: `python -m benchmarker.sweep.prepare_host DEVICE [JOB ...]`.
 
 The environment (device, driver, versions) decides whether a saved cell may be reused. Only torch can determine the
 device, and the sweep itself does not import torch. With jobs, the process also prepares their checkpoints, so that no
@@ -26,7 +26,7 @@ from benchmarker.schema.registry import workload_of
 
 LIMIT_S = 300.0
 """Time limit without jobs: the first import of torch from a cold network disk takes minutes."""
-VISIT = (sys.executable, "-m", "benchmarker.sweep.visit")
+VISIT = (sys.executable, "-m", "benchmarker.sweep.prepare_host")
 
 
 def visit(

@@ -131,7 +131,7 @@ def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
     from benchmarker.core.formatting import slug
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
-    from benchmarker.sweep.state import now_id
+    from benchmarker.sweep.session import now_id
 
     title = slug(workload_of(job.workload).title(job).lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
