@@ -75,10 +75,22 @@ def plain_row(row: Row) -> dict[str, Any]:
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,
         "verdict": row.verdict,
+        **ratio_numbers(row),
         "bound_by": row.bound_by,
         "rounds": row.rounds,
         "runs": row.runs,
         "flags": list(row.flags),
+    }
+
+
+def ratio_numbers(row: Row) -> dict[str, float | str | None]:
+    """Return the name of the speed-up's reference, and the ratio of whole calls to the baseline with its interval."""
+    call = row.call.ratio if row.call else None
+    return {
+        "reference": row.variant if row.is_reference else row.speed_up.reference if row.speed_up else None,
+        "call_ratio": call.value if call else 1.0 if row.is_baseline and row.latency else None,
+        "call_ratio_low": call.low if call else None,
+        "call_ratio_high": call.high if call else None,
     }
 
 

@@ -81,6 +81,17 @@ def _metric(metric: Metric, cells: Cells) -> Numbers:
     return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
 
 
+def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
+    """Return the metric by round if less is better, and its inverse otherwise."""
+    if metric.of_latency is None:
+        values = by_round(cells, metric.of_repeat)
+    else:
+        cell = cells[0][1]
+        rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
+        values = {number: rate for number, rate in rates.items() if rate is not None}
+    return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
+
+
 def _with_spread(name: str, cells: Cells, value_of: Callable[[Any, Any], float | None]) -> Numbers:
     return _named(
         name, by_round(cells, value_of), [value_of(cell, sample) for _, cell in cells for sample in cell.samples]

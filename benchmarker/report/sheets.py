@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarker.comparison.rows import Results, headline_rows
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.tables import Sheet, escaped
-from benchmarker.report.columns import bound, memory, speed_up
+from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
 from benchmarker.report.presentation import presentation_of
 
 
@@ -17,7 +17,9 @@ def sheets(results: Results) -> list[Sheet]:
     columns = [
         *presentation.names(rows),
         *presentation.timing(chosen),
-        *speed_up(results),
+        *speed_up(chosen),
+        *against_named(chosen, results.named),
+        *whole_call(chosen, results.baseline),
         *bound(chosen),
         *presentation.costs(chosen),
     ]
@@ -27,7 +29,9 @@ def sheets(results: Results) -> list[Sheet]:
             *presentation.cell(rows),
             *presentation.names(rows),
             *presentation.timing(rows),
-            *speed_up(results),
+            *speed_up(rows),
+            *against_named(rows, results.named),
+            *whole_call(rows, results.baseline),
             *memory(rows),
             *presentation.every_cell(rows),
         ]

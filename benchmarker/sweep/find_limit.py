@@ -66,7 +66,7 @@ class Limit:
 
     @property
     def words(self) -> str:
-        """Sentence such as `largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
+        """Sentence, as `largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
         largest, refused = self.largest, self.refused
         if largest is None:
             return f"no {self.axis} fits: {refused.value:,}: {refused.why}" if refused else f"no {self.axis} fits"
@@ -169,7 +169,9 @@ def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord
     )
     if not path.is_file():
         lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        raise ResultsError(f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['no output'])[-1]}")
+        raise ResultsError(
+            f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['no output'])[-1]}"
+        )
     return read_record(path)
 
 

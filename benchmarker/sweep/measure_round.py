@@ -11,9 +11,9 @@ from typing import Any
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status_words import status_words
 from benchmarker.sweep.attempt import Attempt
-from benchmarker.sweep.sweep_plan import Schedule, Task, without_given_up
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
 from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
+from benchmarker.sweep.sweep_plan import Schedule, Task, without_given_up
 
 
 def measure_round(

@@ -26,14 +26,14 @@ from benchmarker.schema.registry import workload_of
 
 LIMIT_S = 300.0
 """Time limit without jobs: the first import of torch from a cold network disk takes minutes."""
-VISIT = (sys.executable, "-m", "benchmarker.sweep.prepare_host")
+PREPARE_HOST = (sys.executable, "-m", "benchmarker.sweep.prepare_host")
 
 
-def visit(
+def prepare_host(
     device: str,
     jobs: Sequence[Path] = (),
     *,
-    command: Sequence[str] = VISIT,
+    command: Sequence[str] = PREPARE_HOST,
     variables: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Environment:

@@ -24,10 +24,10 @@ from benchmarker.sweep.judge_quality import missing_judgements
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
-from benchmarker.sweep.sweep_plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.stopping import more_rounds
+from benchmarker.sweep.sweep_plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
 from benchmarker.sweep.workers.base import Pool, Round, Session, Tools
 from benchmarker.sweep.workers.local import LocalPool
 
@@ -64,7 +64,7 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
     pool = _pool(settings, tools)
     loop: Loop | None = None
     try:
-        environment, commit = pool.visit(request, terminal.line)
+        environment, commit = pool.prepare(request, terminal.line)
         file = _sweep_file(request)
         sweep = Sweep(
             jobs=_planned_jobs(request, environment, commit=commit or _earlier_commit(request)),

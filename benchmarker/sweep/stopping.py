@@ -6,26 +6,19 @@ keep intervals as wide as the host makes them, and do not extend the sweep.
 
 from __future__ import annotations
 
-import contextlib
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import percent
-from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
+from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
 from benchmarker.schema.collect import collect
-from benchmarker.schema.record import RunRecord
 from benchmarker.sweep.session import Sweep
 
 NARROW = 0.04
 """Relative width of a speed-up's interval below which no more rounds are needed."""
-
-Times = Mapping[int, float]
-"""Median latency by round, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +37,17 @@ class Widths:
 
 def widths_of(sweep: Sweep, baseline: str) -> Widths:
     """Compute the widths from the records in the sweep's folder."""
-    records: Iterable[RunRecord] = ()
-    with contextlib.suppress(ResultsError):
-        records = collect([sweep.folder]).records
-    times = _times(sweep, records)
     widths = Widths({}, {})
-    for (variant, position), by_round in times.items():
-        ratio = paired_ratio(times.get((baseline, position), {}), by_round) if by_round else None
-        if variant == baseline or ratio is None or ratio.low is None or ratio.high is None:
+    try:
+        records = [record for record in collect([sweep.folder]).records if record.sweep == sweep.started_at]
+        results = results_of_records(records, sweep_baseline=baseline, force=True) if records else None
+    except ResultsError:
+        results = None
+    for row in results.rows if results else ():
+        ratio = row.speed_up.ratio if row.speed_up else None
+        if results is None or ratio is None or ratio.low is None or ratio.high is None:
             continue
+        variant = results.members[row.variant][0].variant.name
         side = widths.host if _waits_for_host(sweep, variant) else widths.device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
     return widths
@@ -86,19 +81,6 @@ def more_rounds(
 
 def _half(width: float | None) -> str:
     return f"±{percent((width or 0.0) / 2, places=1)}"
-
-
-def _times(sweep: Sweep, records: Iterable[RunRecord]) -> dict[tuple[str, int], dict[int, float]]:
-    """Return the median latencies by variant and position in the grid."""
-    positions = {name: {key: position for position, key in enumerate(keys)} for name, keys in sweep.keys().items()}
-    times: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for record in records:
-        for cell in record.cells if record.sweep == sweep.started_at else ():
-            position = positions.get(record.variant.name, {}).get(cell.key or "")
-            if cell.status == "ok" and cell.samples and position is not None:
-                median_s = statistics.median(sample.latency_s for sample in cell.samples)
-                times[record.variant.name, position][record.round] = median_s
-    return times
 
 
 def _waits_for_host(sweep: Sweep, variant: str) -> bool:

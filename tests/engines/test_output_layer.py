@@ -170,6 +170,6 @@ def test_a_faster_row_with_quantized_weights_is_not_taken_for_the_unquantized_fo
             ]
         )
     )
-    assert ranking.plain is not None
-    assert ranking.plain.variant == "fp16"
-    assert [ranked.beside.row.variant for ranked in ranking.rows if ranked.beside] == ["fp16"]
+    assert ranking.named is not None
+    assert ranking.named.variant == "fp16"
+    assert [row.speed_up.reference for row in ranking.rows if row.speed_up] == ["fp16"]

@@ -57,7 +57,7 @@ class Stage:
     look_for: Callable[[Job], str | None] = lambda job: None
     wrap: tuple[str, ...] = ()
     """Stands before the command of each child."""
-    visit: tuple[str, ...] = ()
+    prepare_host: tuple[str, ...] = ()
     """Prints the environment of a worker; this stage's if empty."""
     printed: str = ""
     before: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class Stage:
         environment.write_text(self.environment.model_dump_json())
         tools = Tools(
             run=(*self.wrap, sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
-            visit=self.visit or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
+            prepare_host=self.prepare_host or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
             watch_host=self.watch_host,
             find_monitor=self.find_monitor,
             look_for=self.look_for,

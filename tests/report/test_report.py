@@ -368,9 +368,9 @@ def test_the_answer_is_no_surer_than_the_table(tmp_path):
 def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_path):
     disturbed = compared(tmp_path, *rounds("fp16", STEADY[:3]), *rounds("int8", [0.7, 9.1, 0.7]))
     texts = [column.text(disturbed.rows[1]) for column in first_table(ranking_of(disturbed)).columns]
-    assert texts.count("round 2 apart") == 2  # decode rate and speed-up
+    assert texts.count("outlier round 2") == 2  # decode rate and speed-up
     assert not any("x [" in text for text in texts)
-    assert "round 2 stands apart" in " ".join(lines_of(disturbed))
+    assert "round 2 is an outlier" in " ".join(lines_of(disturbed))
 
 
 def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path):

@@ -19,8 +19,8 @@ from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.schema.run_order import read_order
 from benchmarker.sweep.lock import LOCK, OWNER, locked
-from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.sweep.request import chosen, rounds_of
+from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
 

@@ -226,7 +226,7 @@ def test_a_card_unlike_the_first_is_left_out_with_the_difference(tmp_path: Path)
     device = stage.environment.device
     older = stage.environment.model_copy(update={"device": device.model_copy(update={"driver": "1.0"})})
     (tmp_path / "older").write_text(older.model_dump_json())
-    stage.visit = (
+    stage.prepare_host = (
         "sh",
         "-c",
         f'test "$CUDA_VISIBLE_DEVICES" = 0 && cat {tmp_path}/environment.json || cat {tmp_path}/older',
@@ -238,7 +238,7 @@ def test_a_card_unlike_the_first_is_left_out_with_the_difference(tmp_path: Path)
 
 def test_a_missing_checkpoint_is_reported_before_any_round(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.visit = ("sh", "-c", "echo 'error: Qwen/Qwen3-4B: no such folder'; exit 2")
+    stage.prepare_host = ("sh", "-c", "echo 'error: Qwen/Qwen3-4B: no such folder'; exit 2")
     with pytest.raises(DeviceError, match=r"local:0: Qwen/Qwen3-4B: no such folder$"):
         stage.sweep(places=TWO)
     assert not stage.results.exists()

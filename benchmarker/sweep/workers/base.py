@@ -19,10 +19,10 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.judge_quality import Judgement
-from benchmarker.sweep.sweep_plan import Schedule, Task
+from benchmarker.sweep.prepare_host import PREPARE_HOST
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import RUN, Progress, Sweep
-from benchmarker.sweep.prepare_host import VISIT
+from benchmarker.sweep.sweep_plan import Schedule, Task
 
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 """Differences between equal cards of a host."""
@@ -39,7 +39,7 @@ class Tools:
 
     run: tuple[str, ...] = RUN
     """Command that starts a child, before its arguments."""
-    visit: tuple[str, ...] = VISIT
+    prepare_host: tuple[str, ...] = PREPARE_HOST
     """Command that prints a host's environment and prepares its checkpoints, before its arguments."""
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
@@ -115,7 +115,7 @@ class Session:
 class Pool(Protocol):
     """The workers of a sweep."""
 
-    def visit(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
+    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
         """Check the device, prepare the checkpoints, and return the environment and the model's hub commit.
 
         Raises:

@@ -24,11 +24,11 @@ from benchmarker.sweep.child import Stop, StoppedError
 from benchmarker.sweep.folder import card_of
 from benchmarker.sweep.judge_quality import Judgement, check_inputs, judge
 from benchmarker.sweep.measure_round import measure_round
-from benchmarker.sweep.sweep_plan import LOCAL
+from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import Equipment
 from benchmarker.sweep.starter import Starter, shared_modules
-from benchmarker.sweep.prepare_host import visit
+from benchmarker.sweep.sweep_plan import LOCAL
 from benchmarker.sweep.workers.base import (
     Ended,
     Line,
@@ -68,14 +68,14 @@ class LocalPool:
         self._events: queue.SimpleQueue[Line | Ended] = queue.SimpleQueue()
         self._stop = Stop()
 
-    def visit(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
+    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
         jobs = list(request.jobs.values())
         check_inputs(jobs)
         # A resumed sweep goes on with the commit that it began with.
         commit = None if request.settings.resume else self._tools.look_for(jobs[0])
         first, *others = self._workers
         if not self._numbers:
-            self._environments[None] = visit(jobs[0].device, command=self._tools.visit)
+            self._environments[None] = prepare_host(jobs[0].device, command=self._tools.prepare_host)
         else:
             check_devices(jobs)
             say(f"{first.name}: preparing the checkpoints")
@@ -102,8 +102,8 @@ class LocalPool:
             say(worker.line(text))
 
         try:
-            environment = visit(
-                device, files, command=self._tools.visit, variables=self._variables(worker), say=say_name
+            environment = prepare_host(
+                device, files, command=self._tools.prepare_host, variables=self._variables(worker), say=say_name
             )
         except DeviceError as error:
             raise DeviceError(f"{worker.name}: {error}") from error

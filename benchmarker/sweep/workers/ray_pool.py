@@ -34,7 +34,7 @@ from benchmarker.sweep.workers.ray_task import (
     Setting,
     measure,
     own_engines,
-    visit_host,
+    prepare_worker_host,
 )
 
 RETRIES = 2
@@ -83,13 +83,13 @@ class RayPool:
         self._environments: dict[str, Environment] = {}
         self._events: deque[Line | Ended] = deque()
 
-    def visit(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
+    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
         check_devices(request.jobs.values())
         variables = {name: value for name, value in os.environ.items() if SET_BY_RAY.fullmatch(name)}
         self._setting = Setting(self._tools, request.jobs, variables, own_engines(), self._lines)
         first = workers_of(self._ray.nodes())[0]
         say(f"{first.name}: preparing the checkpoints")
-        reference = self._submit(visit_host, first, "visit", self._setting, first)
+        reference = self._submit(prepare_worker_host, first, "prepare", self._setting, first)
         while not self._ray.wait([reference], timeout=1.0)[0]:
             for line in self._new_lines():
                 say(line.worker.line(line.text))
@@ -111,7 +111,7 @@ class RayPool:
         preparing = {running.worker.host for running in self._running.values() if running.work is None}
         for worker in present:
             if worker.host not in {*self._ready, *preparing}:
-                reference = self._submit(visit_host, worker, "visit", self._setting, worker)
+                reference = self._submit(prepare_worker_host, worker, "prepare", self._setting, worker)
                 self._running[reference] = Running(worker, None)
                 preparing.add(worker.host)
         return [worker for worker in present if worker.host in self._ready]

@@ -19,10 +19,10 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.sweep_plan import Forecast, Schedule
+from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.session import Equipment, Progress, Sweep
 from benchmarker.sweep.starter import Starter, shared_modules
-from benchmarker.sweep.prepare_host import visit
+from benchmarker.sweep.sweep_plan import Forecast, Schedule
 from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, why_unlike
 from benchmarker.sweep.workers.local import do, own_cores
 
@@ -82,7 +82,7 @@ class RemoteResult:
     card: str = ""
     environment: Environment | None = None
     commit: str | None = None
-    """Hub commit of the model, from a visit."""
+    """Hub commit of the model, from preparing a host."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     progress: Progress | None = None
     unfit: str | None = None
@@ -90,7 +90,7 @@ class RemoteResult:
     error: BenchmarkerError | None = None
 
 
-def visit_host(setting: Setting, worker: Worker) -> RemoteResult:
+def prepare_worker_host(setting: Setting, worker: Worker) -> RemoteResult:
     """Check the inputs of the jobs, prepare their checkpoints, and return the environment."""
     card = _enter(setting, worker)
     first = next(iter(setting.jobs.values()))
@@ -99,7 +99,9 @@ def visit_host(setting: Setting, worker: Worker) -> RemoteResult:
         commit = setting.tools.look_for(first)
         with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
             files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in setting.jobs.values()]
-            environment = visit(first.device, files, command=setting.tools.visit, say=_say(setting, worker))
+            environment = prepare_host(
+                first.device, files, command=setting.tools.prepare_host, say=_say(setting, worker)
+            )
     except BenchmarkerError as error:
         return RemoteResult(unfit=str(error))
     return RemoteResult(card, environment, commit, unfit=_refused_engine(setting))
@@ -110,8 +112,8 @@ def measure(setting: Setting, task: RemoteWork) -> RemoteResult:
     worker, jobs = task.worker, task.sweep.jobs
     card = _enter(setting, worker)
     try:
-        environment = task.environments.get(card) or visit(
-            next(iter(jobs.values())).device, command=setting.tools.visit, say=_say(setting, worker)
+        environment = task.environments.get(card) or prepare_host(
+            next(iter(jobs.values())).device, command=setting.tools.prepare_host, say=_say(setting, worker)
         )
     except BenchmarkerError as error:
         return RemoteResult(unfit=str(error))
