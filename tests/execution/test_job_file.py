@@ -178,7 +178,7 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
     with pytest.raises(
         ChangedError,
         match=r"^packages.torch: 2.11.0\+cu130, then 2.12.0; packages.transformers: 5.17.0, then nothing changed since "
-        "the sweep began: the keys of these cells are not those that it planned; begin a new sweep$",
+        "the sweep began: the keys of these cells differ from the planned ones; begin a new sweep$",
     ):
         check_unchanged(job, environment(packages={"torch": "2.12.0"}))
     with pytest.raises(ChangedError, match="the files of the model or the job file changed since"):

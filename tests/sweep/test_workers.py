@@ -127,8 +127,8 @@ def test_a_killed_worker_loses_no_finished_cell_and_leaves_nothing_running(tmp_p
     # On this host, the workers are threads: the sweep itself is killed.
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("hang", round=2, times=1)])
     assert stage.sweep_apart(when_it_hangs(tmp_path, kill), places=places) == -signal.SIGKILL
-    first = {(record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells}
     assert not running_in(tmp_path)
+    first = {(record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells}
     assert stage.sweep(resume=True, places=places) == []
     assert f"{len(first)} of 6 cells are there already" in stage.printed
     finished = {(record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells}
