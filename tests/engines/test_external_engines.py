@@ -183,11 +183,11 @@ def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
 
 def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
     opened = source(driver)
-    scores = opened.score([1, 2])
+    scores = opened.scorer.step_scores([1, 2])
     assert scores is not None
     assert scores.log_probabilities.tolist() == [[-1.0, -0.5, -2.0]] * 2
     assert opened.prefill_scores([1, 2]) is None
-    assert opened.score([0, 2]) is None
+    assert opened.scorer.step_scores([0, 2]) is None
     prefill = opened.prefill_scores([0, 2])
     assert prefill is not None
     assert prefill.ids.tolist() == [[4, 5], [6, -1]]

@@ -9,10 +9,11 @@ from statistics import median
 from typing import Any
 
 from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds
+from benchmarker.engines.base import PrefillScores, Scores, TokenIds
 from benchmarker.engines.external.driver_errors import DriverError
 from benchmarker.engines.external.facts import disagreement
 from benchmarker.engines.external.subprocess_engine import Driver, SubprocessSource
+from benchmarker.measure.clock import Generation
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -80,12 +81,12 @@ class ExternalSource(SubprocessSource):
         if difference is not None:
             self._disagreements.append(difference)
 
-    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score; None where the engine's scores are of its prefill."""
         scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
         return scores if isinstance(scores, Scores) else None
 
-    def forward(self, ids: TokenIds) -> Scores | None:
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
         """See TokenSource.forward: the engine's own prefill, where it tells the whole distribution of each position."""
         scores = self._scores(ids, together=len(ids), rows_from=0)
         return scores if isinstance(scores, Scores) else None

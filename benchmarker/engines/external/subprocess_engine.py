@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource, UnsupportedError
+from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_errors import (
     DriverCrashError,
     DriverError,
@@ -41,6 +41,7 @@ from benchmarker.engines.external.driver_errors import (
     GpuMemoryError,
     HostMemoryError,
 )
+from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.engine_facts import EngineFacts
 
@@ -169,7 +170,7 @@ class Driver:
                     stream.close()
 
 
-class SubprocessSource(TokenSource):
+class SubprocessSource(TokenSource, Scorer):
     """What a driver has opened."""
 
     is_elsewhere = True
@@ -178,6 +179,13 @@ class SubprocessSource(TokenSource):
         self._name = name
         self._driver = driver
         self._limit_s = limit_s
+
+    @property
+    def scorer(self) -> Scorer:
+        return self
+
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        return self.generate([ids], new_tokens).tokens[0]
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -211,7 +219,7 @@ class SubprocessSource(TokenSource):
             raise DriverError(f"{self._name}: its driver answered 'generate' with times that make no sense: {times}")
         return Generation(tokens, *times), answer
 
-    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """See TokenSource.score."""
         import numpy
 

@@ -29,7 +29,7 @@ from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
-    from benchmarker.quality.plan import Plan
+    from benchmarker.quality.judging_plan import Plan
 
 
 @contextmanager
