@@ -13,24 +13,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.formatting import slug
 from benchmarker.execution.job_file import job_path
-from benchmarker.hardware.host_load import HostGauge
-from benchmarker.hardware.monitor import Monitor
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.job import Job, Part
 from benchmarker.schema.options import arguments_of
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child import Stop
-from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.request import Settings
-from benchmarker.sweep.retries import Fault
-from benchmarker.sweep.starter import Starter
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.host_load import HostGauge
+    from benchmarker.hardware.monitor import Monitor
+    from benchmarker.schema.environment import Environment
+    from benchmarker.schema.job import Job, Part
+    from benchmarker.schema.record import RunRecord
+    from benchmarker.schema.workload import Workload
+    from benchmarker.sweep.live_table import LiveTable
+    from benchmarker.sweep.request import Settings
+    from benchmarker.sweep.retries import Fault
+    from benchmarker.sweep.starter import Starter
 
 RUN = (sys.executable, "-m", "benchmarker.run")
 CELL_LIMIT_S = 1800.0

@@ -15,14 +15,17 @@ import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import SpecError
 from benchmarker.core.formatting import approximate_duration, plural
-from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import Workload
-from benchmarker.sweep.folder import CellId
-from benchmarker.sweep.request import SweepRequest
+
+if TYPE_CHECKING:
+    from benchmarker.schema.job import Job
+    from benchmarker.schema.workload import Workload
+    from benchmarker.sweep.folder import CellId
+    from benchmarker.sweep.request import SweepRequest
 
 START_S = 20.0
 """First guess of the time that a process takes before its first cell."""

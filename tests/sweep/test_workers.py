@@ -20,7 +20,8 @@ from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.schema.run_order import read_order
 from benchmarker.sweep.lock import locked
 from benchmarker.sweep.sweep_plan import local_numbers
-from benchmarker.sweep.workers.local import share_of, visible_card
+from benchmarker.sweep.workers.base import share_of
+from benchmarker.sweep.workers.local import visible_card
 from tests import records
 from tests.faults.stage import Stage
 

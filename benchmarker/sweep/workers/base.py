@@ -6,8 +6,11 @@ A worker measures one round, or one judgement, at a time. All workers call the s
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from benchmarker.core.errors import SpecError
@@ -18,12 +21,15 @@ from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.judge_quality import Judgement
+from benchmarker.sweep.child import StoppedError
+from benchmarker.sweep.judge_quality import Judgement, judge
+from benchmarker.sweep.measure_round import measure_round
 from benchmarker.sweep.prepare_host import PREPARE_HOST
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.session import RUN, Progress, Sweep
+from benchmarker.sweep.session import RUN, Equipment, Progress, Sweep
 from benchmarker.sweep.sweep_plan import Schedule, Task
 
+CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 """Differences between equal cards of a host."""
 
@@ -171,3 +177,48 @@ def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
         ]
         return "; ".join((changes or changed_files(job) or ["the model's files or benchmarker differ"])[:3])
     return None
+
+
+def do(session: Session, equipment: Equipment, worker: Worker, work: Work) -> Ended:
+    """Do one piece of work in this thread."""
+    try:
+        if isinstance(work, Judgement):
+            judge(session.sweep, session.progress, equipment, work)
+        else:
+            measure_round(session.sweep, session.progress, equipment, work.tasks, session.schedule)
+    except StoppedError:
+        return Ended(worker, work, lost="it was stopped")
+    except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread
+        return Ended(worker, work, error=error)
+    return Ended(worker, work)
+
+
+def own_cores(slot: int, slots: int) -> tuple[int, ...]:
+    """Return a worker's share of this process's cores; none if they cannot be shared out."""
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    return share_of(sorted(os.sched_getaffinity(0)), slot, slots)
+
+
+def topology(core: int) -> tuple[int, ...]:
+    """Return the socket, the physical core, and the logical core."""
+    folder = CPUS / f"cpu{core}" / "topology"
+    return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
+
+
+def share_of(
+    cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
+) -> tuple[int, ...]:
+    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers.
+
+    Cores of one socket, and the two threads of one core, stay together. GPUs are numbered by socket on most hosts, so
+    that share i of n is also near GPU i.
+    """
+    each = len(cores) // slots
+    return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
+
+
+def _number(path: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_text())
+    return 0

@@ -20,10 +20,9 @@ from pathlib import Path
 from benchmarker.core.errors import DeviceError
 from benchmarker.execution.job_file import write_job
 from benchmarker.schema.environment import Environment
-from benchmarker.sweep.child import Stop, StoppedError
+from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of
-from benchmarker.sweep.judge_quality import Judgement, check_inputs, judge
-from benchmarker.sweep.measure_round import measure_round
+from benchmarker.sweep.judge_quality import check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import Equipment
@@ -37,12 +36,13 @@ from benchmarker.sweep.workers.base import (
     Work,
     Worker,
     check_devices,
+    do,
+    own_cores,
     why_unlike,
 )
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable for NVIDIA and, in torch for ROCm, for AMD too."""
-CPUS = Path("/sys/devices/system/cpu")
 JOIN_S = 0.1
 
 
@@ -194,20 +194,6 @@ class LocalPool:
                 self._events.put(do(self._session, equipment, worker, work))
 
 
-def do(session: Session, equipment: Equipment, worker: Worker, work: Work) -> Ended:
-    """Do one piece of work in this thread."""
-    try:
-        if isinstance(work, Judgement):
-            judge(session.sweep, session.progress, equipment, work)
-        else:
-            measure_round(session.sweep, session.progress, equipment, work.tasks, session.schedule)
-    except StoppedError:
-        return Ended(worker, work, lost="it was stopped")
-    except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread
-        return Ended(worker, work, error=error)
-    return Ended(worker, work)
-
-
 def visible_card(number: int, visible: str | None) -> str:
     """Return the name of a card for a process that is to see it alone.
 
@@ -217,34 +203,3 @@ def visible_card(number: int, visible: str | None) -> str:
     """
     names = visible.split(",") if visible else []
     return names[number] if number < len(names) else str(number)
-
-
-def own_cores(slot: int, slots: int) -> tuple[int, ...]:
-    """Return a worker's share of this process's cores; none if they cannot be shared out."""
-    if not hasattr(os, "sched_setaffinity"):
-        return ()
-    return share_of(sorted(os.sched_getaffinity(0)), slot, slots)
-
-
-def topology(core: int) -> tuple[int, ...]:
-    """Return the socket, the physical core, and the logical core."""
-    folder = CPUS / f"cpu{core}" / "topology"
-    return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
-
-
-def share_of(
-    cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
-) -> tuple[int, ...]:
-    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers.
-
-    Cores of one socket, and the two threads of one core, stay together. GPUs are numbered by socket on most hosts, so
-    that share i of n is also near GPU i.
-    """
-    each = len(cores) // slots
-    return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
-
-
-def _number(path: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(path.read_text())
-    return 0

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from benchmarker.core.errors import DeviceError, MissingLibraryError, SpecError
-from benchmarker.core.packages import install_words
+from benchmarker.core.packages import install_hint
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.run_order import RUN_ORDER, append_lines
@@ -271,7 +271,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingLibraryError(f"--places ray: Ray is not installed; {install_words('ray')}") from error
+        raise MissingLibraryError(f"--places ray: Ray is not installed; {install_hint('ray')}") from error
     return ray
 
 

@@ -23,8 +23,7 @@ from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.session import Equipment, Progress, Sweep
 from benchmarker.sweep.starter import Starter, shared_modules
 from benchmarker.sweep.sweep_plan import Forecast, Schedule
-from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, why_unlike
-from benchmarker.sweep.workers.local import do, own_cores
+from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, do, own_cores, why_unlike
 
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 """Variables that Ray sets in its workers, and that a measurement depends on."""
