@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.judging_protocol import Judging
 from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.registry import workload_of
@@ -23,6 +23,7 @@ from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import CappedLog
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
+from benchmarker.workloads.session import Judging
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ def check_inputs(jobs: Iterable[Job]) -> None:
         BenchmarkerError: An input is unsuitable, or a library is not installed.
     """
     for job in jobs:
-        judging = workload_of(job.workload).judged_by
+        judging = workload_of(job.workload).judging()
         if judging and judging.form(job):
             judging.check(job)
 
 
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
     """Return the measurements that were requested and are in no record of their variants yet."""
-    judging = sweep.workload.judged_by
+    judging = sweep.workload.judging()
     missing = []
     for variants in _groups(sweep, judging) if judging else []:
         assert judging is not None
@@ -70,7 +71,7 @@ def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Jud
         ResultsError: A record cannot be saved.
         StoppedError: The sweep is being stopped.
     """
-    judging, variant = sweep.workload.judged_by, judgement.variants[0]
+    judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
     equipment.say(f"[{judging.name}] {', '.join(judgement.variants)}")
     judged, fault = _run(sweep, judging, progress, equipment, variant)
@@ -80,7 +81,7 @@ def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Jud
         write_record(read_record(path).model_copy(update=changes), path)
 
 
-def _groups(sweep: Sweep, judging: Judging) -> list[list[str]]:
+def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
     """Return the variants to be judged, grouped by quantization."""
     groups: dict[str, list[str]] = {}
     for name, job in sweep.jobs.items():
@@ -100,7 +101,7 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 
 
 def _run(
-    sweep: Sweep, judging: Judging, progress: Progress, equipment: Equipment, variant: str
+    sweep: Sweep, judging: Judging[Any, Any], progress: Progress, equipment: Equipment, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
     """Run one child; return its record, and the reason if it ended early."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
@@ -14,7 +14,9 @@ from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 UNKNOWN = "·"
 RUNNING = "…"
@@ -48,7 +50,7 @@ class LiveTable:
             [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
             for name in variants
         ]
-        headings = [self._workload.rate_unit, *map(self._workload.in_words, points)]
+        headings = [self._workload.rate_unit, *map(self._workload.point_text, points)]
         return tabulate(lines, headings, tablefmt="simple", disable_numparse=True)
 
     def _cell_text(self, cell: tuple[str, int], is_running: bool) -> str:
@@ -60,7 +62,7 @@ class LiveTable:
 
 def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
     """Return `26 x 50: 0.1525 s, 327.9 tok/s`, or the status of a cell without a rate."""
-    name, rate = workload.in_words(point), median_rate(workload, cell)
+    name, rate = workload.point_text(point), median_rate(workload, cell)
     if rate is None:
         return f"{name}: {status_words(cell.status)}"
     latency_s = statistics.median(sample.latency_s for sample in cell.samples)

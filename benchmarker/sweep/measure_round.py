@@ -138,7 +138,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     name = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
-            name=f"{name}, {attempt.sweep.workload.in_words(point)}" if point else name,
+            name=f"{name}, {attempt.sweep.workload.point_text(point)}" if point else name,
             fault=fault,
             log=attempt.log.path,
             tail=attempt.log.last_lines,

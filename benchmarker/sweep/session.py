@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.formatting import slug
 from benchmarker.execution.job_file import job_path
-from benchmarker.schema.options import arguments_of
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Stop
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from benchmarker.schema.environment import Environment
     from benchmarker.schema.job import Job, Part
     from benchmarker.schema.record import RunRecord
-    from benchmarker.schema.workload import Workload
     from benchmarker.sweep.live_table import LiveTable
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault
     from benchmarker.sweep.starter import Starter
+    from benchmarker.workloads.base import Workload
 
 RUN = (sys.executable, "-m", "benchmarker.run")
 CELL_LIMIT_S = 1800.0
@@ -84,7 +83,7 @@ class Sweep:
 
     def alone(self, variant: str, point: Any = None) -> str:
         """Return the command that measures one cell, or the entire variant, without a sweep."""
-        arguments = arguments_of(self.workload, point) if point else []
+        arguments = self.workload.point_arguments(point) if point else []
         return f"{self.jobs[variant].reproduce} {shlex.join(arguments)}".strip()
 
 

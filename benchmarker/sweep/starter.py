@@ -21,7 +21,7 @@ from benchmarker.core.process import PARENT
 from benchmarker.execution.fork_server import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 SERVER = "benchmarker.execution.fork_server"
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -119,7 +119,7 @@ def shared_modules(workload: Workload, *, shared_imports: bool) -> list[str]:
         return []
     if sys.platform != "linux":
         raise SpecError("--shared-imports: needs Linux, where a process can be forked; leave it out")
-    return ["benchmarker.execution.single_run", workload.opener.split(":")[0], *workload.imports]
+    return ["benchmarker.execution.single_run", type(workload).__module__, *workload.imports]
 
 
 class _Server:

@@ -23,9 +23,9 @@ from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.schema.job import Job
-    from benchmarker.schema.workload import Workload
     from benchmarker.sweep.folder import CellId
     from benchmarker.sweep.request import SweepRequest
+    from benchmarker.workloads.base import Workload
 
 START_S = 20.0
 """First guess of the time that a process takes before its first cell."""
@@ -174,7 +174,7 @@ def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
     turns = math.ceil(request.rounds / workers)
     return [
         f"plan: {_rounds_text(request)} of {', '.join(request.jobs)}",
-        f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
+        f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
         *_worker_lines(places, workers, unused=len(numbers or ()) - workers),
@@ -210,7 +210,7 @@ def _rounds_text(request: SweepRequest) -> str:
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
     """Return a line about the measurements after all timed ones; none if there are none."""
-    judging = workload.judged_by
+    judging = workload.judging()
     judged = [job for job in jobs if judging and judging.form(job)]
     return (
         [f"  then {judging.name} ({judging.words(judged[0])}), once for each quantization"]
