@@ -1,8 +1,8 @@
 """`python -m benchmarker` is the `benchmarker` command."""
 
-from benchmarker.core.outside_environment import one_line_where_libraries_are_missing
+from benchmarker.core.packages import exit_if_libraries_are_missing
 
-with one_line_where_libraries_are_missing():
+with exit_if_libraries_are_missing():
     from benchmarker.cli.app import main
 
 main()

@@ -21,11 +21,10 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.cli.run_help import as_json
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.core.tables import Column, table
+from benchmarker.core.tables import Column, Sheet, table
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.first_table import first_table
-from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
 
@@ -82,48 +81,52 @@ def explained(folder: Path) -> str:
 
 def front_page() -> str:
     """The README with the answer's table of a real GPU."""
-    sheet = first_table(ranking_of(compare([REFERENCE / ANSWERED])))
+    sheet = _first_table(ANSWERED)
     return _with_table("README.md", f"results/reference/{ANSWERED}", table(sheet.columns, sheet.rows))
 
 
 def control_page() -> str:
     """The page on the control experiment with the table of its records."""
-    sheet = first_table(ranking_of(compare([REFERENCE / "h100-aa"])))
+    sheet = _first_table("h100-aa")
     return _with_table("docs/control.md", "results/reference/h100-aa", table(sheet.columns, sheet.rows))
 
 
 def why_slow_page() -> str:
     """The page on slow forms with the limits of three engines."""
     runtimes = compare([RUNTIMES])
-    shown = presentation_of(runtimes.workload)
-    limits = shown.limits(shown.beside_limits(runtimes.rows))
+    shown = workload_of(runtimes.workload)
+    limits = shown.limit_sheet(shown.limit_rows(runtimes.rows))
     assert limits, "the reference has limits"
     return _with_table("docs/why-slow.md", "results/reference/h200-runtimes", table(limits.columns, limits.rows))
 
 
 def attention_page() -> str:
     """The page of attention with the first table of a real GPU."""
-    sheet = first_table(ranking_of(compare([REFERENCE / "h100-attention"])))
+    sheet = _first_table("h100-attention")
     return _with_table("docs/attention.md", "results/reference/h100-attention", table(sheet.columns, sheet.rows))
 
 
 def finetune_page() -> str:
     """The page of fine-tuning with the first table of a real GPU."""
-    sheet = first_table(ranking_of(compare([REFERENCE / "h200-finetune"])))
+    sheet = _first_table("h200-finetune")
     return _with_table("docs/finetune.md", "results/reference/h200-finetune", table(sheet.columns, sheet.rows))
 
 
 def mixers_page() -> str:
     """The page of token mixers with the first table of a real GPU."""
-    sheet = first_table(ranking_of(compare([REFERENCE / "h100-mixers"])))
+    sheet = _first_table("h100-mixers")
     return _with_table("docs/mixers.md", "results/reference/h100-mixers", table(sheet.columns, sheet.rows))
 
 
 def context_parallel_page() -> str:
     """The page of context parallel attention with the first table of two real GPUs."""
     source = "h100-x2-context-parallel"
-    sheet = first_table(ranking_of(compare([REFERENCE / source])))
+    sheet = _first_table(source)
     return _with_table("docs/context-parallel.md", f"results/reference/{source}", table(sheet.columns, sheet.rows))
+
+
+def _first_table(folder: str) -> Sheet:
+    return first_table(ranking_of(compare([REFERENCE / folder])))
 
 
 def _with_table(page: str, source: str, rows: str) -> str:

@@ -26,9 +26,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import check_weights
-from benchmarker.core.disk_errors import why_not_written
-from benchmarker.core.errors import ModelError
-from benchmarker.core.units import gib
+from benchmarker.core.errors import ModelError, write_problem
+from benchmarker.core.formatting import gib
 from benchmarker.schema.base import Plain
 
 DESCRIPTION = "benchmarker.json"
@@ -159,7 +158,7 @@ def new_entry(
             (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
             _publish(draft, final)
     except OSError as error:
-        reason = why_not_written(error, elsewhere="set BENCHMARKER_CACHE to a folder with room for it")
+        reason = write_problem(error, remedy="set BENCHMARKER_CACHE to a folder with room for it")
         raise ModelError(f"{final.parent}: the checkpoint ({gib(needed_bytes)}) was not made: {reason}") from error
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.tensor_files import check_tensors
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ModelError
+from benchmarker.core.errors import ModelError, read_problem
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -87,7 +86,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ModelError(why_not_read(path, error)) from error
+        raise ModelError(read_problem(path, error)) from error
     except ValueError as error:
         raise ModelError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import MissingLibraryError, ModelError
+from benchmarker.core.errors import MissingLibraryError, ModelError, read_problem
 from benchmarker.core.packages import installed_version
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def _check_magic(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise ModelError(why_not_read(path, error)) from error
+        raise ModelError(read_problem(path, error)) from error
     if magic != b"GGUF":
         raise ModelError(f"{path}: not a GGUF file")
 

@@ -23,7 +23,7 @@ def list_checkpoints() -> None:
     Example: benchmarker checkpoint list
     """
     from benchmarker.checkpoints.cache import cache_folder, entries
-    from benchmarker.core.units import gib
+    from benchmarker.core.formatting import gib
 
     cached = entries()
     for entry in cached:
@@ -44,7 +44,7 @@ def remove_checkpoint(
     """
     from benchmarker.checkpoints.cache import entries, remove
     from benchmarker.core.errors import SpecError
-    from benchmarker.core.units import gib
+    from benchmarker.core.formatting import gib
 
     with one_line_errors():
         if not keys and not everything:

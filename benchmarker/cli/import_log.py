@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarker.core.console import Terminal, one_line_errors
-from benchmarker.core.names import slug
+from benchmarker.core.formatting import slug
 
 
 def import_logs(

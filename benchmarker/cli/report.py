@@ -31,7 +31,7 @@ def report(
     """
     with one_line_errors():
         from benchmarker.comparison.ranking import ranking_of
-        from benchmarker.core.words import plural
+        from benchmarker.core.formatting import plural
         from benchmarker.report.answer import answer
         from benchmarker.report.compare import compare
         from benchmarker.report.html.write import write_plots, write_report

@@ -18,15 +18,14 @@ from typer.core import TyperCommand
 
 from benchmarker.cli.run_help import RunHelp, run_help, saved_help
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
-from benchmarker.core.errors import SpecError, commas_if_number
-from benchmarker.core.gc_guard import no_garbage_collection
-from benchmarker.core.parent_death import end_with_parent
+from benchmarker.core.errors import SpecError, comma_hint
+from benchmarker.core.process import end_with_parent, no_garbage_collection
 
 if TYPE_CHECKING:
     from benchmarker.schema.experiment import ExperimentBase
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 BESIDE_JOB = ("--job", "--part", "--device", "--output", "--quiet", "--verbose")
 """Options that may stand beside --job, which says all the others."""
@@ -109,9 +108,9 @@ def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, ver
         with quiet_libraries(verbose=verbose) as streams:
             # Libraries talk while they are imported, too. What they make then stays: looking through it for garbage
             # again and again takes a sixth of the time to import them.
-            from benchmarker.core.dependency_conflict import fitting_libraries
+            from benchmarker.core.packages import report_library_conflicts
 
-            with no_garbage_collection(), fitting_libraries():
+            with no_garbage_collection(), report_library_conflicts():
                 from benchmarker.cli.run_summary import say_result
                 from benchmarker.execution.single_run import Run
                 from benchmarker.schema.registry import workload_of
@@ -129,7 +128,7 @@ def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, ver
 
 def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
     """Find the largest value of an axis that fits, and print it with where its records are."""
-    from benchmarker.core.names import slug
+    from benchmarker.core.formatting import slug
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.state import now_id
@@ -181,7 +180,7 @@ class OptionsAlone(TyperCommand):
         """
         rest = super().parse_args(ctx, args)
         if ctx.args:
-            raise SpecError(f"'{ctx.args[0]}' belongs to no option{commas_if_number(ctx.args[0])}")
+            raise SpecError(f"'{ctx.args[0]}' belongs to no option{comma_hint(ctx.args[0])}")
         return rest
 
 

@@ -21,11 +21,13 @@ from benchmarker.comparison.comparable import (
     form_of,
     refusal,
 )
-from benchmarker.comparison.comparing import Circumstance, comparing_of
+from benchmarker.comparison.comparing import Circumstance
 from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.stats import MIN_ROUNDS, Ratio, unpaired_ratio, verdicts
+from benchmarker.core.stats import MIN_ROUNDS, Ratio, verdicts
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 MUST_BE_EQUAL = ("device", "device kind")
 """What both sweeps must have in common, with what the workload adds, such as the model. Anything else may be the change
@@ -51,7 +53,7 @@ class Change:
     after: Row | None
     """None where the second sweep has no such row."""
     ratio: Ratio | None
-    """Speed after over speed before: below 1 is slower."""
+    """Rate after divided by rate before: below 1 is slower."""
     verdict: str | None
     """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
     is_failed: bool
@@ -113,7 +115,7 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     """
     check_workload([*before, *after])
     workload = before[0].workload
-    must_be_equal = (*MUST_BE_EQUAL, *comparing_of(workload).must_be_equal)
+    must_be_equal = (*MUST_BE_EQUAL, *workload_of(workload).must_be_equal)
     differences = between_records([*before, *after])
     forbidden = [difference for difference in differences if difference.field in must_be_equal] + between_inputs(
         [*before, *after]
@@ -149,9 +151,9 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
     variants = {row.variant for row in after}
     pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
     ratios = {
-        index: unpaired_ratio(list(old.latency_by_round.values()), list(new.latency_by_round.values()))
+        index: ratio
         for index, (old, new) in enumerate(pairs)
-        if new and new.latency
+        if new and (ratio := rate_ratio(old, new, is_paired=False))
     }
     tested = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
     too_slow = {

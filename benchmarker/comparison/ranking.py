@@ -1,220 +1,120 @@
-"""Variants of one cell in their order, each compared with a plain form, such as the unquantized model.
-
-A variant is compared with the plain form in the same surroundings, such as the unquantized model in the same engine, so
-that a ratio is one thing's effect; and with the fastest plain form there is, which is what a user would run otherwise.
-A ratio whose interval spans more than a factor of two is no number: the round that stands apart is named.
-"""
+"""The order of the variants in one cell, and whether the statistics separate the fastest from the others."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.rows import CellKey, Results, Row, headline_rows
-from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
-from benchmarker.schema.record import Moment
+from benchmarker.comparison.speed_up import is_wide, outlier_round, rate_ratio
+from benchmarker.core.stats import Ratio, Verdict, verdicts
 
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
-WIDEST = 2.0
-"""Largest ratio of an interval's ends that is still a number."""
 
 
 @dataclass(frozen=True)
-class Against:
-    """How a variant compares with another."""
+class Rival:
+    """A row that may lead, compared with the fastest row."""
 
     row: Row
-    """The other variant's row."""
     ratio: Ratio
-    """How many times as fast the variant is, by the metric that ranks."""
+    """Rate of the fastest row divided by the rival's rate."""
     verdict: Verdict
-    """After Holm's correction over all comparisons of its kind in the cell."""
-    odd_round: int | None = None
-    """The round that stands apart, where the interval spans more than a factor of two."""
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A variant with what it is compared with."""
-
-    row: Row
-    beside: Against | None
-    """Against the plain form in the same surroundings, or the baseline that was asked for. None where there is none."""
-    overall: Against | None
-    """Against the fastest plain form. None where there is none, and for that form itself."""
-    is_peer: bool
-    """Whether other variants are compared with it."""
+    """After Holm's correction over all rivals."""
+    outlier: int | None = None
+    """Round to name if the interval is too wide for a number."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """All variants of the cell that the first table shows."""
+    """The rows of the first table's cell in their order."""
 
     cell: CellKey | None
-    rows: tuple[Ranked, ...]
-    """The best first; those without a number last."""
-    plain: Row | None
-    """The fastest plain form."""
-    leader: Ranked | None = None
-    """The fastest; of several that are the same within the band, the one that needs least memory."""
-    fastest: Ranked | None = None
+    rows: tuple[Row, ...]
+    """The fastest first. Rows without a number are last."""
+    named: Row | None
+    """The row of `Results.named`, with which the answer compares the leader."""
+    leader: Row | None = None
+    """The fastest row; of several that are the same within the band, the one with the smallest peak memory."""
+    fastest: Row | None = None
     """The fastest of the rows that may lead."""
-    rivals: tuple[Against, ...] = ()
-    """The other rows that may lead, fastest first, each with how many times as fast the fastest is."""
+    rivals: tuple[Rival, ...] = ()
+    """The other rows that may lead, the fastest first."""
 
     @property
-    def same(self) -> tuple[Against, ...]:
-        """Others that are as fast as the fastest, within the band."""
+    def same(self) -> tuple[Rival, ...]:
+        """Rivals that are as fast as the fastest row, within the band."""
         return tuple(rival for rival in self.rivals if rival.verdict == "same")
 
     @property
-    def undecided(self) -> tuple[Against, ...]:
-        """Others whose difference from the fastest is not borne out: with any, nothing is recommended."""
+    def undecided(self) -> tuple[Rival, ...]:
+        """Rivals whose difference from the fastest row is not significant. If there are any, nothing is recommended."""
         return tuple(rival for rival in self.rivals if rival.verdict in UNDECIDED)
 
     @property
-    def able(self) -> tuple[Ranked, ...]:
-        """Rows that were measured."""
-        return tuple(ranked for ranked in self.rows if ranked.row.pace)
+    def measured(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.pace)
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the headline's cell.
+    """Rank the rows of the first table's cell.
 
     Args:
-        among: Which rows may lead, such as those that keep to a budget.
+        among: Returns True for rows that may lead, such as those within a budget.
     """
     rows = headline_rows(results.rows)
-    able = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
-    plain = next((row for row in able if comparing_of(row.workload).is_plain(row)), None)
-    peers = {row.variant: _peer(row, able, results.asked_baseline) for row in able}
-    beside = _all_against(able, peers, results.circumstances)
-    overall = _all_against(able, dict.fromkeys(peers, plain), results.circumstances)
-    references = {peer.variant for peer in peers.values() if peer}
-    failed = [Ranked(row, None, None, is_peer=False) for row in rows if not row.pace]
-    ranked = [
-        Ranked(row, beside.get(row.variant), overall.get(row.variant), is_peer=row.variant in references)
-        for row in able
-    ]
-    cell = rows[0].cell if rows else None
-    ranking = Ranking(cell, (*ranked, *failed), plain)
-    return _led(ranking, [candidate for candidate in ranked if among(candidate.row)], results.circumstances)
+    measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
+    failed = [row for row in rows if not row.pace]
+    named = next((row for row in measured if row.variant == results.named), None)
+    ranking = Ranking(rows[0].cell if rows else None, (*measured, *failed), named)
+    return _with_leader(ranking, [row for row in measured if among(row)], results.circumstances)
 
 
-def _peer(row: Row, able: Sequence[Row], baseline: str | None) -> Row | None:
-    """The row that a row is compared with: the baseline that was asked for, or the plain form in its surroundings.
-
-    It may be the row itself. None where there is no such row.
-    """
-    if baseline is not None:
-        return next((candidate for candidate in able if candidate.variant == baseline), None)
-    comparing = comparing_of(row.workload)
-    peers = [
-        candidate
-        for candidate in able
-        if comparing.is_plain(candidate) and comparing.surroundings(candidate) == comparing.surroundings(row)
-    ]
-    return next((candidate for candidate in peers if candidate.is_baseline), peers[0] if peers else None)
-
-
-def _all_against(
-    rows: Sequence[Row], references: Mapping[str, Row | None], circumstances: Mapping[str, object]
-) -> dict[str, Against]:
-    """Each row against its reference, with the verdicts after Holm's correction over all of them.
+def _with_leader(ranking: Ranking, candidates: Sequence[Row], circumstances: Mapping[str, object]) -> Ranking:
+    """Return the ranking with its leader and rivals.
 
     Args:
-        references: By the row's variant; None where the row has none.
+        candidates: Rows that may lead, the fastest first.
     """
-    pairs = [
-        (row, reference) for row in rows if (reference := references[row.variant]) and reference.variant != row.variant
-    ]
-    ratios = [ratio_of(reference, row, circumstances) for row, reference in pairs]
-    return {
-        row.variant: Against(reference, ratio, verdict, odd_round(reference, row) if is_wide(ratio) else None)
-        for (row, reference), ratio, verdict in zip(pairs, ratios, verdicts(ratios), strict=True)
-    }
-
-
-def _led(ranking: Ranking, able: Sequence[Ranked], circumstances: Mapping[str, object]) -> Ranking:
-    """The ranking with its leader and the leader's rivals.
-
-    Args:
-        able: Rows that may lead, fastest first.
-    """
-    if not able:
+    if not candidates:
         return ranking
-    fastest, *slower = able
-    ratios = [ratio_of(ranked.row, fastest.row, circumstances) for ranked in slower]
+    fastest, *slower = candidates
+    ratios = [_lead(fastest, row, circumstances) for row in slower]
     rivals = tuple(
-        Against(
-            ranked.row,
-            ratio,
-            _doubt(fastest, ranked) or verdict,
-            odd_round(ranked.row, fastest.row) if is_wide(ratio) else None,
+        Rival(
+            row, ratio, _open_verdict(fastest, row) or verdict, outlier_round(row, fastest) if is_wide(ratio) else None
         )
-        for ranked, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
+        for row, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
     )
-    led = replace(ranking, leader=fastest, fastest=fastest, rivals=rivals)
-    return led if led.undecided else replace(led, leader=_smallest(fastest, slower, led.same))
+    ranking = replace(ranking, leader=fastest, fastest=fastest, rivals=rivals)
+    return ranking if ranking.undecided else replace(ranking, leader=_smallest(fastest, slower, ranking.same))
 
 
-def _doubt(fastest: Ranked, rival: Ranked) -> Verdict | None:
-    """The table's verdict on two rows where it leaves their difference open; None where it does not.
+def _lead(fastest: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
+    is_paired = circumstances.get(fastest.variant) == circumstances.get(row.variant)
+    # Rates of two metrics have an order but no ratio that could be tested.
+    return rate_ratio(row, fastest, is_paired=is_paired) or Ratio(fastest.speed / row.speed, rounds=0)
 
-    The table corrects for all its rows, so that it may leave open what a test of these two alone decides. The answer
-    says no more than the table.
+
+def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
+    """Return the table's verdict on these two rows if it is an open one.
+
+    The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
+    answer claims no more than the table.
     """
-    pairs = [
-        *(against for against in (fastest.beside, fastest.overall) if against and against.row is rival.row),
-        *(against for against in (rival.beside, rival.overall) if against and against.row is fastest.row),
+    pairs = ((fastest, rival), (rival, fastest))
+    compared = [
+        speed_up
+        for row, reference in pairs
+        for speed_up in (row.speed_up, row.against_named)
+        if speed_up and speed_up.reference == reference.variant
     ]
-    return next((against.verdict for against in pairs if against.verdict in UNDECIDED), None)
+    return next((speed_up.verdict for speed_up in compared if speed_up.verdict in UNDECIDED), None)
 
 
-def _smallest(fastest: Ranked, slower: Sequence[Ranked], same: Sequence[Against]) -> Ranked:
-    """The row that needs least memory, of those that are as fast as the fastest."""
-    as_fast = {against.row.variant for against in same}
-    candidates = [fastest, *(ranked for ranked in slower if ranked.row.variant in as_fast)]
-    sized = [ranked for ranked in candidates if ranked.row.peak_memory_bytes is not None]
-    return min(sized, key=lambda ranked: ranked.row.peak_memory_bytes or 0, default=fastest)
-
-
-def ratio_of(reference: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
-    """How many times as fast the row is as the reference, paired by rounds where both ran in the same circumstances.
-
-    Rounds on two devices were not run in turns: nothing pairs them.
-    """
-    if circumstances.get(reference.variant) != circumstances.get(row.variant):
-        return unpaired_ratio(list(reference.pace_by_round.values()), list(row.pace_by_round.values()))
-    return paired_ratio(reference.pace_by_round, row.pace_by_round)
-
-
-def is_wide(ratio: Ratio) -> bool:
-    """Whether the interval spans more than a factor of two, and the ratio says nothing."""
-    return ratio.low is not None and ratio.high is not None and ratio.high > WIDEST * ratio.low
-
-
-def odd_round(reference: Row, row: Row) -> int:
-    """The round, counted from 1, whose ratio is farthest from the middle one."""
-    common = [moment for moment in reference.pace_by_round if moment in row.pace_by_round]
-    if not common:
-        return odd_process(row if _spread(row) >= _spread(reference) else reference)
-    logs = {moment: math.log(reference.pace_by_round[moment] / row.pace_by_round[moment]) for moment in common}
-    return _farthest(logs)
-
-
-def odd_process(row: Row) -> int:
-    """The round, counted from 1, in which the variant is farthest from its own middle."""
-    return _farthest({moment: math.log(pace) for moment, pace in row.pace_by_round.items()})
-
-
-def _farthest(logs: Mapping[Moment, float]) -> int:
-    middle = statistics.median(logs.values())
-    return 1 + max(logs, key=lambda moment: abs(logs[moment] - middle))[1]
-
-
-def _spread(row: Row) -> float:
-    return max(row.pace_by_round.values()) / min(row.pace_by_round.values())
+def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row:
+    """Return the row with the smallest peak memory of those that are as fast as the fastest."""
+    as_fast = {rival.row.variant for rival in same}
+    candidates = [fastest, *(row for row in slower if row.variant in as_fast)]
+    sized = [row for row in candidates if row.peak_memory_bytes is not None]
+    return min(sized, key=lambda row: row.peak_memory_bytes or 0, default=fastest)

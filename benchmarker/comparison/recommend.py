@@ -131,11 +131,11 @@ def _choice(results: Results, budget: str, cell: CellKey, candidates: tuple[Cand
     return Recommendation(
         budget,
         cell,
-        None if undecided else by_name[ranking.leader.row.variant],
+        None if undecided else by_name[ranking.leader.variant],
         candidates,
         rivals,
         undecided=undecided,
-        fastest=by_name[ranking.fastest.row.variant],
+        fastest=by_name[ranking.fastest.variant],
         ranking=ranking,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from benchmarker.schema.workload import Metric
+from benchmarker.schema.metric import Metric
 
 Numbers = dict[str, float | None]
 """Numbers of a row, by the names that they have in a mismatch."""
@@ -79,6 +79,17 @@ def _metric(metric: Metric, cells: Cells) -> Numbers:
     rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
     repeats = [metric.of_repeat(cell, sample) for _, process_cell in cells for sample in process_cell.samples]
     return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
+
+
+def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
+    """Return the metric by round if less is better, and its inverse otherwise."""
+    if metric.of_latency is None:
+        values = by_round(cells, metric.of_repeat)
+    else:
+        cell = cells[0][1]
+        rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
+        values = {number: rate for number, rate in rates.items() if rate is not None}
+    return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
 
 
 def _with_spread(name: str, cells: Cells, value_of: Callable[[Any, Any], float | None]) -> Numbers:

@@ -8,73 +8,80 @@ table would show the difference between those as if it were one between variants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparable import Identity, check_comparable, check_keys, named_variants
-from benchmarker.comparison.comparing import comparing_of, keys_of
-from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey, Results
+from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
-from benchmarker.core.stats import Ratio, paired_ratio, unpaired_ratio, verdicts
 from benchmarker.schema.collect import Collected
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 
 def results_of(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Results:
-    """The rows of what was found below some paths.
+    """Compare the records that were collected below some paths.
 
     Args:
-        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else the
-            plainest of the variants, as the workload has it.
-        force: Compare also what differs in device, model or versions; the table says so.
+        baseline: Variant to which all others are compared. By default the baseline of the sweep's file if it is not
+            the workload's default one, and otherwise the unquantized variant in each variant's engine.
+        force: Compare also records that differ in device, model or versions. The tables name the differences.
 
     Raises:
         ResultsError: No such baseline, or records that do not compare.
     """
-    is_there = any(record.variant.name == collected.baseline for record in collected.records)
-    results = results_of_records(
+    return results_of_records(
         collected.records,
-        baseline=baseline if baseline or not is_there else collected.baseline,
+        baseline=baseline,
+        sweep_baseline=collected.baseline,
         force=force,
         problems=collected.problems,
     )
-    # A sweep's file names its baseline also where nobody chose one.
-    return replace(results, asked_baseline=baseline) if results.is_default_baseline else results
 
 
 def results_of_records(
     records: Sequence[RunRecord],
     *,
     baseline: str | None = None,
+    sweep_baseline: str | None = None,
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """The rows of records that were read already. Otherwise as `results_of`."""
+    """Compare records. Otherwise as `results_of`.
+
+    Args:
+        sweep_baseline: Baseline in the sweep's file, which names one even if its user did not.
+    """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
     check_keys({name: members for name, (_, members) in variants.items()})
-    chosen, by_default = (_baseline(variants, wanted) for wanted in (baseline, None))
+    default = _baseline(variants, None)
+    of_sweep = sweep_baseline if sweep_baseline in variants and sweep_baseline != default else None
+    named = _baseline(variants, baseline) if baseline else of_sweep
+    chosen = named or default
     cells = sorted({key for record in records for key in keys_of(record)})
     keys: list[CellKey | None] = [*cells] or [None]
     rows = [make_row(name, key, members) for key in keys for name, (_, members) in variants.items()]
-    compared = _with_ratios(rows, chosen, {name: identity for name, (identity, _) in variants.items()})
+    circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
+    compared = with_speed_ups(rows, baseline=chosen, named=named, circumstances=circumstances)
     return Results(
-        rows=comparing_of(records[0].workload).with_baseline(compared, chosen),
+        rows=workload_of(records[0].workload).with_baseline(compared, chosen),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
         members={name: tuple(members) for name, (_, members) in variants.items()},
-        asked_baseline=baseline,
-        is_default_baseline=chosen == by_default,
-        circumstances={name: identity.circumstances for name, (identity, _) in variants.items()},
+        named=named or next((row.variant for row in unquantized(compared)), None),
+        has_named_baseline=named is not None,
+        circumstances=circumstances,
     )
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
     """Plain rows for a program: base units, null for what is not known."""
-    return [comparing_of(row.workload).to_row(row) for row in results.rows]
+    return [workload_of(row.workload).row_values(row) for row in results.rows]
 
 
 def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:
@@ -87,31 +94,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
         members = variants[name][1]
         could = any(cell.status == "ok" for record in members for cell in record.cells)
         # Where the plainest failed, nothing has a speed-up, and the table says why.
-        return *comparing_of(members[0].workload).plainness(members[0]), could
+        return *workload_of(members[0].workload).plainness(members[0]), could
 
     # The first of equals, in the order of the variants.
     return max(variants, key=rank)
-
-
-def _with_ratios(rows: Sequence[Row], baseline: str, identities: dict[str, Identity]) -> tuple[Row, ...]:
-    """Each row with its speed-up, and the verdicts after a correction for all of them."""
-    bases = {row.cell: row for row in rows if row.variant == baseline}
-    ratios = {
-        index: _ratio(bases[row.cell], row, identities)
-        for index, row in enumerate(rows)
-        if row.variant != baseline and row.latency and bases[row.cell].latency
-    }
-    words = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
-    return tuple(
-        replace(row, ratio=Ratio(1.0, rounds=row.rounds) if row.latency else None, verdict="baseline")
-        if row.variant == baseline
-        else replace(row, ratio=ratios.get(index), verdict=words.get(index))
-        for index, row in enumerate(rows)
-    )
-
-
-def _ratio(base: Row, row: Row, identities: dict[str, Identity]) -> Ratio:
-    # Rounds on two devices were not run in turns, so that nothing pairs them.
-    if identities[base.variant].circumstances != identities[row.variant].circumstances:
-        return unpaired_ratio(list(base.latency_by_round.values()), list(row.latency_by_round.values()))
-    return paired_ratio(base.latency_by_round, row.latency_by_round)

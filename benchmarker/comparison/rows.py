@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from benchmarker.core.stats import Ratio
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
+    from benchmarker.comparison.speed_up import SpeedUp
     from benchmarker.core.stats import Estimate, Ratio
+    from benchmarker.schema.metric import Metric
     from benchmarker.schema.record import Flag, Moment, RunRecord
     from benchmarker.schema.roofline import Demand, Limits
-    from benchmarker.schema.workload import Metric, Workload
+    from benchmarker.workloads.base import Workload
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]
@@ -113,10 +116,16 @@ class Row:
     """By name: those that are declared of a repeat, as far as they are known."""
     facts: dict[str, float] = field(default_factory=dict)
     """By name: those that are declared of a process."""
-    ratio: Ratio | None = None
-    """Speed-up against the baseline."""
-    verdict: str | None = None
-    """`baseline` for the baseline itself."""
+    speed_up: SpeedUp | None = None
+    """Speed-up relative to the row's reference. None for the reference itself and without a reference."""
+    against_named: SpeedUp | None = None
+    """Speed-up relative to the one variant that a table with several engines names (`Results.named`)."""
+    call: SpeedUp | None = None
+    """Ratio of the latencies of a whole call, relative to the baseline of the comparison."""
+    is_baseline: bool = False
+    """True for the baseline of the comparison."""
+    is_reference: bool = False
+    """True for a row that is its own reference, such as the unquantized variant of an engine."""
     bound_by: str | None = None
     peak_memory_bytes: int | None = None
     """Live tensors on a GPU, growth of the resident memory on CPU; the largest of all processes."""
@@ -143,8 +152,18 @@ class Row:
         return f"{self.variant}*" if self.mark else self.variant
 
     @property
-    def is_baseline(self) -> bool:
-        return self.verdict == "baseline"
+    def ratio(self) -> Ratio | None:
+        """The speed-up's ratio; 1 for a reference."""
+        if self.is_reference:
+            return Ratio(1.0, rounds=self.rounds) if self.pace else None
+        return self.speed_up.ratio if self.speed_up else None
+
+    @property
+    def verdict(self) -> str | None:
+        """The speed-up's verdict; `baseline` for a reference."""
+        if self.is_reference:
+            return "baseline"
+        return self.speed_up.verdict if self.speed_up else None
 
     @property
     def described(self) -> Workload:
@@ -203,10 +222,11 @@ class Results:
     """Why each variant is as fast as it is, as markdown; empty where nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     """The records of each variant, under the name that the rows give it."""
-    asked_baseline: str | None = None
-    """The baseline where somebody chose it."""
-    is_default_baseline: bool = True
-    """Whether the baseline is the one that there is by default."""
+    named: str | None = None
+    """Variant to which every row of a table with several engines is compared: the baseline that the user named, or the
+    fastest unquantized variant of the first table's cell."""
+    has_named_baseline: bool = False
+    """True if the user named the baseline."""
     circumstances: Mapping[str, object] = field(default_factory=dict)
     """What each variant was measured in: rounds pair only where they are equal."""
 

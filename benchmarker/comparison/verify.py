@@ -15,7 +15,16 @@ from typing import Any
 from benchmarker.comparison.comparable import check_comparable, named_variants
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import Check, equal, record_checks
-from benchmarker.comparison.recompute import Cells, Numbers, Raw, by_round, detectable, numbers_of, ratio, verdict
+from benchmarker.comparison.recompute import (
+    Cells,
+    Numbers,
+    Raw,
+    detectable,
+    numbers_of,
+    ratio,
+    seconds_by_round,
+    verdict,
+)
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.comparison.words import cell_words
@@ -121,16 +130,15 @@ def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
 def _ratios(
     results: Results, contents: Contents, circumstances: dict[str, tuple[str | None, ...]]
 ) -> dict[int, tuple[Numbers, float | None]]:
-    baseline = results.baseline or ""
+    """Return the speed-up of each row, recomputed from the raw samples."""
     ratios = {}
     for index, row in enumerate(results.rows):
-        if row.cell is None or row.variant == baseline or row.ratio is None:
+        if row.cell is None or row.speed_up is None:
             continue
-        base, variant = (
-            by_round(_cells(contents[name], row.cell), lambda _, sample: sample.latency_s)
-            for name in (baseline, row.variant)
-        )
-        is_paired = circumstances[baseline] == circumstances[row.variant]
+        reference = row.speed_up.reference
+        cells = [_cells(contents[name], row.cell) for name in (reference, row.variant)]
+        base, variant = (seconds_by_round(row.ranking, members) for members in cells)
+        is_paired = circumstances[reference] == circumstances[row.variant]
         ratios[index] = ratio(base, variant, is_paired=is_paired)
     return ratios
 

@@ -1,12 +1,14 @@
-"""What a user can cause: each error is one line that says what was wrong, where, and what to do; exit code 2.
+"""Errors that a user can cause: one line with the problem, its place and a remedy; exit code 2.
 
-Anything else that goes wrong is ours: it keeps its traceback, so that it can be reported.
+Every other exception is a fault of this program and keeps its traceback, so that it can be reported.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 ErrorKind = Literal[
@@ -31,103 +33,103 @@ ErrorKind = Literal[
     "interrupted",
     "other",
 ]
-"""What a program branches on, where a reader has the sentence."""
+"""Kind of an error, for programs that branch on it."""
 
 
 class BenchmarkerError(Exception):
-    """Base of everything that prints as one line instead of a traceback."""
+    """Base of the errors that print as one line instead of a traceback."""
 
     kind: ErrorKind = "other"
-    """What a record calls it."""
+    """Name in a record."""
 
 
 class SpecError(BenchmarkerError):
-    """A config file, an option or an argument asks for something that does not exist or makes no sense."""
+    """Invalid config file, option or argument."""
 
     kind = "spec"
 
 
 class ModelError(BenchmarkerError):
-    """The model cannot be found, reached, read or used for what was asked."""
+    """Model that cannot be found, reached, read or used for the requested measurement."""
 
     kind = "model"
 
 
 class MissingLibraryError(BenchmarkerError):
-    """A variant needs a library that is not installed."""
+    """Library that a variant needs and that is not installed."""
 
     kind = "missing_library"
 
 
 class DeviceError(BenchmarkerError):
-    """The device asked for is not there, or cannot do what was asked."""
+    """Device that is absent or cannot do the requested operation."""
 
     kind = "device"
 
 
 class QualityError(BenchmarkerError):
-    """Quality cannot be measured: no room for the distributions, or a model that gives no numbers."""
+    """Quality that cannot be measured: no space for the distributions, or NaN from the model."""
 
     kind = "quality"
 
 
 class ChangedError(BenchmarkerError):
-    """A file, a library or a setting is not what it was when the job was written."""
+    """File, library or setting that changed after the job was written."""
 
 
 class ResultsError(BenchmarkerError):
-    """Records cannot be read, written or compared."""
+    """Records that cannot be read, written or compared."""
 
     kind = "results"
 
 
 class UnsupportedError(BenchmarkerError):
-    """This variant cannot do this here; the message says which operation and why."""
+    """Operation that a variant cannot do on this machine; the message has the operation and the reason."""
 
     kind = "unsupported"
 
 
 class WrongResultError(BenchmarkerError):
-    """What came out is not what was asked for: its time means nothing."""
+    """Wrong output. Its time has no meaning."""
 
     kind: ErrorKind = "wrong_result"
 
 
 class WrongTokenCountError(WrongResultError):
-    """An engine answered other than the tokens that were asked for. It still runs: the next cell is measured."""
+    """Wrong number of tokens from an engine. The engine still runs, so the next cell is measured."""
 
     kind = "wrong_token_count"
 
 
 class FieldError(ValueError):
-    """Something in a variant that only a registry can tell is wrong."""
+    """Invalid value in a variant that only a registry can detect."""
 
     def __init__(self, text: str, *, field: str = "") -> None:
         super().__init__(text)
         self.field = field
-        """Name of the key, where the sentence is about one."""
+        """Name of the key, if the message is about one."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what it says; its name where it says nothing."""
+    """Return the first line of the message, or the class name if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def sentence_of(error: BaseException) -> str:
-    """What a record says of an error: our own are sentences; of another the class tells most, so it stands before."""
+    """Return the text of an error in a record: the class name precedes messages of foreign exceptions."""
     if isinstance(error, BenchmarkerError) or not str(error).strip():
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def near_miss(word: str, names: Iterable[str], *, alike: float = 0.5) -> str | None:
-    """The name that is most like a word; None where none is as much alike, from 0 to 1."""
+    """Return the most similar name; None if no similarity (0 to 1) reaches `alike`."""
     return next(iter(difflib.get_close_matches(word, sorted(names), n=1, cutoff=alike)), None)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """End of a sentence that offers the near miss, or else what there is.
+    """Return the end of a sentence that offers the most similar name, or else all names.
 
     Returns:
         `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`.
@@ -138,6 +140,36 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; there is {', '.join(choices)}" if choices else "; none is accepted here"
 
 
-def commas_if_number(word: str) -> str:
-    """What to add where a word belongs to nothing: a number may be the second one of an option."""
+def comma_hint(word: str) -> str:
+    """Return the end of a sentence about an unexpected argument, which may be a second number of an option."""
     return "; numbers of one option have commas between them: 512,2048" if word.isdigit() else ""
+
+
+_WRITE_PROBLEMS = {
+    errno.ENOSPC: "the disk is full; make room or {remedy}",
+    errno.EDQUOT: "the disk quota is used up; make room or {remedy}",
+    errno.EFBIG: "the limit on file size (ulimit -f) is too low; raise it or {remedy}",
+    errno.EACCES: "no permission to write there; {remedy}",
+    errno.EROFS: "the file system is read-only; {remedy}",
+    errno.EEXIST: "part of the path is a file, not a folder; {remedy}",
+    errno.ENOTDIR: "part of the path is a file, not a folder; {remedy}",
+}
+
+
+def write_problem(error: OSError, *, remedy: str) -> str:
+    """Return the end of a sentence: the reason why a file could not be written, and the remedy.
+
+    Args:
+        remedy: How a user chooses another path, such as `choose another folder with --output`.
+    """
+    problem = _WRITE_PROBLEMS.get(error.errno or 0)
+    return problem.format(remedy=remedy) if problem else f"{error.strerror or error}; {remedy}"
+
+
+def read_problem(path: Path | str, error: OSError) -> str:
+    """Return a sentence such as `text.txt: cannot be read: Permission denied`.
+
+    Args:
+        path: The file, after its option if it was named by one: `--eval-text text.txt`.
+    """
+    return f"{path}: cannot be read: {error.strerror or error}"

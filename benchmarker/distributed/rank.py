@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
 from benchmarker.core.named_import import imported
-from benchmarker.core.parent_death import end_with_parent
+from benchmarker.core.process import end_with_parent
 from benchmarker.hardware.device import Device, find_device, kind_of
 
 if TYPE_CHECKING:

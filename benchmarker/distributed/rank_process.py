@@ -11,7 +11,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from typing import IO
 
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.process import PARENT
 from benchmarker.distributed.rank import PORT
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarker.core.units import GIB, gib
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.doctor.machine import Machine
 
 MODEL_BYTES = 8_100_000_000

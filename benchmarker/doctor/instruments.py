@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.core.units import GIB
+from benchmarker.core.formatting import GIB
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.hardware.gpu import Gpu

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarker import __version__
-from benchmarker.core.numbers import decimal
+from benchmarker.core.formatting import MISSING, decimal, gib
 from benchmarker.core.tables import Column, bullets, plain_line, table
-from benchmarker.core.units import MISSING, gib
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.schema.clinic import Outcome
+from benchmarker.workloads.generation.doctor import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 

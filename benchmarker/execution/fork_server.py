@@ -27,8 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarker.core.gc_guard import no_garbage_collection
-from benchmarker.core.parent_death import FORKED, PARENT, end_with_parent
+from benchmarker.core.process import FORKED, PARENT, end_with_parent, no_garbage_collection
 
 MESSAGE_BYTES = 1 << 16
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")

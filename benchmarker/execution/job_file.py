@@ -13,10 +13,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from benchmarker import __version__
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ChangedError, ResultsError, SpecError
+from benchmarker.core.errors import ChangedError, ResultsError, SpecError, read_problem
 from benchmarker.core.fingerprint import changed_inputs
-from benchmarker.core.names import slug
+from benchmarker.core.formatting import slug
 from benchmarker.execution.keys import result_key
 from benchmarker.schema.base import changed_fields, first_problem
 from benchmarker.schema.environment import Environment
@@ -58,7 +57,7 @@ def read_job_file(path: Path) -> Job:
         kind = workload_of(_workload_in(text)).job
         return kind.model_validate_json(text)
     except OSError as error:
-        problem = why_not_read(f"--job {path}", error)
+        problem = read_problem(f"--job {path}", error)
         raise SpecError(f"{problem}; a sweep writes job-VARIANT.json") from error
     except SpecError as error:
         raise SpecError(f"--job {path}: {error}; a sweep writes job-VARIANT.json") from error

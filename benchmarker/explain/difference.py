@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import escaped
 from benchmarker.explain.sentence_numbers import signed_ms

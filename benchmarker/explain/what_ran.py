@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.tables import escaped
 from benchmarker.explain.sentence_numbers import code
 from benchmarker.explain.values import Conversion, Phase, Proof

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.errors import ResultsError, SpecError
-from benchmarker.core.log_text import read_log
 from benchmarker.logs.explain_table import TableReport, report_on
 from benchmarker.logs.import_log import import_log
+from benchmarker.logs.log_text import read_log
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.record import RunRecord
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from benchmarker.core.formatting import MISSING, seconds
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.core.units import MISSING, seconds
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import Category
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
-from benchmarker.core.units import seconds
+from benchmarker.core.formatting import percent, seconds
 from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import category

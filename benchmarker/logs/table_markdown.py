@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import MISSING, gib, percent, seconds
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.core.units import MISSING, gib, seconds
 from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.logs.table_facts import against_the_host, singles_in_full

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.log_text import read_log
+from benchmarker.core.formatting import MISSING, seconds, significant
 from benchmarker.core.tables import Column, table
 from benchmarker.core.terminal_text import lines_of
-from benchmarker.core.units import MISSING, seconds, significant
+from benchmarker.logs.log_text import read_log
 from benchmarker.logs.tool_formats import FORMATS, Format, ToolRow, Values, llama_bench_markdown, serving_blocks
 
 READ = "llama-bench, vllm bench, sglang.bench_serving, sglang.bench_one_batch, GuideLLM, AIPerf, optimum-benchmark"

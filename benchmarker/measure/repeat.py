@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import Device
 from benchmarker.schema.record import Flag, SampleBase
 

@@ -6,7 +6,7 @@ import unicodedata
 
 from tabulate import tabulate
 
-from benchmarker.core.units import seconds
+from benchmarker.core.formatting import seconds
 from benchmarker.profiling.categories import category
 from benchmarker.profiling.kernel_names import readable
 from benchmarker.schema.profile import Kernel, Profile

@@ -9,8 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.profiling.table import shortened
 
 # The same on CUDA and ROCm.
@@ -48,7 +47,7 @@ def read_trace(path: Path) -> list[TraceEvent]:
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise ResultsError(f"{path}: not a trace of torch.profiler (no traceEvents)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
-from benchmarker.core.packages import install_words, installed_version
+from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model_facts import TensorTypes
 
@@ -116,4 +116,4 @@ def require(variant: str, *packages: str) -> None:
     """
     for package in packages:
         if installed_version(package) is None:
-            raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_words(variant)}")
+            raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError
-from benchmarker.core.packages import install_words, installed_version
+from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.quantization.base import FormOptions, Loaded, Options
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_head(options: Options) -> None:
         MissingLibraryError: torchao, which quantizes the layer, is not installed.
     """
     if asks_for_head(options) and installed_version("torchao") is None:
-        raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_words('int8')}")
+        raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
 def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tuple[str, ...]:

@@ -6,15 +6,13 @@ A name is put first alone only where the statistics tell it from the next. Other
 from __future__ import annotations
 
 from benchmarker.comparison.duration import round_s
-from benchmarker.comparison.ranking import Against, Ranked, Ranking
+from benchmarker.comparison.ranking import Ranking, Rival
 from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import cell_words, listed
-from benchmarker.core.numbers import decimal, percent, times
+from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib
-from benchmarker.core.words import duration_words, plural
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
@@ -22,60 +20,62 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if ranking.leader is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
-    return (f"{where}{_which(ranking)}", *rest_of_answer(results, ranking))
+    return (f"{where}{_which(results, ranking)}", *rest_of_answer(results, ranking))
 
 
 def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """What would decide it, what the leader costs, and the command that runs it."""
     if ranking.leader is None:
         return ()
-    row = ranking.leader.row
+    row = ranking.leader
     records = results.members.get(row.variant, ())
-    command = presentation_of(results.workload).command(records) if records else ""
+    command = workload_of(results.workload).command(records) if records else ""
     middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
     return tuple(filter(None, (middle, f"Run it: `{command}`" if command else "")))
 
 
-def _which(ranking: Ranking) -> str:
+def _which(results: Results, ranking: Ranking) -> str:
     leader = ranking.leader
     assert leader is not None
-    rate = f"{_rate(leader.row)}{_gain(leader, ranking)}"
+    rate = f"{_rate(leader)}{_gain(results, ranking, leader)}"
     if not ranking.rivals:
-        return f"{_name(leader.row)}: {rate}."
+        return f"{_name(leader)}: {rate}."
     if ranking.undecided:
-        return f"{_name(leader.row)} leads: {rate}."
+        return f"{_name(leader)} leads: {rate}."
     if ranking.same:
         others = listed(row.label for row in _as_fast(ranking))
         within = percent(SAME_WITHIN, places=0)
-        return f"{_name(leader.row)} is best: {rate}; as fast as {others} within {within}, in least memory."
+        return f"{_name(leader)} is best: {rate}; as fast as {others} within {within}, in least memory."
     second = ranking.rivals[0].row
-    following = "" if ranking.plain is second else f"; next is {escaped(second.label)}, {_rate(second)}"
-    return f"{_name(leader.row)} is fastest: {rate}{following}."
+    following = "" if ranking.named is second else f"; next is {escaped(second.label)}, {_rate(second)}"
+    return f"{_name(leader)} is fastest: {rate}{following}."
 
 
 def _as_fast(ranking: Ranking) -> list[Row]:
     """Rows that are as fast as the leader, to within what counts as the same."""
     assert ranking.leader is not None
     assert ranking.fastest is not None
-    rows = [ranking.fastest.row, *(against.row for against in ranking.same)]
-    return [row for row in rows if row is not ranking.leader.row]
+    rows = [ranking.fastest, *(rival.row for rival in ranking.same)]
+    return [row for row in rows if row is not ranking.leader]
 
 
-def _gain(leader: Ranked, ranking: Ranking) -> str:
-    """`, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
-    plain = presentation_of(leader.row.workload).plain
-    if leader.overall is None:
-        return f", the {plain} itself" if ranking.plain is leader.row and len(ranking.able) > 1 else ""
-    baseline = f"{escaped(leader.overall.row.label)} (fastest {plain})"
-    if leader.overall.odd_round:
-        return f"; against {baseline} round {leader.overall.odd_round} stands apart"
-    return f", {times(leader.overall.ratio)} {baseline}"
+def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
+    """Return `, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
+    plain = workload_of(leader.workload).baseline_noun
+    kind = "baseline" if results.has_named_baseline else plain
+    if ranking.named is None or leader.against_named is None:
+        return f", the {kind} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
+    title = kind if kind == "baseline" else f"fastest {kind}"
+    reference = f"{escaped(ranking.named.label)} ({title})"
+    if leader.against_named.outlier:
+        return f"; relative to {reference}, round {leader.against_named.outlier} is an outlier"
+    return f", {times(leader.against_named.ratio)} {reference}"
 
 
-def _behind(rival: Against) -> str:
-    """`int8 is 0.5 % behind`."""
-    if rival.odd_round:
-        return f"{escaped(rival.row.label)} may be as fast, round {rival.odd_round} stands apart"
+def _behind(rival: Rival) -> str:
+    """Return `int8 is 0.5 % behind`."""
+    if rival.outlier:
+        return f"{escaped(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
     return f"{escaped(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
 
 
@@ -92,7 +92,7 @@ def _decides(results: Results, ranking: Ranking) -> str:
     if not rounds:
         return f"{opening}, and more rounds would hardly tell."
     round_time_s = round_s(results.records)
-    how_long = f", {duration_words(rounds * round_time_s)}" if round_time_s else ""
+    how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
     counted = plural(rounds, "more round", "more rounds")
     if any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided):
         return f"{opening}; it takes at least {counted} to tell{how_long}."
@@ -101,13 +101,13 @@ def _decides(results: Results, ranking: Ranking) -> str:
 
 def _costs(row: Row, ranking: Ranking) -> str:
     """Memory and quality, beside the fastest plain form's."""
-    plain = ranking.plain if ranking.plain is not row else None
+    plain = ranking.named if ranking.named is not row else None
     size, instead = gib(row.peak_memory_bytes), ""
     if plain and plain.peak_memory_bytes:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = presentation_of(row.workload).quality_words(row)
+    quality = workload_of(row.workload).quality_text(row)
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarker.comparison.rows import Results, Row
-from benchmarker.core.numbers import percent
+from benchmarker.comparison.words import listed
+from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import escaped
+from benchmarker.schema.registry import workload_of
 
 
 def caption(results: Results) -> str:
@@ -15,7 +17,7 @@ def caption(results: Results) -> str:
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
-    return " ".join([*_spread(rows), *_speed_up(results.baseline, rows), *_verdicts(rows), *_peak(results)])
+    return " ".join([*_spread(rows), *_speed_up(rows), *_verdicts(rows), *_peak(results)])
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -37,26 +39,38 @@ def _spread(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def _speed_up(baseline: str | None, rows: Sequence[Row]) -> list[str]:
-    """What the speed-up is of and against, and why it was not tested."""
-    others = [row for row in rows if row.ratio and not row.is_baseline]
-    if baseline is None or not others:
-        return []
-    sentences = [f"Speed-up is in {rows[0].headline.shown_unit} against {escaped(baseline)}."]
-    untested = [row for row in others if row.verdict == "not tested"]
+def _speed_up(rows: Sequence[Row]) -> list[str]:
+    """Return to which variants the speed-ups are relative, and why they were not tested."""
+    compared = [row.speed_up for row in rows if row.speed_up]
+    sentences = reference_note(rows)
+    if sentences:
+        metrics = listed(row.ranking.heading for row in rows if row.speed_up)
+        sentences = [f"{sentences[0].removesuffix('.')}, in {metrics}."]
+    untested = [speed_up.ratio.rounds for speed_up in compared if speed_up.verdict == "not tested"]
     if untested:
-        fewest = min(row.ratio.rounds for row in untested if row.ratio)
-        counted = "one round" if fewest == 1 else f"{fewest} rounds"
+        counted = plural(min(untested), "round", "rounds")
         sentences.append(
-            f"Not tested: {counted} cannot tell a difference from chance; {MIN_ROUNDS} rounds or more can "
+            f"Not tested: {counted} cannot separate a difference from chance; {MIN_ROUNDS} rounds or more can "
             "(`benchmarker sweep`)."
         )
     return sentences
 
 
+def reference_note(rows: Sequence[Row]) -> list[str]:
+    """Return to which variants the speed-ups of a table are relative."""
+
+    references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
+    if not references:
+        return []
+    if len(references) == 1:
+        return [f"Speed-up is relative to {escaped(*references)}."]
+    workload = workload_of(rows[0].workload)
+    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
+
+
 def _verdicts(rows: Sequence[Row]) -> list[str]:
     """What the verdicts mean, and the smallest difference that the test would have found."""
-    ratios = [row.ratio for row in rows if row.ratio and row.ratio.p is not None]
+    ratios = [row.speed_up.ratio for row in rows if row.speed_up and row.speed_up.ratio.p is not None]
     detectable = [smallest for ratio in ratios if (smallest := ratio.detectable(len(ratios))) is not None]
     if not detectable:
         return []

@@ -9,9 +9,8 @@ from typing import TypeVar
 from benchmarker.comparison.drift import find_drift
 from benchmarker.comparison.rows import CellKey, Failure, Row
 from benchmarker.comparison.words import cell_words, listed
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.tables import escaped
-from benchmarker.core.words import duration_words, plural
 from benchmarker.schema.record import Flag, RunRecord
 from benchmarker.schema.status_words import status_words
 
@@ -200,7 +199,7 @@ def _drifted(records: Sequence[RunRecord]) -> list[str]:
     if drift is None:
         return []
     return [
-        f"drift: from the first cell to the last, {duration_words(drift.span_s)}, everything became "
+        f"drift: from the first cell to the last, {approximate_duration(drift.span_s)}, everything became "
         f"{percent(abs(drift.change), places=1)} {'slower' if drift.change > 0 else 'faster'} (p = {drift.p:.1g}); "
         "rounds in turns share that among the variants."
     ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from benchmarker.comparison.rows import CellKey, Results, Row
-from benchmarker.core.numbers import decimal, times, with_spread
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.speed_up import SpeedUp
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, times, with_spread
+from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column
-from benchmarker.core.units import GIB, MIB, MISSING
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Metric
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
@@ -77,20 +79,89 @@ def metric_column(metric: Metric) -> Column[Row]:
     )
 
 
-def speed_up(results: Results) -> Columns:
-    """The column of the speed-up with its verdict; none where there is no baseline or one variant alone."""
-    if results.baseline is None or len({row.variant for row in results.rows}) < 2:
+def speed_up(rows: Sequence[Row]) -> Columns:
+    """Return the column of the speed-up with its verdict; none if no row has one."""
+    if not any(row.speed_up for row in rows):
         return []
-    is_tested = any(row.ratio and row.ratio.low is not None for row in results.rows)
+    return [
+        Column(
+            "speed-up",
+            lambda row: "baseline" if row.is_reference and row.pace else speed_up_words(row.speed_up),
+            "left",
+            sort=lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
+            is_more_better=True,
+            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
+        )
+    ]
+
+
+def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
+    """Return the column of the speed-up relative to one named row; none if all rows have that reference already.
+
+    Args:
+        is_bare: Leave out interval and verdict.
+    """
+    if named is None or all(row.speed_up == row.against_named for row in rows):
+        return []
 
     def text(row: Row) -> str:
-        if row.is_baseline:
-            return "baseline"
-        if row.ratio is None:
-            return MISSING
-        return f"{times(row.ratio)} {row.verdict}" if is_tested else times(row.ratio)
+        if row.variant == named:
+            return "1" if row.pace else MISSING
+        speed_up = row.against_named
+        if is_bare and speed_up and not speed_up.outlier:
+            return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
+        return speed_up_words(speed_up)
 
-    return [Column("speed-up", text, sort=lambda row: row.ratio.value if row.ratio else None, is_more_better=True)]
+    return [
+        Column(
+            f"vs {named}",
+            text,
+            sort=lambda row: _number(row.against_named),
+            is_more_better=True,
+            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}",
+        )
+    ]
+
+
+def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
+    """Return the column of the ratio of whole calls; none if it is the speed-up of every row."""
+    if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
+        return []
+    return [
+        Column(
+            f"whole call vs {baseline}",
+            lambda row: "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING,
+            sort=lambda row: _number(row.call),
+            is_more_better=True,
+            help=f"latency of a whole call of {baseline} divided by the row's",
+        )
+    ]
+
+
+def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
+    return (
+        speed_up is not None
+        and speed_up.reference == call.reference
+        and math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
+    )
+
+
+def speed_up_words(speed_up: SpeedUp | None) -> str:
+    """Return `1.41x [1.30, 1.53] faster`, the ratio alone if it was not tested, or the outlier round."""
+    if speed_up is None:
+        return MISSING
+    if speed_up.outlier:
+        return outlier_words(speed_up.outlier)
+    return times(speed_up.ratio) if speed_up.ratio.low is None else f"{times(speed_up.ratio)} {speed_up.verdict}"
+
+
+def outlier_words(number: int) -> str:
+    """Return the text of a cell whose interval is too wide for a number."""
+    return f"outlier round {number}"
+
+
+def _number(speed_up: SpeedUp | None) -> float | None:
+    return speed_up.ratio.value if speed_up and not speed_up.outlier else None
 
 
 def memory(rows: Sequence[Row]) -> Columns:
@@ -131,6 +202,28 @@ def byte_columns(rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow],
     if largest < GIB / 20:
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
     return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
+
+
+def latency_columns(rows: Sequence[Row]) -> Columns:
+    """Return the column of the latency, unless the latency ranks."""
+    if any(row.ranking.of_sample for row in rows):
+        return []
+    return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)
+
+
+def quality_columns(rows: Sequence[Row]) -> Columns:
+    """Return the declared facts that show how exact a variant is."""
+    facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
+    return [column for metric in facts for column in fact_columns(rows, metric)]
+
+
+def quality_text(row: Row) -> str:
+    """Return how exact a row is, in words: `error 2.1 ppm`."""
+    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
+    return ", ".join(
+        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
+        for metric in facts
+    )
 
 
 def bound(rows: Sequence[Row]) -> Columns:

@@ -17,7 +17,7 @@ from benchmarker.comparison.results import results_of, results_of_records, to_ro
 from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.words import abridged
+from benchmarker.core.formatting import abridged
 from benchmarker.explain.difference import Contrast, contrasts_of
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
@@ -96,7 +96,7 @@ def compare_records(records: Sequence[RunRecord], *, baseline: str | None = None
 def _with_reasons(results: Results) -> Comparison:
     plain: dict[str, Any] = {field.name: getattr(results, field.name) for field in fields(Results)}
     explained = tuple(explain(name, members) for name, members in results.members.items())
-    verdicts = {(row.variant, row.cell): row.verdict for row in results.rows if row.cell}
+    verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
     # Of what was compared by force, a difference is as much that of the devices or versions.
     contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
     bounds = bounds_of(explained)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from benchmarker.comparison.words import cell_words, listed
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import MISSING, percent
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.core.units import MISSING
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.sentence_numbers import rate
 from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names

@@ -7,11 +7,10 @@ from typing import Any
 
 from benchmarker.comparison.gate import Change, Gate
 from benchmarker.comparison.rows import Row
-from benchmarker.core.numbers import percent, times, with_spread
+from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.core.units import MISSING
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 
@@ -52,28 +51,29 @@ def _headline(gate: Gate) -> str:
 
 
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
-    metric = changes[0].before.headline
+    headings = {change.before.ranking.heading for change in changes}
+    heading = headings.pop() if len(headings) == 1 else changes[0].before.ranking.shown_unit
     return [
-        *presentation_of(changes[0].before.workload).cell(changes),
+        *workload_of(changes[0].before.workload).cell_columns(changes),
         Column("variant", lambda change: change.variant, "left", is_foreign=True),
-        Column(f"before {metric.shown_unit}", lambda change: _rate(change.before)),
-        Column(f"after {metric.shown_unit}", _after),
+        Column(f"before {heading}", lambda change: _rate(change.before)),
+        Column(f"after {heading}", _after),
         Column("after / before", _ratio),
         Column("gate", _gate, "left"),
     ]
 
 
 def _rate(row: Row) -> str:
-    return with_spread(row.rate, scale=row.headline.scale)
+    return with_spread(row.pace, scale=row.ranking.scale)
 
 
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    rate = _rate(change.after) if change.after.rate else status_words(change.after.status)
+    rate = _rate(change.after) if change.after.pace else status_words(change.after.status)
     lost = [failure for failure in change.after.failures if not failure.is_repeated]
     statuses = dict.fromkeys(status_words(failure.status) for failure in lost)
-    return f"{rate} ({', '.join(statuses)} in others)" if change.after.rate and lost else rate
+    return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate
 
 
 def _ratio(change: Change) -> str:
@@ -88,9 +88,10 @@ def _gate(change: Change) -> str:
 
 def _caption(gate: Gate) -> str:
     return (
-        f"A cell fails where it takes more than {percent(gate.limit.fraction, places=1)} longer and a ratio of 1 is "
-        f"excluded, after Holm's correction over the table, or where it was measured before and fails now, in all "
-        f"rounds or in so many that it cannot be tested, or where its variant is gone. "
+        f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
+        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
+        f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
+        f"cannot be tested; or if its variant is missing now. "
         f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
         f"same: within ±{percent(SAME_WITHIN, places=0)}."
     )

@@ -11,10 +11,8 @@ from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.errors import ResultsError, did_you_mean
-from benchmarker.core.numbers import with_spread
+from benchmarker.core.formatting import MISSING, plural, with_spread
 from benchmarker.core.tables import Column, Sheet, plain_line
-from benchmarker.core.units import MISSING
-from benchmarker.core.words import plural
 from benchmarker.schema.collect import Collected
 from benchmarker.schema.record import RunRecord
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarker.comparison.ranking import Ranked, Ranking, ranking_of
-from benchmarker.comparison.rows import CellKey, Results
+from benchmarker.comparison.ranking import Ranking, ranking_of
+from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.core.units import MISSING
-from benchmarker.report.first_table import ROUND_APART, against_words, pace
-from benchmarker.report.presentation import presentation_of
+from benchmarker.report.captions import reference_note
+from benchmarker.report.columns import against_named, speed_up
+from benchmarker.report.first_table import OUTLIER_NOTE, pace
 
 MOST_CELLS = 12
 """More would hide the first table; `--all` has them."""
@@ -34,45 +34,39 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     if any(_as_good(ranking) for ranking in rankings):
         notes.append("Where several are named, nothing tells them apart yet, or they are equally fast.")
     leaders = [_leader(ranking) for ranking in rankings]
-    has_gains = any(leader.overall for leader in leaders)
-    if has_gains:
-        plain = presentation_of(results.workload).plain
-        notes.append(f"Speed-up is of the first that is named, against the fastest {plain} of the cell.")
-    if any(leader.overall and leader.overall.odd_round for leader in leaders):
-        notes.append(ROUND_APART)
+    notes += reference_note(leaders)
+    if any(leader.speed_up and leader.speed_up.outlier for leader in leaders):
+        notes.append(OUTLIER_NOTE)
+    by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
         Column[Ranking]("fastest", _names, "left"),
-        Column[Ranking](leaders[0].row.ranking.heading, lambda ranking: pace(_leader(ranking).row)),
-        *([Column[Ranking]("speed-up", _gain, "left")] if has_gains else []),
+        Column[Ranking](leaders[0].ranking.heading, lambda ranking: pace(_leader(ranking))),
+        *(_of_leader(column) for column in by_leader),
     ]
     return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
 
 
-def _leader(ranking: Ranking) -> Ranked:
-    assert ranking.leader is not None, "a cell that was measured has a leader"
+def _of_leader(column: Column[Row]) -> Column[Ranking]:
+    return Column(column.heading, lambda ranking: column.text(_leader(ranking)), "left")
+
+
+def _leader(ranking: Ranking) -> Row:
+    assert ranking.leader is not None, "a measured cell has a leader"
     return ranking.leader
 
 
 def _as_good(ranking: Ranking) -> list[str]:
-    """Labels of the others that may be as fast as the leader, or are."""
-    rows = [against.row for against in ranking.undecided or ranking.same]
-    fastest = [ranking.fastest.row] if ranking.fastest else []
-    return list(dict.fromkeys(row.label for row in (*fastest, *rows) if row is not _leader(ranking).row))
+    """Return the labels of the other rows that are as fast as the leader, or may be."""
+    rows = [rival.row for rival in ranking.undecided or ranking.same]
+    fastest = [ranking.fastest] if ranking.fastest else []
+    return list(dict.fromkeys(row.label for row in (*fastest, *rows) if row is not _leader(ranking)))
 
 
 def _names(ranking: Ranking) -> str:
-    """`bnb4`, or `int8, gptq or 2 more` where several are equally good."""
-    names = [escaped(name) for name in (_leader(ranking).row.label, *_as_good(ranking))]
+    """Return `bnb4`, or `int8, gptq or 2 more` if several are equally good."""
+    names = [escaped(name) for name in (_leader(ranking).label, *_as_good(ranking))]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def _gain(ranking: Ranking) -> str:
-    """Against the fastest plain form."""
-    leader = _leader(ranking)
-    if leader.overall is None:
-        return "baseline" if leader.row is ranking.plain else MISSING
-    return against_words(leader.overall)

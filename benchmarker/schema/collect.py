@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.gc_guard import no_garbage_collection
+from benchmarker.core.process import no_garbage_collection
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import parse_record, read_bytes
 

@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.core.errors import FieldError, SpecError, read_problem
 from benchmarker.schema.base import Plain, Scalar, first_problem
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 from benchmarker.schema.shipped_configs import find_config, shipped_configs
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 PlainT = TypeVar("PlainT", bound=Plain)
 NO_FLAGS: Mapping[str, str] = MappingProxyType({})
@@ -78,7 +79,7 @@ def read_config_bytes(path: Path) -> bytes:
         hint = f"; did you mean '{near[0]}'?" if near else f"; configs that ship: {', '.join(shipped_configs())}"
         raise SpecError(f"{path}: there is no such file{hint}") from error
     except OSError as error:
-        raise SpecError(why_not_read(path, error)) from error
+        raise SpecError(read_problem(path, error)) from error
 
 
 def parse_experiment(content: bytes, path: Path) -> Any:

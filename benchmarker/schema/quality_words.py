@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarker.core.numbers import decimal, percent
-from benchmarker.core.units import significant
+from benchmarker.core.formatting import decimal, percent, significant
 from benchmarker.schema.quality import Quality, StepDivergence
 
 INDISTINGUISHABLE = "indistinguishable"

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchmarker.core.disk_errors import why_not_read, why_not_written
-from benchmarker.core.errors import ResultsError, did_you_mean
+from benchmarker.core.errors import ResultsError, did_you_mean, read_problem, write_problem
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -57,7 +56,7 @@ def write_atomically(path: Path, text: str) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        reason = why_not_written(error, elsewhere="choose another folder with --output")
+        reason = write_problem(error, remedy="choose another folder with --output")
         raise ResultsError(f"{path}: not saved: {reason}") from error
 
 
@@ -93,7 +92,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
 
 
 def parse_record(text: bytes, path: Path) -> RunRecord:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ErrorKind, ResultsError, SpecError, did_you_mean
-from benchmarker.core.parent_death import PARENT
-from benchmarker.core.units import gib
+from benchmarker.core.formatting import gib
+from benchmarker.core.process import PARENT
 from benchmarker.execution.job_file import write_job
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.job import Job, Part

@@ -16,8 +16,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
@@ -74,7 +73,7 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ResultsError(why_not_read(path, error)) from error
+        raise ResultsError(read_problem(path, error)) from error
     except ValidationError as error:
         raise ResultsError(f"{path}: {first_problem(error, SweepFile)}") from error
 

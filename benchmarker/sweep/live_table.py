@@ -5,16 +5,19 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from benchmarker.core.formatting import significant
 from benchmarker.core.tables import plain_line
-from benchmarker.core.units import significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.cell_text import rate_of
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 UNKNOWN = "·"
 RUNNING = "…"

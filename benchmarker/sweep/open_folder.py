@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration
 from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, write_sweep_file
 from benchmarker.sweep.request import SweepRequest
@@ -36,7 +36,9 @@ def open_folder(context: SweepContext, forecast: Forecast, terminal: Terminal) -
         cells = request.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
         tasks = missing_tasks(request, reusable.finished)
         to_go = (
-            f"; by a first guess {duration_words(forecast.seconds(tasks))} to go" if reusable.finished and tasks else ""
+            f"; by a first guess {approximate_duration(forecast.seconds(tasks))} to go"
+            if reusable.finished and tasks
+            else ""
         )
         terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{to_go}")
     write_plan(context)

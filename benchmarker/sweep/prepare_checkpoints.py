@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.core.parent_death import end_with_parent
+from benchmarker.core.process import end_with_parent
 from benchmarker.execution.job_file import read_job_file
 from benchmarker.hardware.device import find_device
 from benchmarker.schema.registry import workload_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.core.errors import ResultsError, SpecError, commas_if_number, did_you_mean
+from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
 from benchmarker.execution.job_file import is_job_file, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.experiment import ExperimentBase
@@ -176,7 +176,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not _looks_like_folder(others[0])):
-        hint = commas_if_number(others[-1]) or did_you_mean(others[-1], names)
+        hint = comma_hint(others[-1]) or did_you_mean(others[-1], names)
         if set(others[-1].split(",")) <= set(names):
             hint = f"; write names with spaces between them: {others[-1].replace(',', ' ')}"
         raise SpecError(f"{config}: no variant '{others[-1]}'{hint}")

@@ -6,19 +6,15 @@ wide as the host makes them, and hold nobody up.
 
 from __future__ import annotations
 
-import contextlib
-import statistics
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.numbers import percent
-from benchmarker.core.stats import MIN_ROUNDS, paired_ratio
+from benchmarker.core.formatting import percent
+from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.schema.collect import collect
-from benchmarker.schema.record import RunRecord
 from benchmarker.sweep.folder import write_sweep_file
 from benchmarker.sweep.state import SweepContext
 
@@ -26,9 +22,6 @@ NARROW = 0.04
 """Width of a speed-up's interval, as a part of the speed-up, below which no more rounds are needed."""
 WAITS_FOR_HOST = "eager"
 """Engine whose steps wait for Python on a GPU."""
-
-Times = Mapping[int, float]
-"""Median latency by round, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +40,20 @@ class Widths:
 
 def widths_of(context: SweepContext) -> Widths:
     """From the records in the sweep's folder."""
-    records: Iterable[RunRecord] = ()
-    with contextlib.suppress(ResultsError):
-        records = collect([context.folder]).records
-    times = _times(context, records)
     widths = Widths({}, {})
-    for (variant, position), by_round in times.items():
-        ratio = paired_ratio(times.get((context.request.baseline, position), {}), by_round) if by_round else None
-        if variant == context.request.baseline or ratio is None or ratio.low is None or ratio.high is None:
+    try:
+        collected = collect([context.folder])
+        records = [record for record in collected.records if record.sweep == context.sweep.started_at]
+        if not records:
+            return widths
+        results = results_of_records(records, sweep_baseline=context.request.baseline, force=True)
+    except ResultsError:
+        return widths
+    for row in results.rows:
+        ratio = row.speed_up.ratio if row.speed_up else None
+        if ratio is None or ratio.low is None or ratio.high is None:
             continue
+        variant = results.members[row.variant][0].variant.name
         side = widths.host if _waits_for_host(context, variant) else widths.device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
     return widths
@@ -82,19 +80,6 @@ def with_more_rounds(context: SweepContext, count: int, terminal: Terminal) -> S
     sweep = context.sweep.model_copy(update={"rounds": rounds})
     write_sweep_file(context.folder, sweep)
     return replace(context, request=replace(context.request, rounds=rounds), sweep=sweep)
-
-
-def _times(context: SweepContext, records: Iterable[RunRecord]) -> dict[tuple[str, int], dict[int, float]]:
-    """By variant and position in the grid."""
-    positions = {name: {key: position for position, key in enumerate(keys)} for name, keys in context.keys().items()}
-    times: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for record in records:
-        for cell in record.cells if record.sweep == context.sweep.started_at else ():
-            position = positions.get(record.variant.name, {}).get(cell.key or "")
-            if cell.status == "ok" and cell.samples and position is not None:
-                median_s = statistics.median(sample.latency_s for sample in cell.samples)
-                times[record.variant.name, position][record.round] = median_s
-    return times
 
 
 def _waits_for_host(context: SweepContext, variant: str) -> bool:

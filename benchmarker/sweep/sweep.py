@@ -15,8 +15,7 @@ from typing import Protocol
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError
-from benchmarker.core.names import slug
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration, slug
 from benchmarker.execution.job_file import with_origin
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor, find_monitor
@@ -226,7 +225,7 @@ def planned_jobs(request: SweepRequest, surroundings: Environment, *, commit: st
 
 def _commit_before(request: SweepRequest, first: Job) -> str | None:
     """Hub commit that the folder's sweep began with; None where it did not know it."""
-    is_same = workload_of(first.workload).is_same
+    is_same = workload_of(first.workload).is_same_subject
     commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
     return next((commit for commit in commits if commit), None)
 
@@ -277,7 +276,7 @@ def _rounds(
     while tasks:
         task, begun = tasks[0], begun + 1
         position = f"[round {task.round + 1}/{context.request.rounds}, {begun} of {begun + len(tasks) - 1}]"
-        where = f"{position} {task.variant} ({duration_words(forecast.seconds(tasks))} left)"
+        where = f"{position} {task.variant} ({approximate_duration(forecast.seconds(tasks))} left)"
         terminal.line(where)
         terminal.pin(f"\n{_standing(context, state, running=task.variant)}\n{where}")
         started = time.monotonic()
@@ -293,5 +292,5 @@ def _rounds(
 def _standing(context: SweepContext, state: SweepState, *, running: str | None = None) -> str:
     """What is known so far."""
     jobs = context.request.jobs
-    shapes = [context.workload.in_words(point) for point in next(iter(jobs.values())).grid.points()]
+    shapes = [context.workload.point_text(point) for point in next(iter(jobs.values())).grid.points()]
     return state.live_table.table(list(jobs), shapes, running=running)

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarker.checkpoints.files import INDEX, SINGLE
 from benchmarker.checkpoints.shipped_models import shipped_shape
-from benchmarker.core.units import GIB, gib
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.hardware.device import find_device
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec

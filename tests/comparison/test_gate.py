@@ -116,7 +116,7 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
         """\
 **Failed (slower:5%): 1 of 2 cells**
 
-| prompt | variant |         before tok/s |          after tok/s |            after / before | gate       |
+| prompt | variant |  before decode tok/s |   after decode tok/s |            after / before | gate       |
 | -----: | :------ | -------------------: | -------------------: | ------------------------: | :--------- |
 |      3 | fp16    | 50.00 [49.80, 50.20] | 50.00 [49.80, 50.20] |   1.00x [1.00, 1.00] same | passed     |
 |     26 | fp16    | 50.00 [49.80, 50.20] | 45.45 [45.28, 45.63] | 0.91x [0.90, 0.91] slower | **failed** |
@@ -124,8 +124,8 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
 - torch: 2.11.0+cu130 before, 2.12.0 after
 - commit: aaaaaaaa before, bbbbbbbb after
 
-A cell fails where it takes more than 5.0 % longer and a ratio of 1 is excluded, after Holm's correction over the """
-        "table, or where it was measured before and fails now, in all rounds or in so many that it cannot be tested, "
-        "or where its variant is gone. "
+The ratio is that of the rates shown. A cell fails if its rate before is more than 5.0 % above its rate after """
+        "and a ratio of 1 is excluded, after Holm's correction over the table; if it was measured before and fails "
+        "now, in all rounds or in so many that it cannot be tested; or if its variant is missing now. "
         "[low, high] is the 95 % interval from one median per process, unpaired (Welch); same: within ±2 %.\n"
     )

@@ -1,4 +1,4 @@
-"""What the first table rests on: who is held against whom, and what more rounds would tell."""
+"""The speed-up and the ranking, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import math
 import pytest
 
 from benchmarker.comparison.duration import round_s
+from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_tell
 from benchmarker.report.compare import compare_records
-from tests.records import cell, record
+from benchmarker.report.first_table import first_table
+from benchmarker.report.sheets import sheets
+from tests.records import cell, record, sample
 
 
-def test_a_form_is_held_against_the_unquantized_one_in_its_own_engine_and_against_the_fastest():
+def test_a_variant_is_compared_with_the_unquantized_one_in_its_engine_and_with_the_fastest_unquantized_one():
     ranking = ranking_of(
         compare_records(
             [
@@ -25,34 +28,110 @@ def test_a_form_is_held_against_the_unquantized_one_in_its_own_engine_and_agains
             ]
         )
     )
-    beside = {ranked.row.variant: ranked.beside and ranked.beside.row.variant for ranked in ranking.rows}
-    assert beside == {
+    references = {row.variant: row.speed_up and row.speed_up.reference for row in ranking.rows}
+    assert references == {
         "int8 compile": "fp16 compile",
         "fp16 compile": None,
         "gptq graph": None,
         "fp16 eager": None,
         "int8 eager": "fp16 eager",
     }
-    overall = {ranked.row.variant: ranked.overall.ratio.value for ranked in ranking.rows if ranked.overall}
-    assert overall == pytest.approx({"int8 compile": 2.0, "gptq graph": 0.5, "fp16 eager": 0.25, "int8 eager": 0.125})
+    against_named = {row.variant: row.against_named.ratio.value for row in ranking.rows if row.against_named}
+    assert against_named == pytest.approx(
+        {"int8 compile": 2.0, "gptq graph": 0.5, "fp16 eager": 0.25, "int8 eager": 0.125}
+    )
 
 
-def test_a_baseline_that_was_asked_for_is_what_all_are_held_against():
+def test_a_named_baseline_is_the_reference_of_every_variant():
     records = [
         record("fp16", cell([2.0])),
         record("fp16", cell([1.0]), name="compiled", runtime="compile"),
         record("int8", cell([0.5]), runtime="compile", name="int8"),
     ]
     ranking = ranking_of(compare_records(records, baseline="fp16"))
-    assert {ranked.row.variant: ranked.beside.ratio.value for ranked in ranking.rows if ranked.beside} == pytest.approx(
+    assert {row.variant: row.speed_up.ratio.value for row in ranking.rows if row.speed_up} == pytest.approx(
         {"compiled": 2.0, "int8": 4.0}
     )
 
 
+def generated(quant: str, name: str, ttft_s: float, tpot_s: float, **fields: object):
+    """A record whose call takes ttft + 10 steps."""
+    one = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
+    return record(quant, cell(samples=(one, one), new_tokens=11), name=name, **fields)
+
+
+SLOW_PREFILL = [
+    generated("fp16", "fp16", 1.0, 0.4),  # 2.5 tok/s, 5 s a call
+    generated("int8", "int8", 5.0, 0.1),  # 10 tok/s, 6 s a call
+    generated("fp16", "fp16 compile", 1.0, 0.2, runtime="compile"),  # 5 tok/s, 3 s a call
+    generated("int8", "int8 compile", 2.0, 0.05, runtime="compile"),  # 20 tok/s, 2.5 s a call
+    generated("gptq", "gptq graph", 1.0, 0.1, runtime="cuda_graph"),  # 10 tok/s, 2 s a call
+]
+
+
+def test_the_speed_up_is_the_ratio_of_decode_rates_and_whole_calls_have_a_ratio_of_their_own():
+    rows = {row.variant: row for row in compare_records(SLOW_PREFILL).rows}
+    speed_ups = {name: row.speed_up and row.speed_up.ratio.value for name, row in rows.items()}
+    assert speed_ups == {
+        "fp16": None,
+        "int8": pytest.approx(4.0),
+        "fp16 compile": None,
+        "int8 compile": pytest.approx(4.0),
+        "gptq graph": None,
+    }
+    against_fastest = {name: row.against_named and row.against_named.ratio.value for name, row in rows.items()}
+    assert against_fastest == {
+        "fp16": pytest.approx(0.5),
+        "int8": pytest.approx(2.0),
+        "fp16 compile": None,
+        "int8 compile": pytest.approx(4.0),
+        "gptq graph": pytest.approx(2.0),
+    }
+    calls = {name: row.call and row.call.ratio.value for name, row in rows.items()}
+    assert calls == {
+        "fp16": None,
+        "int8": pytest.approx(5 / 6),
+        "fp16 compile": pytest.approx(5 / 3),
+        "int8 compile": pytest.approx(2.0),
+        "gptq graph": pytest.approx(2.5),
+    }
+
+
+def test_every_table_shows_the_same_speed_up():
+    comparison = compare_records(SLOW_PREFILL)
+    for table in (first_table(ranking_of(comparison)), sheets(comparison)[0]):
+        columns = {column.heading: column for column in table.columns}
+        shown = {row.variant: columns["speed-up"].text(row) for row in table.rows}
+        assert shown == {
+            "fp16": "baseline",
+            "int8": "4.00x",
+            "fp16 compile": "baseline",
+            "int8 compile": "4.00x",
+            "gptq graph": "–",
+        }
+        assert columns["vs fp16 compile"].text(next(row for row in table.rows if row.variant == "int8")) == "2.00x"
+    whole_call = next(column for column in sheets(comparison)[0].columns if column.heading == "whole call vs fp16")
+    assert whole_call.text(next(row for row in comparison.rows if row.variant == "int8")) == "0.83x"
+
+
+def test_with_a_named_baseline_the_only_reference_is_that_baseline():
+    comparison = compare_records(SLOW_PREFILL, baseline="int8")
+    ratios = {row.variant: row.speed_up.ratio.value for row in comparison.rows if row.speed_up}
+    assert ratios == pytest.approx({"fp16": 0.25, "fp16 compile": 0.5, "int8 compile": 2.0, "gptq graph": 1.0})
+    assert not any(column.heading.startswith("vs ") for column in first_table(ranking_of(comparison)).columns)
+
+
+def test_the_gate_compares_decode_rates():
+    slower_prefill = [generated("fp16", "fp16", 2.0, 0.4, round_number=number) for number in range(3)]
+    before = [generated("fp16", "fp16", 1.0, 0.4, round_number=number) for number in range(3)]
+    gate = check(compare_records(before), compare_records(slower_prefill), limit="slower:5%")
+    assert (gate.changes[0].ratio.value, gate.is_failed) == (pytest.approx(1.0), False)
+
+
 def test_a_cell_of_one_new_token_is_ranked_by_the_whole_call():
     ranking = ranking_of(compare_records([record("fp16", cell([2.0], new_tokens=1))]))
-    assert ranking.rows[0].row.ranking.name == "tok/s"
-    assert ranking.rows[0].row.pace.value == 0.5
+    assert ranking.rows[0].ranking.name == "tok/s"
+    assert ranking.rows[0].pace.value == 0.5
 
 
 def test_more_rounds_are_as_many_as_the_spread_asks_for():

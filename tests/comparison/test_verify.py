@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import results as comparing
+from benchmarker.comparison import speed_up
 from benchmarker.comparison.verify import verify
 from benchmarker.core import stats
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
@@ -149,6 +149,6 @@ def test_a_mistake_in_our_own_statistics_is_found(tmp_path, monkeypatch):
     def unpaired(baseline, variant):
         return stats.unpaired_ratio(list(baseline.values()), list(variant.values()))
 
-    monkeypatch.setattr(comparing, "paired_ratio", unpaired)
+    monkeypatch.setattr(speed_up, "paired_ratio", unpaired)
     fields = [mismatch.field for mismatch in verify([tmp_path]).mismatches]
     assert fields == ["ratio_low", "ratio_high", "detectable", "verdict"]

@@ -1,45 +1,14 @@
-"""Numbers with their spread, and names that try to break out of a table."""
+"""Names that could break out of a table."""
 
 from __future__ import annotations
 
 import pytest
 from markdown_it import MarkdownIt
 
-from benchmarker.core.numbers import percent, times, with_spread
-from benchmarker.core.stats import Estimate, Ratio
+from benchmarker.core.formatting import percent
 from benchmarker.core.tables import Column, escaped, plain_line, table
 from benchmarker.report.compare import compare, to_markdown
 from tests.records import environment, failed_cell, failed_record, record, save
-
-
-@pytest.mark.parametrize(
-    ("measured", "text"),
-    [
-        (Estimate(36.1523, deviation=0.0312), "36.15 ± 0.03"),
-        (Estimate(36.1523, deviation=0.0041), "36.152 ± 0.004"),
-        (Estimate(36.1523, deviation=0.0), "36.15 ± 0.00"),
-        (Estimate(36.1523), "36.15"),
-        (Estimate(36.15, low=36.02, high=36.28, deviation=0.1), "36.15 [36.02, 36.28]"),
-        (Estimate(1204.4, deviation=12.3), "1204 ± 12"),
-        (None, "–"),
-    ],
-)
-def test_a_value_has_four_digits_and_its_spread_beside_it(measured, text):
-    assert with_spread(measured) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (Ratio(1.834, rounds=5, low=1.791, high=1.872), "1.83x [1.79, 1.87]"),
-        (Ratio(0.612, rounds=1), "0.61x"),
-        (Ratio(0.0213, rounds=1), "0.021x"),
-        (Ratio(21.34, rounds=1), "21.3x"),
-    ],
-)
-def test_a_ratio_is_so_many_times(ratio, text):
-    assert times(ratio) == text
-
 
 HOSTILE = [
     "a|b",

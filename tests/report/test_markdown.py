@@ -51,12 +51,13 @@ def test_single_runs_show_their_spread_and_no_verdict(tmp_path):
 **At prompt 26, 50 new tokens, batch 1**
 
 | variant | latency s |      TTFT ms |      TPOT ms |        tok/s | speed-up | peak GiB | weights GiB | bits/weight | load s |
-| :------ | --------: | -----------: | -----------: | -----------: | -------: | -------: | ----------: | ----------: | -----: |
+| :------ | --------: | -----------: | -----------: | -----------: | :------- | -------: | ----------: | ----------: | -----: |
 | fp16    |     1.383 | 27.65 ± 0.02 | 27.65 ± 0.02 | 36.16 ± 0.03 | baseline |     7.59 |        7.49 |       16.00 |   12.3 |
-| int8    |     2.280 | 45.60 ± 0.02 | 45.60 ± 0.02 | 21.93 ± 0.01 |    0.61x |     7.59 |        4.11 |        8.78 |   18.8 |
+| int8    |     2.280 | 45.60 ± 0.02 | 45.60 ± 0.02 | 21.93 ± 0.01 | 0.61x    |     7.59 |        4.11 |        8.78 |   18.8 |
 
-Values are medians over the timed runs of one process, ± their sample standard deviation. Speed-up is in tok/s """  # noqa: E501
-        "against fp16. Not tested: one round cannot tell a difference from chance; 3 rounds or more can "
+Values are medians over the timed runs of one process, ± their sample standard deviation. Speed-up is """  # noqa: E501
+        "relative to fp16, in decode tok/s. Not tested: 1 round cannot separate a difference from chance; 3 rounds or "
+        "more can "
         "(`benchmarker sweep`). Peak is the live tensors as torch's allocator counts them.\n\n"
         "- Random weights (load_format dummy): text and quality mean nothing; time and memory do not depend on the "
         "weights' values.\n"
@@ -73,19 +74,20 @@ def test_five_rounds_show_intervals_and_verdicts(tmp_path):
     )
     assert _tables(text) == [
         """\
-| variant | latency s |              TTFT ms |              TPOT ms |                tok/s |                        speed-up | peak GiB | weights GiB | bits/weight | load s |
-| :------ | --------: | -------------------: | -------------------: | -------------------: | ------------------------------: | -------: | ----------: | ----------: | -----: |
-| fp16    |     1.383 | 27.66 [27.54, 27.77] | 27.66 [27.54, 27.77] | 36.16 [36.01, 36.31] |                        baseline |     7.59 |        7.49 |       16.00 |   12.3 |
-| int8    |     2.286 | 45.72 [45.34, 46.10] | 45.72 [45.34, 46.10] | 21.87 [21.69, 22.05] |       0.60x [0.60, 0.61] slower |     7.59 |        7.49 |       16.00 |   12.3 |
-| again   |     1.384 | 27.68 [27.58, 27.78] | 27.68 [27.58, 27.78] | 36.12 [35.99, 36.25] |         1.00x [1.00, 1.00] same |     7.59 |        7.49 |       16.00 |   12.3 |
+| variant | latency s |              TTFT ms |              TPOT ms |                tok/s | speed-up                        | peak GiB | weights GiB | bits/weight | load s |
+| :------ | --------: | -------------------: | -------------------: | -------------------: | :------------------------------ | -------: | ----------: | ----------: | -----: |
+| fp16    |     1.383 | 27.66 [27.54, 27.77] | 27.66 [27.54, 27.77] | 36.16 [36.01, 36.31] | baseline                        |     7.59 |        7.49 |       16.00 |   12.3 |
+| int8    |     2.286 | 45.72 [45.34, 46.10] | 45.72 [45.34, 46.10] | 21.87 [21.69, 22.05] | 0.60x [0.60, 0.61] slower       |     7.59 |        7.49 |       16.00 |   12.3 |
+| again   |     1.384 | 27.68 [27.58, 27.78] | 27.68 [27.58, 27.78] | 36.12 [35.99, 36.25] | 1.00x [1.00, 1.00] same         |     7.59 |        7.49 |       16.00 |   12.3 |
 | bnb4    |     1.379 | 27.58 [26.28, 28.95] | 27.58 [26.28, 28.95] | 36.25 [34.55, 38.05] | 1.00x [0.96, 1.05] inconclusive |     7.59 |        7.49 |       16.00 |   12.3 |"""  # noqa: E501
     ]
     assert (
-        "[low, high] is the 95 % interval over the rounds, one median from a fresh process each. Speed-up is in tok/s "
-        "against fp16. Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is "
-        "more than 2 % off; same: the whole interval is within ±2 %; inconclusive: more rounds would tell. A true "
-        "difference of 0.3 % in the steadiest row and 8.7 % in the least steady would have been detected at least "
-        "80 % of the time." in text
+        "[low, high] is the 95 % interval over the rounds, one median from a fresh process each. Speed-up is "
+        "relative to fp16, in decode tok/s. Faster or slower: a ratio of 1 is excluded, after Holm's correction over "
+        "the table, and it is more than 2 % off; same: the whole interval is within ±2 %; inconclusive: more rounds "
+        "would tell. A true difference of 0.3 % in the steadiest row and 8.7 % in the least steady would have been "
+        "detected at "
+        "least 80 % of the time." in text
     )
 
 
@@ -93,20 +95,20 @@ def test_several_cells_show_the_largest_first_and_then_every_one(tmp_path):
     def grid(factor: float) -> list:
         return [cell([new / 40 * factor], prompt_tokens=p, new_tokens=new) for p in (3, 26) for new in (50, 100)]
 
-    text = shown(tmp_path, record("fp16", *grid(1)), record("gptq", *grid(1.25), runtime="compile"))
+    text = shown(tmp_path, record("fp16", *grid(1)), record("gptq", *grid(1.25)))
     assert "**At prompt 26, 100 new tokens, batch 1**" in text
     assert _tables(text)[1] == (
         """\
-| prompt | new | variant | engine  | latency s | TTFT ms | TPOT ms | tok/s | speed-up | peak GiB |
-| -----: | --: | :------ | :------ | --------: | ------: | ------: | ----: | -------: | -------: |
-|      3 |  50 | fp16    | eager   |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
-|      3 |  50 | gptq    | compile |     1.562 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
-|      3 | 100 | fp16    | eager   |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
-|      3 | 100 | gptq    | compile |     3.125 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
-|     26 |  50 | fp16    | eager   |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
-|     26 |  50 | gptq    | compile |     1.562 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |
-|     26 | 100 | fp16    | eager   |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
-|     26 | 100 | gptq    | compile |     3.125 |   31.25 |   31.25 | 32.00 |    0.80x |     7.59 |"""
+| prompt | new | variant | latency s | TTFT ms | TPOT ms | tok/s | speed-up | peak GiB |
+| -----: | --: | :------ | --------: | ------: | ------: | ----: | :------- | -------: |
+|      3 |  50 | fp16    |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|      3 |  50 | gptq    |     1.562 |   31.25 |   31.25 | 32.00 | 0.80x    |     7.59 |
+|      3 | 100 | fp16    |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|      3 | 100 | gptq    |     3.125 |   31.25 |   31.25 | 32.00 | 0.80x    |     7.59 |
+|     26 |  50 | fp16    |     1.250 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|     26 |  50 | gptq    |     1.562 |   31.25 |   31.25 | 32.00 | 0.80x    |     7.59 |
+|     26 | 100 | fp16    |     2.500 |   25.00 |   25.00 | 40.00 | baseline |     7.59 |
+|     26 | 100 | gptq    |     3.125 |   31.25 |   31.25 | 32.00 | 0.80x    |     7.59 |"""
     )
 
 
@@ -161,10 +163,10 @@ def test_where_nothing_was_measured_the_table_says_why(tmp_path):
     text = shown(tmp_path, failed_record("fp16", "no such folder"), failed_record("int8", "no such folder"))
     assert _tables(text) == [
         """\
-| variant | latency s | speed-up |
-| :------ | --------: | -------: |
-| fp16    |    failed | baseline |
-| int8    |    failed |        – |"""
+| variant | latency s |
+| :------ | --------: |
+| fp16    |    failed |
+| int8    |    failed |"""
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
@@ -387,7 +387,7 @@ def test_the_estimate_becomes_what_was_measured(tmp_path: Path) -> None:
     lines = [line for line in stage.printed.splitlines() if line.startswith("[round")]
     assert lines[0].endswith("(about 3 min left)")
     assert lines[-1].endswith("(less than a minute left)")
-    assert [duration_words(value) for value in (10, 700, 9600)] == [
+    assert [approximate_duration(value) for value in (10, 700, 9600)] == [
         "less than a minute",
         "about 12 min",
         "about 2 h 40 min",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from benchmarker.checkpoints.attention_shape import head_dim, key_heads
+from benchmarker.checkpoints.model_config import head_dim, key_heads
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.packages import install_words, installed_version
+from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def missing(options: Options) -> str | None:
     if kv_form != "fp8":
         is_there = installed_version("hqq") is not None
         return (
-            None if is_there else f"kv_cache={kv_form}: the library 'hqq' is not installed; {install_words('kv-cache')}"
+            None if is_there else f"kv_cache={kv_form}: the library 'hqq' is not installed; {install_hint('kv-cache')}"
         )
     from transformers import cache_utils
 

@@ -23,8 +23,7 @@ from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_
 from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model
 from benchmarker.checkpoints.shipped_models import shipped_text
-from benchmarker.core.disk_errors import why_not_read
-from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.core.errors import ModelError, SpecError, read_problem
 from benchmarker.quantization.gptq.backends import check_shapes
 from benchmarker.quantization.gptq.packing import is_group_aware, quantization_config
 from benchmarker.schema.base import DType
@@ -62,7 +61,7 @@ def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, prog
     if cache.find(key) is None:
         _make(key, checkpoint, options, target, text, progress)
     folder = cache.whole(key)
-    return replace(checkpoint, folder=folder, config=read_config(folder))
+    return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
 
 
 def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:
@@ -203,7 +202,7 @@ def calibration_text(path: str | None) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(why_not_read(f"--calibration {path}", error)) from error
+        raise SpecError(read_problem(f"--calibration {path}", error)) from error
     except UnicodeDecodeError as error:
         raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
 

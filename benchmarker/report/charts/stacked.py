@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.core.numbers import decimal
+from benchmarker.core.formatting import decimal
 from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Ink, label
 
 Parts = Mapping[str, float]

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from benchmarker.comparison.pareto import front
 from benchmarker.comparison.rows import Row, RowT
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import GIB, MIB, percent
 from benchmarker.core.stats import SAME_WITHIN
-from benchmarker.core.units import GIB, MIB
 from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note, top_of
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 

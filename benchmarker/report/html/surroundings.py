@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from benchmarker.core.formatting import abridged, gib
 from benchmarker.core.tables import plain_line
-from benchmarker.core.units import gib
-from benchmarker.core.words import abridged
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.record import RunRecord
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError
-from benchmarker.core.words import duration_words
+from benchmarker.core.formatting import approximate_duration
 from benchmarker.execution.job_file import is_job_file
 from benchmarker.schema.collect import UNDER_WAY
 from benchmarker.schema.environment import Environment
@@ -260,7 +260,7 @@ class Coordinator:
                 continue
             self.records.append(record)
             self._stand(record)
-        self._terminal.line(f"{delivery.place}: {busy.work.words} is done, {duration_words(self._round_s[-1])}")
+        self._terminal.line(f"{delivery.place}: {busy.work.words} is done, {approximate_duration(self._round_s[-1])}")
 
     def _stand(self, record: RunRecord) -> None:
         keys = self._context.keys()[record.variant.name]
@@ -277,7 +277,8 @@ class Coordinator:
             self._terminal.line(f"{place.name} | {line}")
         now = time.monotonic()
         lines = [
-            f"{place.name}: {self._last_lines.get(place, busy.work.words)}, for {duration_words(now - busy.since_s)}"
+            f"{place.name}: {self._last_lines.get(place, busy.work.words)}, "
+            f"for {approximate_duration(now - busy.since_s)}"
             for place, busy in self._busy.items()
         ]
         self._show("\n".join([*lines, self._left_words(now)]))
@@ -290,4 +291,4 @@ class Coordinator:
         mean_s = sum(self._round_s) / len(self._round_s)
         longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
         waves = -(-len(self._queue) // max(1, len(self._busy)))
-        return f"{words}, {duration_words(max(0.0, longest_s) + waves * mean_s)} left"
+        return f"{words}, {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.process import PARENT
 from benchmarker.sweep.child import GRACE_S
 from benchmarker.sweep.places.order import Order, read_delivery
 from benchmarker.sweep.places.place import LOCAL, Ended, Place

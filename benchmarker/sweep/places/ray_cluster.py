@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from benchmarker.core.errors import DeviceError, MissingLibraryError, SpecError
-from benchmarker.core.packages import install_words
+from benchmarker.core.packages import install_hint
 from benchmarker.sweep.places.order import Order, files_of, write_files
 from benchmarker.sweep.places.place import Ended, Place
 from benchmarker.sweep.places.ray_task import LineQueue, card_variables, serve_order
@@ -157,7 +157,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingLibraryError(f"--places ray: Ray is not installed; {install_words('ray')}") from error
+        raise MissingLibraryError(f"--places ray: Ray is not installed; {install_hint('ray')}") from error
     return ray
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarker
-from benchmarker.core.parent_death import PARENT
+from benchmarker.core.process import PARENT
 from benchmarker.sweep.child import GRACE_S
 from benchmarker.sweep.places.order import DELIVERY, ORDER, files_of, read_order, write_files
 

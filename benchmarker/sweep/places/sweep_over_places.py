@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.words import plural
+from benchmarker.core.formatting import plural
 from benchmarker.execution.job_file import read_job_file
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
@@ -189,5 +189,5 @@ def open_rounds(context: SweepContext, state: SweepState, terminal: Terminal) ->
 
 
 def _table(context: SweepContext, state: SweepState) -> str:
-    shapes = [context.workload.in_words(point) for point in next(iter(context.jobs.values())).grid.points()]
+    shapes = [context.workload.point_text(point) for point in next(iter(context.jobs.values())).grid.points()]
     return state.live_table.table(list(context.jobs), shapes)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, DeviceError
-from benchmarker.core.parent_death import PARENT, end_with_parent
+from benchmarker.core.process import PARENT, end_with_parent
 from benchmarker.execution.job_file import cell_keys, changed_files, read_job_file, with_origin, write_job
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import find_monitor

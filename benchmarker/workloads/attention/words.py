@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.stats import Ratio
-from benchmarker.core.units import seconds
 from benchmarker.workloads.attention.metrics import Crossing, Exponent, Growth
 
 

@@ -11,7 +11,7 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.core.fingerprint import folder_fingerprint
-from benchmarker.core.packages import install_words, installed_version
+from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.job import Job
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.workloads.finetune.record import FinetuneVariantFacts
@@ -47,7 +47,7 @@ def check(job: FinetuneJob) -> None:
     packages |= {NEEDS[recipe.optimizer]} if recipe.optimizer in NEEDS else set()
     for package in sorted(packages):
         if installed_version(package) is None:
-            words = install_words("finetune")
+            words = install_hint("finetune")
             raise MissingLibraryError(f"{where}: the library '{package}' is not installed; {words}")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import decimal, gib, percent
 from benchmarker.core.stats import Ratio
-from benchmarker.core.units import gib
 from benchmarker.workloads.attention.metrics import Crossing, crossings
 
 SLOPE_LENGTHS = 3

@@ -8,26 +8,25 @@ fused kernel saves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import percent
-from benchmarker.core.words import abridged
+from benchmarker.core.formatting import abridged, percent
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import Floor, NotExplained, Phase
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.attention.demand import scores_passes
-from benchmarker.workloads.attention.reading.comparing import PLAIN, form
+from benchmarker.workloads.attention.attention_flops import scores_passes
+from benchmarker.workloads.attention.declared import PLAIN
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
-from benchmarker.workloads.attention.spec import AttentionPoint, AttentionVariant, Shape, shape_of
+from benchmarker.workloads.attention.spec import AttentionShape, AttentionVariant, shape_of
+from benchmarker.workloads.operation.spec import LengthPoint
 
 SHOWN_KERNELS = 3
 MATMUL_LIMIT = 1.02
@@ -56,6 +55,10 @@ def timed_call(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExpl
         cell=key,
         floor=floor_of(record, cell),
         notes=tuple(notes),
+        form={"implementation": record.variant.variant, "dtype": record.variant.dtype},
+        floors=FLOORS,
+        products=CATEGORIES,
+        advice=OWN_ADVICE,
     )
 
 
@@ -78,9 +81,9 @@ def scores_s(record: AttentionRecord, cell: AttentionCell, limits: Limits) -> fl
     return scores_passes(_shape(record, cell)) * cell.demand.scores_bytes / limits.bytes_per_s
 
 
-def _shape(record: AttentionRecord, cell: AttentionCell) -> Shape:
+def _shape(record: AttentionRecord, cell: AttentionCell) -> AttentionShape:
     variant = AttentionVariant(name=record.variant.name, variant=record.variant.variant, dtype=record.variant.dtype)
-    return shape_of(record.subject, variant, AttentionPoint(cell.seq_len, cell.batch_size, cell.mode))
+    return shape_of(record.subject, variant, LengthPoint(cell.seq_len, cell.batch_size, cell.mode))
 
 
 def _measured(record: AttentionRecord, key: CellKey) -> bool:
@@ -123,15 +126,8 @@ def _fewer_bytes(case: Case) -> str:
     return ADVICE["bandwidth"](case)
 
 
-REASONS = Reasons(
-    timed=timed_call,  # type: ignore[arg-type]
-    floors=FLOORS,
-    products=CATEGORIES,
-    advice={
-        **ADVICE,
-        "host": always("Larger batches, a captured graph or a compiled model save launches."),
-        "bandwidth": _fewer_bytes,
-        "slow products": always("Another kernel for the same work helps, where a row here is faster."),
-    },
-    form=form,  # type: ignore[arg-type]
-)
+OWN_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "host": always("Larger batches, a captured graph or a compiled model save launches."),
+    "bandwidth": _fewer_bytes,
+    "slow products": always("Another kernel for the same work helps, where a row here is faster."),
+}

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarker.core.formatting import seconds
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import seconds
 from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -118,7 +118,7 @@ def break_even(baseline: Row, variant: Row, *, costs: tuple[Cost, Cost]) -> Brea
     warm = _after(before.warm_s, after.warm_s, saved_s)
     if cold is None and warm is None and saved_s > 0:
         return None
-    return BreakEven(variant.variant, cold, warm, after, saved_s, variant.verdict)
+    return BreakEven(variant.variant, cold, warm, after, saved_s, variant.call.verdict if variant.call else None)
 
 
 def _after(before_s: float | None, after_s: float | None, saved_s: float) -> int | None:

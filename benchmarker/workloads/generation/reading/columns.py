@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarker.comparison.rows import CellKey, headline
-from benchmarker.core.numbers import decimal, percent, with_spread
+from benchmarker.core.formatting import MISSING, decimal, percent, significant, with_spread
 from benchmarker.core.tables import Column
-from benchmarker.core.units import MISSING, significant
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.status_words import status_words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.explain.sentence_numbers import ms
 from benchmarker.explain.values import Phase
 from benchmarker.profiling.categories import category

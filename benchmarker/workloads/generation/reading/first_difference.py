@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column
-from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import Quality
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import gib, percent, seconds
 from benchmarker.core.tables import escaped
-from benchmarker.core.units import gib, seconds
 from benchmarker.report.header import each, in_brackets, machine_lines
 from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.workloads.generation.record import GenerationRecord

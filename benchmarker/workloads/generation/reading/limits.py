@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import MISSING, decimal, percent
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.core.units import MISSING
-from benchmarker.report.presentation import LIMITS_TITLE
+from benchmarker.report.floors import LIMITS_TITLE
 from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.roofline import MBU_LIMIT

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarker.comparison.words import listed
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, escaped
-from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.workloads.generation.reading.rows import GenerationRow

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.words import listed
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import MISSING, percent, significant
 from benchmarker.core.tables import Column
-from benchmarker.core.units import MISSING, significant
 from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 

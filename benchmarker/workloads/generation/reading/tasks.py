@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import MISSING, percent
 from benchmarker.core.tables import Column, escaped
-from benchmarker.core.units import MISSING
 from benchmarker.schema.quality import TaskResult
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarker.comparison.comparing import metric_numbers
+from benchmarker.comparison.comparing import metric_numbers, ratio_numbers
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality, StepDivergence
@@ -56,6 +56,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "ratio_low": ratio.low if ratio else None,
         "ratio_high": ratio.high if ratio else None,
         "verdict": row.verdict,
+        **ratio_numbers(row),
         "bound_by": row.bound_by,
         **(_details(row.quality) if row.quality else dict.fromkeys(("perplexity", "kl_divergence", "top1_agreement"))),
         **_step(row.step_divergence),

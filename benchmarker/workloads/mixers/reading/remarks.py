@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import CellKey
-from benchmarker.core.numbers import percent
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import paired_ratio
 from benchmarker.core.tables import escaped
 from benchmarker.workloads.attention.reading.lengths import lines_of

@@ -12,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarker.core.numbers import decimal, percent
+from benchmarker.core.formatting import MISSING, decimal, percent
 from benchmarker.core.stats import Estimate, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.core.units import MISSING
 from benchmarker.workloads.mixers.reading.rows import MixersRow
 from benchmarker.workloads.mixers.record import TaskScore
 

@@ -1,0 +1,139 @@
+"""Text of numbers, counts, durations and file names. Memory is in GiB (2^30 bytes); a missing value is a dash."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarker.core.stats import Estimate, Ratio
+
+GIB = 2**30
+MIB = 2**20
+MISSING = "–"
+DIGITS = 4
+
+
+def gib(size_bytes: float | None) -> str:
+    """Format bytes as `7.59 GiB`, small sizes as `3.2 MiB`."""
+    if size_bytes is None:
+        return MISSING
+    if size_bytes < GIB / 20:
+        return f"{size_bytes / MIB:.1f} MiB"
+    return f"{size_bytes / GIB:.2f} GiB"
+
+
+def seconds(duration_s: float | None) -> str:
+    """Format seconds in the unit that keeps three or four digits: `1.3832 s`, `27.31 ms`, `4.10 us`."""
+    if duration_s is None:
+        return MISSING
+    if duration_s >= 100:
+        return f"{duration_s:.0f} s"
+    if duration_s >= 1:
+        return f"{duration_s:.4f} s" if duration_s < 10 else f"{duration_s:.2f} s"
+    if duration_s >= 1e-3:
+        return f"{duration_s * 1e3:.2f} ms"
+    return f"{duration_s * 1e6:.2f} us"
+
+
+def significant(number: float | None, digits: int = DIGITS) -> str:
+    """Format a decimal with that many significant digits, without an exponent: `36.15`, `1204`, `0.03120`."""
+    if number is None:
+        return MISSING
+    if number == 0:
+        return "0"
+    integer_digits = len(str(int(abs(number)))) if abs(number) >= 1 else 0
+    if integer_digits >= digits:
+        return f"{number:.0f}"
+    if integer_digits:
+        return f"{number:.{digits - integer_digits}f}"
+    return f"{number:.{digits}g}" if abs(number) >= 1e-4 else f"{number:.2e}"
+
+
+def decimal(value: float, *, digits: int = DIGITS) -> str:
+    """Format a decimal with that many significant digits and its trailing zeros, so that columns line up."""
+    return f"{value:.{_places(value, digits=digits)}f}"
+
+
+def with_spread(measured: Estimate | None, *, scale: float = 1.0) -> str:
+    """Format `36.15 [36.02, 36.28]`, or `36.15 ± 0.03` if there are too few rounds for an interval.
+
+    Args:
+        scale: Factor from base units to the column's unit, such as 1000 for milliseconds.
+    """
+    if measured is None:
+        return MISSING
+    value = measured.value * scale
+    if measured.low is not None and measured.high is not None:
+        places = _places(value)
+        return f"{value:.{places}f} [{measured.low * scale:.{places}f}, {measured.high * scale:.{places}f}]"
+    if measured.deviation is None:
+        return f"{value:.{_places(value)}f}"
+    deviation = measured.deviation * scale
+    places = _places_of_deviation(value, deviation)
+    return f"{value:.{places}f} ± {deviation:.{places}f}"
+
+
+def times(ratio: Ratio) -> str:
+    """Format `1.83x`, or `1.83x [1.79, 1.87]` if there is an interval."""
+    places = max(2, _places(ratio.value, digits=2)) if ratio.value < 10 else 1
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.{places}f}x"
+    return f"{ratio.value:.{places}f}x [{ratio.low:.{places}f}, {ratio.high:.{places}f}]"
+
+
+def percent(fraction: float, *, places: int | None = None) -> str:
+    """Format `89 %`, or `8.9 %` below 10 %; with `places`, always that many decimals."""
+    if places is None:
+        places = 1 if 0 < 100 * abs(fraction) < 9.95 else 0
+    return f"{100 * fraction:.{places}f} %"
+
+
+def plural(number: int, singular: str, many: str) -> str:
+    """Format `1 process`, `5 processes`."""
+    return f"{number} {singular if number == 1 else many}"
+
+
+def abridged(texts: Sequence[str], maximum: int, *, separator: str = ", ") -> str:
+    """Join the first texts and the number of the remaining ones: `a, b and 2 more`."""
+    more = f" and {len(texts) - maximum} more" if len(texts) > maximum else ""
+    return separator.join(texts[:maximum]) + more
+
+
+def approximate_duration(duration_s: float) -> str:
+    """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`."""
+    minutes = round(duration_s / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 90:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60:02} min"
+
+
+def slug(name: str) -> str:
+    """Return a name for files: letters, digits, dot, dash and underscore.
+
+    A name with other characters, or a long one, gets eight digits of its hash, which keeps similar names apart:
+    `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`.
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
+    if safe == name:
+        return safe
+    return f"{safe or 'unnamed'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _places(value: float, *, digits: int = DIGITS) -> int:
+    """Return the decimal places that show `digits` significant digits."""
+    if value == 0:
+        return 0
+    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def _places_of_deviation(value: float, deviation: float) -> int:
+    """Return up to two more places if the deviation would otherwise read as zero."""
+    places = _places(value)
+    needed = _places(deviation, digits=1) if deviation else places
+    return min(max(places, needed), places + 2)

@@ -1,0 +1,26 @@
+"""Texts of errors."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from benchmarker.core.errors import write_problem
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "the disk is full; make room or choose another folder"),
+        (
+            OSError(errno.EFBIG, "File too large"),
+            "the limit on file size (ulimit -f) is too low; raise it or choose another folder",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied"), "no permission to write there; choose another folder"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error; choose another folder"),
+        (OSError("without a number"), "without a number; choose another folder"),
+    ],
+)
+def test_a_write_error_has_a_remedy(error: OSError, words: str) -> None:
+    assert write_problem(error, remedy="choose another folder") == words
