@@ -31,7 +31,6 @@ def allowed_pairs(shape: AttentionShape) -> int:
 
 
 def demand_of(shape: AttentionShape) -> AttentionDemand:
-    """Return FLOPs and bytes of one call."""
     forward = 4 * shape.batch_size * shape.heads * shape.head_dim * allowed_pairs(shape)
     return AttentionDemand(
         forward_flops=forward,

@@ -89,8 +89,6 @@ def slowest(answers: list[dict[str, Any]]) -> float:
 
 
 class ContextParallelBench(Nothing):
-    """Measures one way to split."""
-
     def __init__(
         self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
     ) -> None:
@@ -258,7 +256,6 @@ class ContextParallelBench(Nothing):
 
 @contextmanager
 def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
-    """Open the bench of a job."""
     with (
         measured_limits(session, job.subject.dtype) as (cache_bytes, _),
         closing(ContextParallelBench(job, device, session, cache_bytes=cache_bytes)) as bench,

@@ -67,11 +67,6 @@ class OperationBench(Nothing, ABC):
         """
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
-        """Make inputs and operation.
-
-        Raises:
-            UnsupportedError: The implementation cannot run here.
-        """
         shape = self.shape(point)
         self.implementation.check_available(shape, self.device.kind)
         copies = self.copies(point)
@@ -103,7 +98,6 @@ class OperationBench(Nothing, ABC):
         return ready, {"kernels": kernels[:RECORDED_KERNELS], "checked": checked}
 
     def step(self, point: LengthPoint) -> Step[OperationSample]:
-        """Return one repeat of the cell."""
         ready = self._ready or self.prepare(point)
         return CallStep(ready.operation, ready.copies, self.device)
 

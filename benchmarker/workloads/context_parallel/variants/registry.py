@@ -19,8 +19,6 @@ NOT_ON_CPU = "torch's context_parallel has no rule for the processor's attention
 
 @dataclass(frozen=True)
 class Splitting:
-    """One entry of the registry."""
-
     summary: str
     open: Callable[[Plan], Operation]
     """Prepare a plan. Imports the module of the splitting."""
