@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, UnsupportedError
-from benchmarker.quality.greedy import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
+from benchmarker.quality.judge import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
 from benchmarker.quality.windows import Windows
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown

@@ -11,7 +11,7 @@ import pytest
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.rows import Results
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.quality.text import read_text
+from benchmarker.quality.evaluation_text import read_text
 from benchmarker.quantization import base
 from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
@@ -275,7 +275,7 @@ def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() ->
     record = records.record(tasks=(answers,))
 
     def is_judged(*tasks: str, limit: int | None) -> bool:
-        return judging.JUDGING.is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
+        return judging.GenerationJudging().is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
 
     assert is_judged("arc_easy", limit=9)
     assert not is_judged("arc_easy", limit=None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.engines.registry import MODEL_ENGINES
-from benchmarker.quality.text import check_text, is_text
+from benchmarker.quality.evaluation_text import check_text, is_text
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, TaskResult, baseline_name
@@ -15,9 +15,10 @@ from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
+from benchmarker.workloads.session import Judging
 
 
-class GenerationJudging:
+class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
     """Perplexity and divergence on a text, and answers to benchmark questions."""
 
     name = "quality"
@@ -84,9 +85,6 @@ class GenerationJudging:
             if is_asked and not result
         ]
         return " and ".join(lost or ["quality"])
-
-
-JUDGING = GenerationJudging()
 
 
 def _is_of(quality: Quality | None, job: GenerationJob) -> bool:

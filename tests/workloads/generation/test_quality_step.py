@@ -19,8 +19,8 @@ from benchmarker.engines.decoders import prefill_decode, static_decoder
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.torch_engine import TorchScorer
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality import step
-from benchmarker.quality.step import step_divergence, texts_for
+from benchmarker.quality import step_check
+from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.after_timing import step_checked
@@ -141,7 +141,7 @@ def captured(model: PreTrainedModel) -> ModelBenchmarker:
 
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "STEPS", 32)
+    monkeypatch.setattr(step_check, "STEPS", 32)
 
 
 def after_timing(subject: ModelBenchmarker) -> dict[str, Any]:

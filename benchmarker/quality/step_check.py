@@ -1,8 +1,8 @@
-"""Whether the decode step that was timed computes what the model computes.
+"""Comparison of the timed decode step with the model's forward.
 
-A step that is captured, compiled or given other kernels may be fast because it is wrong, and greedy tokens hardly tell:
-with logits that are 1.5 times too large they are all the same. So the step is given a text token by token, and its
-distributions are held against those of the same form's own forward, which takes the whole text at once.
+A step that is captured, compiled or given other kernels may be fast because it is wrong, and greedy tokens hardly show
+it: with logits 1.5 times too large they are all the same. So the step runs over a text token by token, and its
+distributions are compared with those of the same model's forward over the whole text.
 """
 
 from __future__ import annotations
@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 STEPS = 256
 LEAST_STEPS = 32
 LIMIT_S = 30.0
-"""For the steps: where one takes a second, as a large model's on a CPU, fewer are compared."""
+"""Time limit of the steps. If a step takes a second, as for a large model on a CPU, fewer are compared."""
 
 
 def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
-    """Texts of equal length with about 256 steps in all, where the prompt of each is one token.
-
-    Args:
-        ids: So many tokens of a text.
-        longest: Tokens of a text that the timed shape has room for.
-        step_s: Seconds a step took.
-    """
+    """Return texts of equal length with about 256 steps in all; the prompt of each is one token."""
     steps = max(LEAST_STEPS, min(STEPS, int(LIMIT_S / step_s)))
     length = max(2, min(longest, steps + 1))
     count = -(-steps // (length - 1))
@@ -40,21 +34,15 @@ def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) ->
 
 
 def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
-    """Hold the step against the forward.
-
-    Args:
-        texts: All of one length, at least 2.
-
-    Returns:
-        None where the engine cannot be asked.
+    """Compare the step with the forward over texts of one length; None if the engine gives no predictions.
 
     Raises:
-        QualityError: A prediction is not a finite number.
+        QualityError: A prediction is not finite.
     """
     import numpy
 
     steps, plain, scorer = [], [], source.scorer
-    # A quantized cache packs a prompt at once, and new tokens late: half of the text has to be packed.
+    # A quantized cache packs a prompt at once and new tokens late: as a prompt, half of the text is packed.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
         forward, step = scorer.forward_scores(text), scorer.step_scores(text, prompt_tokens=prompt_tokens)
@@ -63,8 +51,8 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         steps.append(_compared(forward, step))
         if scorer.is_library_step:
             plain.append(steps[-1][0])
-        elif plainly := scorer.library_step_scores(text, prompt_tokens=prompt_tokens):
-            plain.append(_compared(forward, plainly)[0])
+        elif plain_scores := scorer.library_step_scores(text, prompt_tokens=prompt_tokens):
+            plain.append(_compared(forward, plain_scores)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():
         raise QualityError("the step or the forward gives predictions that are not finite")
@@ -81,12 +69,11 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
 
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
-    """KL of the step from the forward, and whether both agree on the likeliest token; [steps] each. The step's
-    first row is of the prompt, and no step's."""
+    """Return KL and agreement of the most likely tokens for each step. The first row is the prompt's: left out."""
     import numpy
 
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)
     actual = step.log_probabilities[1:].astype(numpy.float64)
     kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
-    # Rounding takes the sum below 0 where both are the same.
+    # Rounding can make the sum negative if both are equal.
     return numpy.maximum(kl, 0.0), expected.argmax(axis=1) == actual.argmax(axis=1)

@@ -1,7 +1,7 @@
-"""Accuracy on benchmark tasks, by lm-evaluation-harness on the loaded model: what users ask for beside perplexity.
+"""Accuracy on benchmark tasks, by lm-evaluation-harness on the loaded model.
 
-The harness makes the questions and judges the answers; what is added here is which question was answered rightly, so
-that two variants are compared on the same questions: equal accuracies can hide many changed answers (Dutta et al.,
+The harness makes the questions and grades the answers. This module also keeps which questions were answered correctly,
+so that two variants are compared on the same questions: equal accuracies can hide many changed answers (Dutta et al.,
 "Accuracy is not all you need", 2024).
 """
 
@@ -20,19 +20,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 METRICS = ("acc_norm", "acc", "exact_match")
-"""The first of them that a task has is taken."""
 NO_FILTER = "none"
-"""What the harness calls it where an answer is taken as it is."""
 BATCH_SIZE = 8
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Refuse early what the harness does not know.
-
-    Raises:
-        MissingLibraryError: It is not installed.
-        SpecError: No task of that name.
-    """
+    """Check the names of tasks early. Raises MissingLibraryError without the harness and SpecError for a wrong name."""
     require("tasks", "lm_eval")
     from lm_eval.tasks import TaskManager
 
@@ -47,14 +40,10 @@ def check_tasks(names: Sequence[str]) -> None:
 def run_tasks(
     model: PreTrainedModel, tokenizer: Any, names: Sequence[str], *, limit: int | None, progress: Progress
 ) -> tuple[TaskResult, ...]:
-    """Answer the questions.
-
-    Args:
-        names: As the harness has them, or files of its YAML.
-        limit: Questions of each task; None for all.
+    """Run tasks of the harness, or its YAML files, with at most `limit` questions each.
 
     Raises:
-        QualityError: The questions cannot be had, or a task has no accuracy.
+        QualityError: The questions cannot be loaded, or a task has no accuracy.
     """
     from importlib.metadata import version
 
@@ -63,10 +52,10 @@ def run_tasks(
 
     progress.note(f"tasks: {', '.join(names)}")
     harness: Any = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH_SIZE)
-    wanted: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
+    tasks: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
     try:
-        # Its standard errors by bootstrap are left out: ours are of paired answers.
-        evaluation: Any = simple_evaluate(harness, tasks=wanted, limit=limit, bootstrap_iters=0, log_samples=True)
+        # Without its bootstrap: the standard errors reported are those of paired answers.
+        evaluation: Any = simple_evaluate(harness, tasks=tasks, limit=limit, bootstrap_iters=0, log_samples=True)
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise QualityError(f"--tasks: the questions cannot be read: {reason}") from error
@@ -75,11 +64,11 @@ def run_tasks(
 
 
 def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
-    """One task's answers as its first filter cuts them out; each question is there once for each filter."""
+    """Return the answers under the first filter; the harness repeats each question for each filter."""
     every = evaluation["samples"][name]
-    cut_by = every[0].get("filter", NO_FILTER) if every else NO_FILTER
+    answer_filter = every[0].get("filter", NO_FILTER) if every else NO_FILTER
     samples = sorted(
-        (sample for sample in every if sample.get("filter", NO_FILTER) == cut_by),
+        (sample for sample in every if sample.get("filter", NO_FILTER) == answer_filter),
         key=lambda sample: int(sample["doc_id"]),
     )
     metric = next((metric_name for metric_name in METRICS if samples and metric_name in samples[0]), None)
@@ -89,7 +78,7 @@ def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
         task=name,
         version=str(evaluation["versions"].get(name)),
         harness=harness_version,
-        metric=metric if cut_by == NO_FILTER else f"{metric} ({cut_by})",
+        metric=metric if answer_filter == NO_FILTER else f"{metric} ({answer_filter})",
         few_shots=int(evaluation["n-shot"].get(name, 0)),
         right=tuple(bool(sample[metric]) for sample in samples),
     )

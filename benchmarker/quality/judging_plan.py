@@ -1,4 +1,4 @@
-"""What is going to be measured, checked as far as it can be before a model is loaded."""
+"""Plan of a quality measurement, checked as far as possible before a model is loaded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
-from benchmarker.quality.scratch import check_room
-from benchmarker.quality.text import Text, read_text
+from benchmarker.quality.evaluation_text import Text, read_text
+from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK, check_room
 from benchmarker.quality.windows import Windows, check_positions, check_tokens, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import loader_options
@@ -24,37 +23,31 @@ if TYPE_CHECKING:
 
 BASELINE = QuantSpec(quant="fp16")
 PREFILL_TOP = 100
-"""Likeliest tokens that the drivers of the engines ask for at each position."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One variant against the unquantized model, on one text."""
+    """One variant compared with the unquantized model on one text."""
 
     size: QualitySize
     top_k: int | None
     text: Text
     windows: Windows
     name: str
-    """The variant's name."""
     baseline: Checkpoint
     dtype: DType
     vocabulary: int
     is_baseline: bool
-    """Whether the variant is the unquantized model itself."""
 
     @property
     def baseline_name(self) -> str:
-        """`fp16 of Qwen/Qwen3-4B in float16`."""
         return baseline_name(self.baseline.model_id, self.dtype)
 
     @property
     def prefill_top(self) -> int:
-        """Likeliest tokens at each position that an engine's prefill is asked for."""
         return min(self.top_k or PREFILL_TOP, PREFILL_TOP)
 
     def row_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one window in the temporary file, with logits of that type."""
         if self.top_k is not None:
             return SavedTopK.row_bytes(self.windows.scored, self.top_k)
         return SavedLogits.row_bytes(self.windows.scored, self.vocabulary, dtype)
@@ -71,29 +64,27 @@ def make_plan(
     progress: Progress,
     is_plain: bool = True,
 ) -> Plan:
-    """Read the text, cut it, find the baseline.
+    """Read the text, cut it into windows and find the baseline.
 
     Args:
-        name: The variant's name.
-        checkpoint: The variant's checkpoint.
-        tokenizer: The variant's tokenizer; None where its folder has none.
-        is_plain: Whether the engine runs the form as it is, without one of its own.
+        tokenizer: Tokenizer of the variant; None if its folder has none.
+        is_plain: True if the engine uses the quantization as it is, without one of its own.
 
     Raises:
-        BenchmarkerError: The text, the tokenizer, the baseline or the room on the disk will not do.
+        BenchmarkerError: The text, the tokenizer, the baseline or the free disk space does not suffice.
     """
     import torch
 
     assert spec.size != "off"
     if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
-        where, remedy = "in its folder", "add its files"
+        place, remedy = "in its folder", "add its files"
         if checkpoint.is_gguf:
-            where, remedy = "in the file", "name the original with --quality-baseline MODEL"
-        raise ModelError(f"{model.id}: no tokenizer {where}, and --quality is measured on a text; {remedy}")
+            place, remedy = "in the file", "name the original with --quality-baseline MODEL"
+        raise ModelError(f"{model.id}: no tokenizer {place}, and --quality is measured on a text; {remedy}")
     text = read_text(spec.text)
     check_positions(checkpoint.config, model.id, size=spec.size)
     baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
-    # A GGUF file may come without a vocabulary, and has then the original's.
+    # A GGUF file may come without a vocabulary; the original's is used then.
     windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
     check_tokens(windows, checkpoint.config, model.id)
     plan = Plan(
@@ -116,15 +107,10 @@ def make_plan(
 def _find_baseline(
     spec: QualitySpec, model: ModelSpec, checkpoint: Checkpoint, tokenizer: Any | None, progress: Progress
 ) -> tuple[Checkpoint, Any]:
-    """The unquantized checkpoint and its tokenizer.
-
-    Raises:
-        ModelError: The variant's own is quantized and no other was given, or the other has another vocabulary.
-    """
     if spec.baseline is None:
         if checkpoint.quantization is not None:
             raise ModelError(
-                f"{model.id}: quantized already, so that --quality has nothing to hold it against; "
+                f"{model.id}: quantized already, so that --quality has no reference; "
                 "name the original with --quality-baseline MODEL"
             )
         return checkpoint, tokenizer

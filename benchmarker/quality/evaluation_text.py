@@ -1,4 +1,4 @@
-"""The text that quality is measured on: the shipped one, a file, or a data set from the hub."""
+"""Text for quality measurements: the shipped one, a file, or a data set from the hub."""
 
 from __future__ import annotations
 
@@ -15,35 +15,27 @@ from benchmarker.schema.quality import Quality
 
 SHIPPED = "evaluation.txt"
 SPLITS = ("test", "validation", "train")
-"""In the order in which they are taken where no split is named."""
 LEAST_BYTES = 289
-"""The shorter window has so many tokens, and no token is shorter than a byte."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with what a record says about it."""
-
     name: str
     content: str
     source: str | None = None
-    """The value of `--eval-text`; None for the shipped text."""
+    """Value of `--eval-text`; None for the shipped text."""
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the text's UTF-8 bytes."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
 
 def read_text(source: str | None) -> Text:
-    """The text that `--eval-text` names; None for the shipped one.
-
-    Args:
-        source: A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
+    """Return the text that `--eval-text` names: a file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
 
     Raises:
-        SpecError: There is no such file or data set, or it holds no text.
-        MissingLibraryError: A data set was asked for, and the library for it is not installed.
+        SpecError: No such file or data set, or no text in it.
+        MissingLibraryError: The library for data sets is not installed.
     """
     if source is None:
         return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
@@ -55,12 +47,7 @@ def read_text(source: str | None) -> Text:
 
 
 def check_text(source: str | None) -> None:
-    """Refuse a text that cannot be used, as far as that can be known without a tokenizer and the hub.
-
-    Raises:
-        SpecError: No such file, no text in it, or fewer bytes than one window has tokens.
-        MissingLibraryError: As in `read_text`.
-    """
+    """Check a text as far as possible without a tokenizer and the hub. Raises as `read_text`."""
     if source is None:
         return
     if not Path(source).expanduser().is_file():
@@ -75,9 +62,9 @@ def check_text(source: str | None) -> None:
 
 
 def is_text(source: str | None, quality: Quality) -> bool:
-    """Whether a quality was measured on the text that `--eval-text` names.
+    """Return whether a quality was measured on the text that `--eval-text` names.
 
-    A file is told by its content, a data set by its name, because reading it takes the hub.
+    Files are compared by content, data sets by name, because reading those requires the hub.
     """
     if source is None or Path(source).expanduser().is_file():
         return read_text(source).sha256 == quality.text_sha256
@@ -97,12 +84,6 @@ def _read_file(path: Path) -> Text:
 
 
 def _check_dataset(source: str) -> None:
-    """Refuse a name that is no data set's, without reading the data set.
-
-    Raises:
-        SpecError: It is written like a file that is not there.
-        MissingLibraryError: The library for data sets is not installed.
-    """
     name = source.partition(":")[0]
     is_path = name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()
     if is_path or source.endswith((".txt", ".md")) or source.count(":") > 2:
@@ -115,20 +96,14 @@ def _check_dataset(source: str) -> None:
 
 
 def _read_dataset(source: str) -> Text:
-    """The texts of a data set's split, one after another.
-
-    Raises:
-        SpecError: There is no such data set or split, or it holds no text.
-        MissingLibraryError: The library for data sets is not installed.
-    """
     _check_dataset(source)
     name, config, split = [*source.split(":"), "", ""][:3]
     try:
         import datasets
 
         parts: Any = datasets.load_dataset(name, config or None)
-    # A RuntimeError is a data set that is a program, which the library no longer runs; an ImportError, a library
-    # for its format that is not installed.
+    # RuntimeError: the data set is a program, which the library no longer runs. ImportError: a library for its format
+    # is not installed.
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise SpecError(f"--eval-text {source}: no such file, and no data set that can be read: {reason}") from error
@@ -139,7 +114,6 @@ def _read_dataset(source: str) -> Text:
 
 
 def _texts(rows: Any, source: str) -> list[str]:
-    """The column of texts: the one named so, or the only one that holds strings."""
     columns = [
         name for name, kind in rows.features.items() if getattr(kind, "dtype", None) in ("string", "large_string")
     ]
