@@ -90,9 +90,9 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.variants.registry import splitting_of
+        from benchmarker.workloads.context_parallel.variants.registry import gpus_of
 
-        return 1 if splitting_of(self.variant.variant).is_alone else max(self.grid.ranks)
+        return gpus_of(self.variant.variant, max(self.grid.ranks))
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:

@@ -103,6 +103,11 @@ def splitting_of(name: str) -> Splitting:
     return VARIANTS[name]
 
 
+def gpus_of(name: str, ranks: int) -> int:
+    """Return the GPUs that a variant computes on."""
+    return 1 if splitting_of(name).is_alone else ranks
+
+
 def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
     """Return why a variant cannot split the shape on any device, or ''."""
     splitting, ranks = splitting_of(name), point.ranks
