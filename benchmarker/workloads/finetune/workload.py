@@ -291,7 +291,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.finetune.reading.explained_step import timed_step
 
-        return timed_step(name, records, form=self.form(records[0]))
+        return timed_step(name, records)
 
 
 WORKLOAD = Finetune()

@@ -91,7 +91,8 @@ def _phase(call: LargestCall) -> Phase:
     busy_s = sum(times.values())
     is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
     stretch = call.latency_s / busy_s if is_slowed else 1.0
-    return phase_of_call(call, {category: stretch * time_s for category, time_s in times.items()})
+    stretched = {category: stretch * time_s for category, time_s in times.items()}
+    return phase_of_call(call, stretched, busy_s=stretch * busy_s)
 
 
 def _fewer_bytes(case: Case) -> str:

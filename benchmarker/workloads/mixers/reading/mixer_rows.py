@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.comparison.aggregate import by_round
 from benchmarker.comparison.rows import Row
@@ -76,7 +76,7 @@ def make_mixers_row(
     )
     return MixersRow(
         **fields,
-        kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cell)) if has_kernels else {},
+        kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cast("MixersCell", cell))) if has_kernels else {},
         tasks=next((record.tasks for record in newest if record.tasks), ()),
         mixer_share=demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         misfits={
