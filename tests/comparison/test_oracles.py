@@ -11,7 +11,7 @@ import pytest
 from benchmarker.comparison.results import results_of
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
-from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
 from benchmarker.schema.registry import workload_of
 from tests.oracles import attention, context_parallel, finetune, generation, mixers

@@ -17,8 +17,7 @@ from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.recommendation import recommendation_to_markdown
-from benchmarker.schema.quality import Quality, TaskResult
-from benchmarker.schema.quality_words import quality_line
+from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import judging
 from benchmarker.workloads.generation.reading.best import tokens_in_common
 from tests import records

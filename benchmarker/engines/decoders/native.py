@@ -24,7 +24,7 @@ from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 from benchmarker.kernels.one_row_layer import LayerCache
 from benchmarker.kernels.one_row_step import OneRowStep, one_row_step
-from benchmarker.schema.kernels_used import OWN_ATTENTION, KernelUse, ProductChoice, one_row
+from benchmarker.schema.engine_facts import OWN_ATTENTION, KernelUse, ProductChoice, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor

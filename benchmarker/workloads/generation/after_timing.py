@@ -20,10 +20,8 @@ from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.quality.step_check import step_divergence, texts_for
-from benchmarker.schema.energy import Energy
-from benchmarker.schema.quality import StepDivergence
-from benchmarker.schema.quality_words import step_line, wrong_step_words
-from benchmarker.schema.record import Missing
+from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
+from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.benchmark import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point

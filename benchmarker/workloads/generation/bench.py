@@ -17,7 +17,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.quality.judge import Subject
 from benchmarker.quantization.prepare import find_checkpoint
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of

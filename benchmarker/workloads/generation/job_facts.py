@@ -15,7 +15,7 @@ from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 from benchmarker.workloads.generation.spec import GenerationJob, Point

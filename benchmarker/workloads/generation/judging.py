@@ -9,8 +9,7 @@ from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quality.evaluation_text import check_text, is_text
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.quality import WINDOW_TOKENS, Quality, TaskResult, baseline_name
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord

@@ -13,7 +13,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.quality.harness_tasks import check_tasks, run_tasks
 from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.judging_plan import Plan, make_plan
-from benchmarker.schema.quality_words import quality_line
+from benchmarker.schema.quality import quality_line
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.spec import GenerationJob
 

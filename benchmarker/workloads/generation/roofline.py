@@ -17,7 +17,7 @@ MBU: Databricks, "LLM inference performance engineering: best practices" (2023).
 
 from __future__ import annotations
 
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.record import GenerationDemand
 
 MBU_LIMIT = 1.02

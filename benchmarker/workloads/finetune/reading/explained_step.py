@@ -22,7 +22,7 @@ from benchmarker.explain.reasons import why_no_profile
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.finetune.reading.step_purposes import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,

@@ -9,8 +9,8 @@ from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, percent, significant, with_spread
 from benchmarker.core.tables import Column
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
-from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.schema.status import status_words
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 Columns = list[Column[GenerationRow]]

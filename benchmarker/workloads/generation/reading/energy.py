@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.energy import Energy, EnergyWindow
-from benchmarker.schema.record import Moment
+from benchmarker.schema.record import Energy, EnergyWindow, Moment
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 

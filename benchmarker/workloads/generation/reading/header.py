@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarker.core.formatting import gib, percent, seconds
 from benchmarker.core.tables import escaped
 from benchmarker.report.header import each, in_brackets, machine_lines
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 from benchmarker.workloads.generation.record import GenerationRecord
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import TOLERANCE, Check, equal
 from benchmarker.schema.quality import Quality
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 from benchmarker.workloads.generation.roofline import MBU_LIMIT, mbu
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from benchmarker.comparison.words import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, escaped
-from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.schema.quality import INDISTINGUISHABLE, SILENT_KL, Quality, change_text, kl_text
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 
 DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %": "kl_999", "max": "kl_max"}

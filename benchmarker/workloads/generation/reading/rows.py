@@ -11,9 +11,8 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate, geometric_mean
-from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
-from benchmarker.schema.quality_words import wrong_step_words
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
 from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_use
 from benchmarker.workloads.generation.reading.first_difference import FirstDifference
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
