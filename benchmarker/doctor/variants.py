@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarker.hardware.device import Device
-from benchmarker.workloads.generation.doctor import FIRST_ENGINE, Outcome, trial
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""

@@ -12,8 +12,8 @@ from benchmarker.doctor.report_text import finding_words, machine_words, outcome
 from benchmarker.doctor.variants import try_all
 from benchmarker.hardware.device import find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.workloads.generation import doctor as variants
-from benchmarker.workloads.generation.doctor import Outcome
+from benchmarker.workloads.generation import engine_trials as variants
+from benchmarker.workloads.generation.engine_trials import Outcome
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:

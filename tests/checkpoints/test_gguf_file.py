@@ -22,7 +22,7 @@ from benchmarker.quantization.base import Options
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec, TensorTypes
 from benchmarker.schema.quality import QualitySpec
-from benchmarker.workloads.generation.reading.caveats import types_note
+from benchmarker.workloads.generation.reading.generation_caveats import types_note
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests.gguf_files import quantized_file
 from tests.loading import PARAMETERS, ROPE_BYTES, distance, facts_of, load

@@ -86,7 +86,9 @@ def counted(tmp_path: Path) -> Path:
 
 def test_a_mistake_in_our_joules_is_found(counted, monkeypatch):
     assert differing(counted) == []
-    monkeypatch.setattr("benchmarker.workloads.generation.reading.energy._tokens", lambda one: 7 * one.new_tokens)
+    monkeypatch.setattr(
+        "benchmarker.workloads.generation.reading.generation_rows._tokens", lambda one: 7 * one.new_tokens
+    )
     assert "energy_per_token_j" in differing(counted)
 
 
@@ -96,7 +98,7 @@ def test_a_mistake_in_our_floor_is_found(tmp_path, monkeypatch):
     path = next(path for path, one in collect([REFERENCE / "h100-runtimes"]).files if one.limits)
     (folder / "000.json").write_bytes(path.read_bytes())
     assert differing(folder) == []
-    monkeypatch.setattr("benchmarker.workloads.generation.reading.rows.floor_s", lambda demand, limits: 1.0)
+    monkeypatch.setattr("benchmarker.workloads.generation.reading.generation_rows.floor_s", lambda demand, limits: 1.0)
     assert "floor_s" in differing(folder)
 
 
