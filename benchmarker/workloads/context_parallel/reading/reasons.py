@@ -14,6 +14,7 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.reasons import Reasons, floor_of
@@ -107,7 +108,7 @@ def _slow_products(case: Case) -> str:
     cell = cast("ContextParallelCell | None", cell_of(record, case.timed.cell))
     uneven = imbalance(record, cell) if cell else None
     if uneven is not None and uneven >= UNEVEN:
-        return "One rank has more work than the others: an order in which all have the same (`zigzag`) helps most."
+        return f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
     return "Another kernel for the same blocks helps, where a row here is faster."
 
 

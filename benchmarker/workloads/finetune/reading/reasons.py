@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import ADVICE as PLAIN_ADVICE
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import phase_of
@@ -153,11 +154,11 @@ def _switch(case: Case) -> str | None:
     profile = case.record.profile
     if profile is not None and float32_share(profile) >= LARGE and _variant(case).base != "plain":
         return (
-            "Keep norms and output layer in 16 bit (`--prepare keep`, the recipe qlora-bf16): products and attention "
-            "then run on the tensor cores, and activations take half the bytes."
+            f"Keep norms and output layer in 16 bit ({code('--prepare keep')}, the recipe qlora-bf16): products and "
+            "attention then run on the tensor cores, and activations take half the bytes."
         )
     if profile is not None and recompute_share(profile) >= LARGE:
-        return "Where memory allows it, `--checkpointing none` saves computing the forward passes again."
+        return f"Where memory allows it, {code('--checkpointing none')} saves computing the forward passes again."
     return None
 
 
@@ -168,7 +169,7 @@ def _products(case: Case) -> str:
 
 
 def _dequantizing(case: Case) -> str:
-    again = " `--checkpointing none` unpacks each weight twice a step and not three times." * (
+    again = f" {code('--checkpointing none')} unpacks each weight twice a step and not three times." * (
         _variant(case).checkpointing == "all"
     )
     return f"Unpacking costs the same for any number of tokens: a larger batch spreads it.{again}"
