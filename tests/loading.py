@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.base import Checkpoint, Silent, Target
-from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.inspect import load_facts
@@ -74,11 +76,14 @@ def distance(one: Loaded, other: Loaded) -> float:
     return float((logits(one) - logits(other)).norm() / logits(other).norm())
 
 
-def tokens_of(runtime: Decoder, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
+def tokens_of(runtime: TorchDecoder, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
     """What the runtime makes the second time, with all set up."""
     runtime.generate(prompt, new_tokens)
-    made: list[list[int]] = runtime.generate(prompt, new_tokens).tokens.tolist()
-    return made
+    return [list(row) for row in runtime.generate(prompt, new_tokens).tokens]
+
+
+plain_native_decoder = partial(native_decoder, prefill="plain")
+"""The engine native with the option prefill=plain."""
 
 
 def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:

@@ -121,7 +121,7 @@ NAMED_ELSEWHERE = {
     "cli.engine": "option for the environments of one engine",
     "cli.generate": "default of an option",
     "logs.variant": "terms in logs",
-    "quality.plan": "unquantized model, the reference of the quality measures",
+    "quality.judging_plan": "unquantized model, the reference of the quality measures",
     "schema.engine_names": "earlier names of engines",
     "schema.upgrade": "earlier names of engines",
 }

@@ -33,6 +33,8 @@ class Checkpoint:
     """Whether the weights are random."""
     config: dict[str, Any]
     """config.json, parsed; of a GGUF file, the shapes that it states, by the same names."""
+    is_text_part: bool = False
+    """True if `config` is the text part of a multimodal model's config.json."""
     trust_remote_code: bool = False
 
     @property

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Form, PlannedTensor, Progress
 from benchmarker.checkpoints.dummy_tensors import plan_tensors
-from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, read_config
+from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES
 from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
@@ -33,6 +33,7 @@ COPIED = ("generation_config.json", *TOKENIZER_FILES)
 def make_dummy(
     model: ModelSpec,
     form: Form,
+    config: dict[str, Any],
     *,
     source: Path,
     revision: str | None,
@@ -47,8 +48,7 @@ def make_dummy(
     Raises:
         ModelError: No such architecture, or no room on the disk.
     """
-    config = read_config(source)
-    config.pop("quantization_config", None)
+    config = {key: value for key, value in config.items() if key != "quantization_config"}
     if form.packing:
         # The packed formats keep their scales, and all that is not packed, in this type.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Form, PlannedLinear, PlannedTensor
+from benchmarker.checkpoints.model_config import transformers_config
 from benchmarker.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
         ModelError: transformers has no such architecture, or the config is not one of a language model.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
+    config = transformers_config(source, trusted=trusted).get_text_config(decoder=True)
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trusted)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
     except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:

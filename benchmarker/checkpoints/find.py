@@ -5,8 +5,6 @@ Everything that can be known to be wrong is said here, before a byte of weights 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,28 +14,11 @@ from benchmarker.checkpoints.dummy import make_dummy
 from benchmarker.checkpoints.files import check_weights, read_config
 from benchmarker.checkpoints.gguf_file import FORMAT, gguf_facts
 from benchmarker.checkpoints.hub import fetch, look_up
+from benchmarker.checkpoints.model_config import language_model_config
 from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
 from benchmarker.schema.model import ModelSpec
-
-SHAPE_KEYS = (
-    "model_type",
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "tie_word_embeddings",
-    "num_experts",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "sliding_window",
-)
-"""Keys of a config.json that decide time and memory; libraries write the others each in their own way."""
 
 
 def find_in_form(
@@ -64,8 +45,11 @@ def find_in_form(
         check_config(checkpoint.config)
         return checkpoint
 
+    def config_in(folder: Path) -> dict[str, Any]:
+        return language_model_config(folder, read_config(folder), model.id, trusted=model.trust_remote_code)
+
     def check_folder(folder: Path) -> None:
-        config = read_config(folder)
+        config = config_in(folder)
         check_config(config)
         if not dummy:
             form.check_stored(model.id, config)
@@ -74,14 +58,16 @@ def find_in_form(
     if not dummy:
         check_weights(folder)
     import_libraries(*form.packages)
+    config = config_in(folder)
     if dummy:
-        return make_dummy(model, form, source=folder, revision=revision, progress=progress, device=device)
+        return make_dummy(model, form, config, source=folder, revision=revision, progress=progress, device=device)
     return Checkpoint(
         folder=folder,
         model_id=model.id,
         revision=revision,
         dummy=False,
-        config=read_config(folder),
+        config=config,
+        is_text_part=config.get("model_type") != read_config(folder).get("model_type"),
         trust_remote_code=model.trust_remote_code,
     )
 
@@ -187,9 +173,3 @@ def _check_hub_id(model_id: str) -> None:
         validate_repo_id(model_id)
     except HFValidationError as error:
         raise ModelError(f"{model_id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
-
-
-def shapes_sha256(config: dict[str, Any]) -> str:
-    """Hash of a model's shapes: the same for a checkpoint, its quantized forms and its dummies."""
-    shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}
-    return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()

@@ -14,11 +14,20 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.isolated_import import undisturbed
+from benchmarker.checkpoints.model_config import transformers_config
 from benchmarker.core.errors import ModelError
 from benchmarker.core.packages import report_library_conflicts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+TEXT_TENSORS = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^language_model\.model\.": "model.",
+    r"^model\.language_model\.": "model.",
+}
+"""Names of the language model's tensors in multimodal checkpoints, and in a checkpoint of the text model alone."""
 
 
 def import_libraries(*packages: str) -> None:
@@ -66,6 +75,8 @@ def read_model(
     # Given as None, it would wipe out the checkpoint's own.
     extra = {} if quantization is None else {"quantization_config": quantization}
     try:
+        if checkpoint.is_text_part:
+            extra |= {"config": _text_config(checkpoint), "key_mapping": TEXT_TENSORS}
         if checkpoint.is_gguf:
             extra |= {"config": _gguf_config(checkpoint), **_gguf_name(checkpoint)}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -97,6 +108,15 @@ def read_model(
         )
     model.eval()
     return model
+
+
+def _text_config(checkpoint: Checkpoint) -> Any:
+    """Return transformers' config of a multimodal checkpoint's text part, with the checkpoint's quantization."""
+    config = transformers_config(checkpoint.folder, trusted=checkpoint.trust_remote_code).get_text_config(decoder=True)
+    config.tie_word_embeddings = checkpoint.config["tie_word_embeddings"]
+    if checkpoint.quantization is not None:
+        config.quantization_config = checkpoint.quantization
+    return config
 
 
 def _gguf_name(checkpoint: Checkpoint) -> dict[str, str]:

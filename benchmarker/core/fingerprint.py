@@ -1,8 +1,9 @@
-"""Fingerprints of the files that a job reads, so that a file which changes during a sweep does not pass unseen.
+"""Fingerprints of the files that a job reads, to detect changes during a sweep.
 
-A file of up to 64 MiB is known by the SHA-256 of its content, which makes a copy equal to its original. A larger one
-(a shard of weights) would take seconds to read in each process, so that it is known by its size, its time of change,
-and its first and last MiB; the first holds the header of a safetensors file, with every tensor's name, type and shape.
+The fingerprint of a file of up to 64 MiB is the SHA-256 of its content, which makes a copy equal to its original. A
+larger file (a shard of weights) would take seconds to read in each process, so its fingerprint is its size, its time of
+change, and its first and last MiB; the first holds the header of a safetensors file, with every tensor's name, type and
+shape.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ NOT_THERE = "not there"
 
 
 def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Names of what is there now and was something else before."""
+    """Return the names whose fingerprint changed, those that appeared included."""
     return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
 
 
 def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
-    """Of the files in a folder that have one of the endings."""
+    """Return the fingerprint of a folder's files with one of the endings."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in endings and path.is_file():
@@ -31,7 +32,7 @@ def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Of one file; `not there` where it cannot be read."""
+    """Return the fingerprint of a file; `not there` if it cannot be read."""
     try:
         with path.open("rb") as file:
             status = path.stat()

@@ -1,15 +1,15 @@
-"""Is this difference real? Medians, intervals, ratios and verdicts.
+"""Statistics of speed: medians, intervals, ratios and verdicts.
 
-The unit of replication is the process, not the repeat. Two processes of the very same variant differ by more than the
+The unit of replication is the process, not the repeat. Two processes of the same variant differ by more than the
 repeats inside either of them (memory layout, autotuning, clocks), so thirty repeats in one process per variant call
 identical variants different most of the time. Here every process gives one number per cell, its median, and one round
 (each variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all
-intervals are made on logarithms: a t interval on R numbers, turned back with exp.
+intervals are computed on logarithms: a t interval on R numbers, transformed back with exp.
 
 Sources: Kalibera & Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013) for the unit; Hoefler & Belli,
-"Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms, intervals and keeping outliers;
-Holm, "A simple sequentially rejective multiple test procedure" (Scand. J. Statist. 6, 1979); Welch,
-"The generalization of Student's problem" (Biometrika 34, 1947).
+"Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms, intervals and keeping outliers; Holm,
+"A simple sequentially rejective multiple test procedure" (Scand. J. Statist. 6, 1979); Welch, "The generalization of
+Student's problem" (Biometrika 34, 1947).
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
 CONFIDENCE = 0.95
 POWER = 0.80
 MIN_ROUNDS = 3
-"""With two rounds the t interval is 13 standard errors wide on each side: it says nothing."""
+"""Minimum rounds for an interval. With two rounds the t interval is 13 standard errors wide on each side."""
 SAME_WITHIN = 0.02
-"""Differences below this are nobody's reason to choose a variant."""
+"""Largest difference between two variants that counts as none."""
 
 Round = TypeVar("Round", bound=Hashable)
-"""What two variants were measured in together."""
+"""Round in which two variants were measured together."""
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A positive quantity, with the 95 % interval where there are rounds enough."""
+    """Positive quantity, with its 95 % interval if there are enough rounds."""
 
     value: float
     low: float | None = None
     high: float | None = None
     deviation: float | None = None
-    """Sample standard deviation over the timed repeats: what they spread, not how sure the value is."""
+    """Sample standard deviation over the timed repeats: their spread, not the uncertainty of the value."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast as the baseline: above 1 is faster."""
+    """Speed relative to the baseline: above 1 is faster."""
 
     value: float
     rounds: int
-    """Ratios that the interval rests on; unpaired, the processes of the side that has fewer."""
+    """Ratios in the interval; unpaired, the processes of the side that has fewer."""
     low: float | None = None
     high: float | None = None
     p: float | None = None
     """Two-sided, for a true ratio of 1, before any correction. None below three rounds."""
     standard_error: float | None = None
-    """Of the ratio's logarithm."""
+    """Standard error of the ratio's logarithm."""
     freedom: float | None = None
-    """The t distribution's degrees of freedom."""
+    """Degrees of freedom of the t distribution."""
 
     def detectable(self, tests: int) -> float | None:
-        """The smallest true ratio above 1 that would be found at least 80 times in 100, among so many that are tested.
+        """Return the smallest true ratio above 1 that would be found with 80 % power among `tests` tests.
 
-        Holm's first step asks for 5 % / tests; its later ones for less.
+        Holm's first step tests at 5 % / tests; its later steps are less strict.
         """
         if self.standard_error is None or self.freedom is None:
             return None
@@ -73,14 +73,14 @@ class Ratio:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """exp of the mean logarithm, so that twice as slow and twice as fast cancel."""
+    """Return exp of the mean logarithm, so that twice as slow and twice as fast cancel."""
     if len(values) == 1:
         return values[0]  # exp(ln x) is not x in the last digit
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Sample standard deviation, divided by n - 1. None for a single value."""
+    """Return the sample standard deviation, divided by n - 1. None for a single value."""
     if len(values) < 2:
         return None
     # statistics.stdev computes in exact fractions, which takes half the time of a comparison.
@@ -89,11 +89,13 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
-    """A variant's value from its per-round medians m_r: exp( mean ln m  +-  t(R-1, 0.975) * sd(ln m) / sqrt(R) ).
+    """Return a variant's value from its per-round medians m_r.
+
+    The interval is exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) ).
 
     Args:
         medians: One per round.
-        repeats: The raw values behind them, for their spread.
+        repeats: Raw values of all rounds, for their spread.
     """
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
@@ -103,10 +105,10 @@ def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimat
 
 
 def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]) -> Ratio:
-    """The speed-up from times by round, paired by round: d_r = ln(baseline_r) - ln(variant_r).
+    """Return the speed-up from times by round, paired by round: d_r = ln(baseline_r) - ln(variant_r).
 
-    ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). What slows a whole round down, such
-    as a warm room, is in both times and cancels. Where no round has both, nothing pairs them: see `unpaired_ratio`.
+    ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). A slowdown of a whole round, such as
+    a warm room, is in both times and cancels. If no round has both, the ratio is unpaired: see `unpaired_ratio`.
     """
     common = [cell for cell in baseline if cell in variant]
     if not common:
@@ -119,7 +121,7 @@ def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]
 
 
 def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio:
-    """The speed-up between two sweeps, which share no rounds: Welch's t on logarithms of per-process medians.
+    """Return the speed-up between two sweeps, which share no rounds: Welch's t on logarithms of per-process medians.
 
     With s^2 and n of either side, SE^2 = s1^2/n1 + s2^2/n2 and the degrees of freedom are Welch and Satterthwaite's
     SE^4 / ( (s1^2/n1)^2/(n1-1) + (s2^2/n2)^2/(n2-1) ).
@@ -135,9 +137,10 @@ def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted for testing them all: sorted upwards, p_(i) becomes max over j <= i of min(1, (m - j + 1) * p_(j)).
+    """Adjust p values for testing them all.
 
-    With twenty rows one in twenty would look different by chance; after this, any at all does with 5 %.
+    Sorted upwards, p_(i) becomes max over j <= i of min(1, (m - j + 1) * p_(j)). With twenty rows one in twenty would
+    look different by chance; after this, the chance of any is 5 %.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, highest = [0.0] * len(p_values), 0.0
@@ -148,12 +151,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
-    """What may be said.
+    """Return the verdict on a ratio.
 
     - not tested: fewer than three rounds.
     - same: the whole interval lies inside [1 / (1 + band), 1 + band].
     - faster, slower: a ratio of 1 is excluded, also after Holm's correction, and the estimate lies outside the band.
-    - inconclusive: neither; more rounds would tell.
+    - inconclusive: none of these; more rounds could decide.
 
     Args:
         adjusted_p: The ratio's p after `holm` over the whole table.
@@ -169,21 +172,20 @@ def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN
 
 
 def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verdict]:
-    """One per ratio, with Holm's correction over those that were tested."""
+    """Return one verdict per ratio, with Holm's correction over those that were tested."""
     tested = [ratio.p for ratio in ratios if ratio.p is not None]
     adjusted = iter(holm(tested))
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
 MOST_ROUNDS = 40
-"""More are not planned for."""
+"""Maximum number of rounds that a plan proposes."""
 
 
 def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
-    """How many more rounds would decide, if they spread as those that there are.
+    """Return the number of additional rounds that would decide at the present spread; None if 40 would not.
 
-    Decided is a ratio whose interval, at 5 % / tests, leaves 1 out or lies inside the band. None where so many rounds
-    would not do it either.
+    A ratio is decided if its interval, at 5 % / tests, excludes 1 or lies inside the band.
     """
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
@@ -199,7 +201,7 @@ def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -
 
 
 def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
-    """exp(c * SE), where c is the noncentrality at which a two-sided t test at 5 % / tests rejects with 80 % power."""
+    """Return exp(c * SE), with c the noncentrality at which a two-sided t test at 5 % / tests has 80 % power."""
     return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 
@@ -225,7 +227,7 @@ def _half_width(standard_error: float, freedom: float) -> float:
 
 
 def _two_sided_p(centre: float, standard_error: float, freedom: float) -> float:
-    # Rounds that agree to the last bit come from a clock too coarse for the work, or from a test.
+    # Rounds with equal times come from a clock too coarse for the work, or from a test.
     if standard_error == 0:
         return 1.0 if centre == 0 else 0.0
     return 2 * float(stdtr(freedom, -abs(centre) / standard_error))
@@ -237,15 +239,15 @@ def _critical(freedom: float, tests: int = 1) -> float:
 
 
 SMALL = 1e-4
-"""Beside noncentralities, which are 2 and more."""
+"""Step of the numerical derivative; noncentralities are 2 and more."""
 
 
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
     critical = _critical(freedom, tests)
     effect = float(nctdtrinc(freedom, 1 - POWER, critical))
-    # scipy stops searching at the sixth digit or so: Newton's method, with a slope from two points, for the others.
+    # scipy stops at about the sixth digit; two steps of Newton's method, with a slope from two points, add the others.
     for _ in range(2):
-        power, beside = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + SMALL, critical)
-        effect -= float((power - (1 - POWER)) * SMALL / (beside - power))
+        power, next_power = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + SMALL, critical)
+        effect -= float((power - (1 - POWER)) * SMALL / (next_power - power))
     return effect

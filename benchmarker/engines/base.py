@@ -1,8 +1,7 @@
-"""What an engine is: who makes the tokens.
+"""The contract of an engine: it opens a checkpoint, and the open checkpoint makes tokens.
 
-An engine opens a checkpoint in a form that it says it takes, in this process or in one of its own, and what it opens
-is a token source. All times come from one clock, `time.perf_counter_ns`, with the device drained before the first
-reading and the last. Importing this file needs no torch.
+An engine runs in this process (decoders/) or in a process of its own (external/). `TokenSource` is what is timed;
+`Scorer` is what quality needs, and is never timed. Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
+from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType, Split
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
@@ -33,168 +33,154 @@ NEEDS_GPU = {
     "cuda_graph": "a CPU has no graphs to capture; use --engine eager or compile there",
     "native": "native needs a CUDA GPU, for which its kernels are written; use --engine compile",
 }
-"""Engines that a CPU cannot run, with what to do."""
+"""Engines that a CPU cannot run, with the remedy."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which an engine opens a checkpoint."""
+    """Quantization, types and devices with which an engine opens a checkpoint."""
 
     quant: str
-    """Name of the quantization."""
     options: Options
-    """The quantization's own options."""
+    """Options of the quantization."""
     dtype: DType
     """Type of the weights that are not quantized, and of the activations."""
     engine_options: Options = field(default_factory=Options)
-    """The engine's own options, of the type that it declares."""
+    """Options of the engine, of the type that it declares."""
     gpus: int = 1
     """GPUs that share the model; on a CPU, processes."""
     split: Split = "tensors"
-    """How they share it."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """One generation: the new tokens on the host, and four readings of the clock in nanoseconds."""
-
-    tokens: tuple[tuple[int, ...], ...]
-    """[batch][new_tokens]."""
-    start_ns: int
-    first_ns: int
-    """The first new token was known."""
-    last_ns: int
-    """The last new token was known."""
-    end_ns: int
-    """The call had returned and the device was drained."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the engine's decode step thinks of each next token of a text that it is given."""
+    """Distribution of each next token of a given text."""
 
     log_probabilities: NDArray[numpy.float32]
-    """Natural logarithms, float32, [positions, vocabulary], on the host. Row i is the distribution of the token that
-    follows the prompt and i further ids, so that after a prompt of one id there are as many rows as ids."""
+    """Natural logarithms, [positions, vocabulary], on the host. Row i is the distribution of the token that follows
+    the prompt and i further ids; a prompt of one id gives as many rows as ids."""
 
 
 @dataclass(frozen=True)
 class PrefillScores:
-    """The likeliest tokens after each position of a text, as an engine's *prefill* gives them: the decode step, which
-    is what is timed, was not asked. A divergence computed from them is a lower bound."""
+    """Likeliest tokens after each position of a text, computed by the engine's *prefill*.
+
+    The decode step, which is what is timed, is not checked by them. A divergence computed from them is a lower bound.
+    """
 
     ids: NDArray[numpy.int64]
-    """[positions, top]; -1 where an engine gave fewer."""
+    """[positions, top]; -1 if the engine returned fewer."""
     log_probabilities: NDArray[numpy.float32]
-    """[positions, top], natural logarithms; -inf where an engine gave fewer."""
+    """[positions, top], natural logarithms; -inf if the engine returned fewer."""
 
 
-class TokenSource(Protocol):
-    """A checkpoint that an engine has opened. The methods with a body need not be written."""
+class Scorer:
+    """Predictions of an open checkpoint, used for quality. By default an engine has none."""
 
-    model: PreTrainedModel | None = None
-    """The torch model, where there is one in this process: quality, kernel counts and the roofline ask for it."""
-    is_elsewhere: bool = False
-    """Whether the tokens are made in another process."""
-    loaded: LoadFacts | None = None
-    """What loading cost and made; None where the engine does not tell."""
-    shares: int = 1
-    """Among how many GPUs every weight is divided."""
-    kv_value_bytes: float | None = None
-    """Bytes of a value in a quantized KV cache, scales included; None where it has the activations' type."""
+    @property
+    def is_library_step(self) -> bool:
+        """True if `step_scores` already runs the libraries' own decode step, with nothing captured or compiled."""
+        return False
 
-    def generate(
-        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
-    ) -> Generation:
-        """Generate greedily, exactly `new_tokens`, whatever the end-of-text token says.
-
-        Args:
-            prompt_ids: [batch][prompt_tokens].
-            new_tokens: At least 1.
-            context: [batch][depth]: ids that come before the prompt and are in the KV cache when the clock starts. Of
-                the same object only the first call takes the time to put them there.
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        """Return the greedy continuation of one text, at any shape that is ready.
 
         Raises:
             UnsupportedError: This variant cannot run this way.
         """
+        raise NotImplementedError
 
-    def continued(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        """Greedy tokens after one text, at whatever shape is ready: nobody times it.
-
-        Raises:
-            UnsupportedError: This variant cannot run this way.
-        """
-        return self.generate([ids], new_tokens).tokens[0]
-
-    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the very path that is timed: a prefill of the first `prompt_tokens` ids, then the decode step
-        for each further one, whatever token the step itself likes best.
-
-        Returns:
-            None where the engine cannot be asked.
-        """
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then one decode step for each further
+        id, regardless of the step's own choice. None if the engine cannot do this."""
         del ids, prompt_tokens
         return None
 
-    def forward(self, ids: TokenIds) -> Scores | None:
-        """Score a text by the same form's own forward: all ids at once, without a cache. A row an id.
-
-        Returns:
-            None where the engine cannot be asked.
-        """
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
+        """Score a text by one forward pass over all ids, without a cache; one row per id. None if not possible."""
         del ids
         return None
 
     def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
-        """Scores that are of the engine's prefill, where that is all that it can be asked for. A row an id."""
+        """Score a text by the engine's prefill, one row per id. None if `step_scores` works instead."""
         del ids
         return None
 
-    @property
-    def scores_plainly(self) -> bool:
-        """Whether `score` is the libraries' own decode step already, with nothing captured or compiled."""
-        return False
+    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        """Score a text by the libraries' own decode step: nothing captured or compiled, no quantized KV cache.
 
-    def score_plainly(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the libraries' own decode step, with nothing captured or compiled, and no cache quantized.
-
-        Its rounding is the ordinary one of this form.
+        Its rounding is the ordinary rounding of this quantization.
 
         Returns:
-            Rows as of `score`; None where `scores_plainly`, and where the libraries' kernels are not there
-            any more.
+            Rows as `step_scores`. None if `is_library_step`, and if the libraries' kernels have been replaced.
         """
         del ids, prompt_tokens
         return None
 
+
+class TokenSource:
+    """A checkpoint that an engine has opened: what is timed, and the facts about it."""
+
+    model: PreTrainedModel | None = None
+    """The torch model, if it is in this process. Quality, kernel counts and the roofline need it."""
+    is_elsewhere: bool = False
+    """True if another process makes the tokens."""
+    loaded: LoadFacts | None = None
+    """Cost and result of loading; None if the engine does not report it."""
+    shares: int = 1
+    """Number of GPUs among which every weight is divided."""
+    kv_value_bytes: float | None = None
+    """Bytes of a value in a quantized KV cache, scales included; None if the cache has the activations' type."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """Predictions, for quality."""
+        return Scorer()
+
+    def generate(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
+    ) -> Generation:
+        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens. `measure/clock.py` times it.
+
+        Args:
+            prompt_ids: [batch][prompt_tokens].
+            new_tokens: At least 1.
+            context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. Filling the cache
+                happens only at the first call with the same object.
+
+        Raises:
+            UnsupportedError: This variant cannot run this way.
+        """
+        raise NotImplementedError
+
     def facts(self) -> EngineFacts:
-        """Proof of what ran, for the record."""
+        """Return proof of what ran, for the record."""
+        raise NotImplementedError
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        """Peak of each of several GPUs in the newest generation; empty for one, and where it is not known."""
+        """Return the peak of each of several GPUs in the newest generation; empty for one GPU, and if unknown."""
         return ()
 
     def peak_bytes(self) -> int | None:
-        """Most memory that the timed generations took. None where this process's own marks tell it."""
+        """Return the peak memory of the timed generations; None if this process's own peaks measure it."""
         return None
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
+        """Surround the timed repeats: a recompilation there raises UnsupportedError."""
         return nullcontext()
 
     def check(self) -> None:
-        """Called after the timed repeats.
+        """Check, after the timed repeats, that the engine ran as the row claims.
 
         Raises:
-            UnsupportedError: What ran is not what the row says, such as a step that was never compiled.
+            UnsupportedError: It did not, for example because nothing was compiled.
         """
-        return None  # noqa: RET501
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """Kernels of one decode step at the shape that ran last; None before the first, and where it cannot be seen.
+        """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown.
 
         Args:
-            count: Runs something, and says how many kernels that took on the device.
+            count: Runs a function and returns the number of kernels that ran on the device.
         """
         del count
         return None
@@ -205,7 +191,7 @@ class TokenSource(Protocol):
         return None
 
     def step_facts(self) -> StepFacts | None:
-        """What is ready for the shape that ran last; None where nothing is kept ready."""
+        """Return facts about the step of the shape that ran last; None if no step is kept between calls."""
         return None
 
 
@@ -217,25 +203,25 @@ class Engine(Protocol):
 
     @property
     def summary(self) -> str:
-        """For --help and the documents, in half a line."""
+        """Half a line for --help and the documents."""
 
     @property
     def options(self) -> type[Options]:
-        """What `--engine-option key=value` may say."""
+        """Options that `--engine-option key=value` sets."""
 
     def installed(self) -> str | None:
-        """None, or what to install."""
+        """Return None, or what to install."""
 
     def splits(self, form: Form) -> str | None:
-        """None, or why this engine cannot have several GPUs share this form as is asked; called for several alone."""
+        """Return None, or why several GPUs cannot share this form. Called only for several GPUs."""
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """None, or why this engine cannot open this checkpoint in this form."""
+        """Return None, or why this engine cannot open this checkpoint in this form."""
 
     def open(
         self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
     ) -> AbstractContextManager[Any]:
-        """Load the checkpoint; the value is a TokenSource, which is closed at the end.
+        """Load the checkpoint and yield a TokenSource, which is closed at the end.
 
         Raises:
             BenchmarkerError: It cannot be loaded.

@@ -6,42 +6,50 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
-from benchmarker.engines.decoders.decoder import Decoder
 from benchmarker.engines.decoders.kv_cache import EagerOptions, KVForm
-from benchmarker.engines.decoders.native_options import NativeOptions
-from benchmarker.engines.decoders.torch_engine import TorchEngine
+from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
 from benchmarker.engines.external.vllm import VllmEngine
 from benchmarker.hardware.device import Device
+from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> Decoder:
+class NativeOptions(Options):
+    """Options of the engine `native`."""
+
+    prefill: Literal["plain", "captured"] = "captured"
+    """captured: the prompt's prefill is one graph launch too, recorded for each padded length when it first comes.
+    plain: launched kernel by kernel, as the model does it."""
+
+
+def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> TorchDecoder:
     from benchmarker.engines.decoders.eager import EagerDecoder
 
     return EagerDecoder(model, device, kv_cache=kv_cache)
 
 
-def _cuda_graph(model: PreTrainedModel, device: Device) -> Decoder:
-    from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+def _cuda_graph(model: PreTrainedModel, device: Device) -> TorchDecoder:
+    from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 
-    return CudaGraphDecoder(model, device)
-
-
-def _compile(model: PreTrainedModel, device: Device) -> Decoder:
-    from benchmarker.engines.decoders.compile import CompileDecoder
-
-    return CompileDecoder(model, device)
+    return cuda_graph_decoder(model, device)
 
 
-def _native(model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "captured") -> Decoder:
-    from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
+def _compile(model: PreTrainedModel, device: Device) -> TorchDecoder:
+    from benchmarker.engines.decoders.compile import compile_decoder
 
-    kind = CapturedNativeDecoder if prefill == "captured" else NativeDecoder
-    return kind(model, device)
+    return compile_decoder(model, device)
+
+
+def _native(
+    model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "captured"
+) -> TorchDecoder:
+    from benchmarker.engines.decoders.native import native_decoder
+
+    return native_decoder(model, device, prefill=prefill)
 
 
 WHOLE_CACHE = "its static KV cache holds every head on one GPU"

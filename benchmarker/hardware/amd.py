@@ -9,12 +9,9 @@ from typing import Any
 from benchmarker.hardware.gpu import GpuState
 
 KFD = Path("/dev/kfd")
-"""Device file of AMD's compute driver."""
 
 
 class AmdGpu:
-    """One GPU in the terms of `Gpu`."""
-
     vendor = "AMD"
     newest_cuda = None
     is_sliced = False
@@ -29,7 +26,7 @@ class AmdGpu:
 
     @property
     def uuid(self) -> str | None:
-        return _text(self._ask("amdsmi_get_gpu_device_uuid"))
+        return _text(self._query("amdsmi_get_gpu_device_uuid"))
 
     @property
     def driver(self) -> str | None:
@@ -38,7 +35,7 @@ class AmdGpu:
     @property
     def pci_address(self) -> str | None:
         """Domain, bus, device and function, such as `0000:03:00.0`."""
-        return _text(self._ask("amdsmi_get_gpu_device_bdf"))
+        return _text(self._query("amdsmi_get_gpu_device_bdf"))
 
     def used_bytes(self) -> int | None:
         return self._memory_bytes("vram_used")
@@ -65,13 +62,13 @@ class AmdGpu:
         return _float(_number(self._metrics(), "temperature_hotspot"))
 
     def clock_mhz(self) -> int | None:
-        return _whole(_number(self._metrics(), "current_gfxclk"))
+        return _rounded(_number(self._metrics(), "current_gfxclk"))
 
     def full_clock_mhz(self) -> int | None:
         return None
 
     def memory_bytes_per_s(self) -> float | None:
-        # In GB/s, and only from newer releases.
+        # In GB/s; only in newer releases.
         gigabytes = _number(self._table("amdsmi_get_gpu_vram_info"), "vram_max_bandwidth")
         return None if gigabytes is None else 1e9 * gigabytes
 
@@ -79,15 +76,14 @@ class AmdGpu:
         return None
 
     def state(self) -> GpuState:
-        """All from amdsmi's one table of metrics, read once."""
         time_s, metrics = time.time(), self._metrics()
         status = _number(metrics, "throttle_status")
         return GpuState(
             time_s=time_s,
-            clock_mhz=_whole(_number(metrics, "current_gfxclk")),
+            clock_mhz=_rounded(_number(metrics, "current_gfxclk")),
             temperature_c=_float(_number(metrics, "temperature_hotspot")),
             power_w=_float(_number(metrics, "current_socket_power", "average_socket_power")),
-            # Which bit means what differs between generations of GPUs.
+            # The meaning of the bits differs between generations of GPUs.
             throttled_by=None if status is None else frozenset({"unspecified"} if status else ()),
         )
 
@@ -95,7 +91,7 @@ class AmdGpu:
         return self._table("amdsmi_get_gpu_metrics_info")
 
     def _memory_bytes(self, key: str) -> int | None:
-        # The documentation says MB; the library divides by 2^20.
+        # Documented as MB, but the library divides by 2^20.
         mebibytes = _number(self._table("amdsmi_get_gpu_vram_usage"), key)
         return None if mebibytes is None else int(mebibytes) * 2**20
 
@@ -104,11 +100,10 @@ class AmdGpu:
         return None if microwatts is None else microwatts / 1e6
 
     def _table(self, function: str) -> dict[str, Any]:
-        """An answer with several values; empty where there is none."""
-        return dict(self._ask(function) or {})
+        return dict(self._query(function) or {})
 
-    def _ask(self, function: str) -> Any | None:
-        """amdsmi's answer; None where this GPU or its driver cannot say."""
+    def _query(self, function: str) -> Any | None:
+        """Return amdsmi's result; None if this GPU or its driver does not provide it."""
         try:
             return getattr(self._amdsmi, function)(self._handle)
         except (self._amdsmi.AmdSmiException, AttributeError):
@@ -117,7 +112,7 @@ class AmdGpu:
 
 
 def find_amd_gpu(identifier: str) -> AmdGpu | None:
-    """The GPU with this UUID or at this PCI address (`0000:03:00`); None without amdsmi, and where no GPU has it."""
+    """Return the GPU with this UUID or PCI address (`0000:03:00`); None if there is none or no amdsmi."""
     for gpu in amd_gpus():
         address = (gpu.pci_address or "").lower()
         if gpu.uuid == identifier or address.startswith(f"{identifier.lower()}."):
@@ -126,7 +121,6 @@ def find_amd_gpu(identifier: str) -> AmdGpu | None:
 
 
 def amd_gpus() -> tuple[AmdGpu, ...]:
-    """Every AMD GPU in amdsmi's order; empty without amdsmi or its driver."""
     amdsmi = open_amdsmi()
     if amdsmi is None:
         return ()
@@ -138,16 +132,14 @@ def amd_gpus() -> tuple[AmdGpu, ...]:
 
 
 def has_amd_driver() -> bool:
-    """Whether AMD's compute driver is loaded, also where amdsmi does not answer."""
     return KFD.exists()
 
 
 def open_amdsmi() -> Any | None:
-    """`amdsmi`, initialized; None without it or its driver."""
     try:
         import amdsmi
     except (ImportError, OSError, KeyError, AttributeError):
-        # Importing it loads a library of ROCm, and fails in these ways where that is missing or does not match.
+        # The import loads a library of ROCm and fails in these ways if that is missing or does not match.
         return None
     try:
         amdsmi.amdsmi_init()
@@ -157,7 +149,7 @@ def open_amdsmi() -> Any | None:
 
 
 def _number(table: dict[str, Any], *keys: str) -> int | float | None:
-    """The first of these values that the GPU gives; amdsmi writes `N/A` for the others."""
+    """Return the first of these values that is a number; amdsmi writes `N/A` for the others."""
     return next((table[key] for key in keys if isinstance(table.get(key), int | float)), None)
 
 
@@ -165,7 +157,7 @@ def _float(number: int | float | None) -> float | None:
     return None if number is None else float(number)
 
 
-def _whole(number: int | float | None) -> int | None:
+def _rounded(number: int | float | None) -> int | None:
     return None if number is None else round(number)
 
 

@@ -1,8 +1,8 @@
-"""The device under test: draining it, and the marks its memory leaves.
+"""Device under test: synchronization and memory peaks.
 
-torch.cuda is HIP on ROCm, so one class serves both. On CPU there is nothing to drain, and the memory that counts is
-how much the process's resident set grew since before the model was loaded: what it held then is Python and its
-libraries. Linux keeps the set's high-water mark (VmHWM), which writing 5 to clear_refs sets back.
+torch.cuda is HIP on ROCm, so one class serves both. On a CPU there is nothing to synchronize, and the memory is the
+growth of the process's resident set since before the model was loaded; the set before that is Python and its libraries.
+Linux keeps the set's high-water mark (VmHWM), which is reset by writing 5 to clear_refs.
 """
 
 from __future__ import annotations
@@ -22,49 +22,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peak:
-    """High-water marks since the last reset, in bytes; None where the device has no such mark."""
+    """High-water marks since the last reset, in bytes; None if the device has no such mark."""
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     resident_bytes: int | None = None
     growth_bytes: int | None = None
-    """Of the resident memory since `begin_growth`; None before that, and on a GPU."""
+    """Growth of the resident memory since `begin_growth`; None before that, and on a GPU."""
 
 
 class Device(Protocol):
-    """What measuring needs of a device."""
-
     @property
-    def torch_name(self) -> str:
-        """As torch.device takes it: `cuda:0`, `cpu`."""
+    def torch_name(self) -> str: ...
 
     @property
     def kind(self) -> Literal["cuda", "rocm", "cpu"]: ...
 
     @property
-    def indices(self) -> tuple[int, ...]:
-        """Numbers of its GPUs; none for a CPU."""
+    def indices(self) -> tuple[int, ...]: ...
 
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
+    def synchronize(self) -> None: ...
 
     def reset_peak(self) -> None:
-        """Set the high-water marks back to what is in use now."""
+        """Reset the high-water marks to the memory in use now."""
 
     def peak(self) -> Peak: ...
 
     def begin_growth(self) -> None:
-        """What is resident on the host now is not the model's."""
+        """Remember the resident memory before the model is loaded."""
 
-    def release(self) -> None:
-        """Give unused cached memory back to the driver."""
+    def release(self) -> None: ...
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
 class CudaDevice:
-    """An NVIDIA GPU, or an AMD one through HIP."""
-
     def __init__(self, index: int) -> None:
         self.index = index
 
@@ -101,7 +93,7 @@ class CudaDevice:
         )
 
     def begin_growth(self) -> None:
-        """A GPU's allocator counts what is the model's."""
+        """Do nothing: a GPU's allocator counts the model alone."""
 
     def release(self) -> None:
         import torch
@@ -111,14 +103,14 @@ class CudaDevice:
     def is_out_of_memory(self, error: BaseException) -> bool:
         import torch
 
-        # Kernels outside torch report it as a plain RuntimeError.
+        # Kernels outside torch raise a plain RuntimeError.
         return isinstance(error, torch.cuda.OutOfMemoryError) or (
             isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
         )
 
 
 class CudaDevices(CudaDevice):
-    """Several GPUs that one process uses; the first is where its inputs and outputs are."""
+    """Several GPUs used by one process. Inputs and outputs are on the first."""
 
     def __init__(self, indices: Sequence[int]) -> None:
         super().__init__(indices[0])
@@ -137,7 +129,7 @@ class CudaDevices(CudaDevice):
             device.reset_peak()
 
     def peak(self) -> Peak:
-        """Of the GPU with the most."""
+        """Return the peak of the GPU with the most."""
         peaks = [device.peak() for device in self._all]
         return Peak(
             allocated_bytes=max(peak.allocated_bytes or 0 for peak in peaks),
@@ -145,7 +137,6 @@ class CudaDevices(CudaDevice):
         )
 
     def peaks(self) -> tuple[int, ...]:
-        """Most bytes of live tensors on each GPU since the last reset."""
         return tuple(device.peak().allocated_bytes or 0 for device in self._all)
 
 
@@ -153,8 +144,6 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 class CpuDevice:
-    """The host's processors."""
-
     torch_name = "cpu"
     indices: tuple[int, ...] = ()
     kind: Literal["cpu"] = "cpu"
@@ -166,7 +155,7 @@ class CpuDevice:
     def synchronize(self) -> None: ...
 
     def reset_peak(self) -> None:
-        # Absent off Linux and in some sandboxes: the mark then holds what came before, and is not this peak.
+        # Absent on other systems than Linux and in some sandboxes: the mark then includes earlier peaks.
         self._is_reset = False
         with contextlib.suppress(OSError):
             CLEAR_REFS.write_text("5")
@@ -192,7 +181,6 @@ class CpuDevice:
 
 
 def _status_bytes(field: str) -> int | None:
-    """A size from the kernel's words on this process; None off Linux."""
     with contextlib.suppress(OSError):
         match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         if match:
@@ -201,7 +189,7 @@ def _status_bytes(field: str) -> int | None:
 
 
 def kind_of(error: BaseException, device: Device) -> ErrorKind:
-    """What a record calls an error that ended work on this device."""
+    """Return the kind, in a record, of an error that ended work on this device."""
     if isinstance(error, BenchmarkerError):
         return error.kind
     if isinstance(error, KeyboardInterrupt):
@@ -212,11 +200,7 @@ def kind_of(error: BaseException, device: Device) -> ErrorKind:
 
 
 def find_device(name: str = "auto") -> Device:
-    """The device that a user names: `auto`, `cpu`, `cuda` or `cuda:1` (also on ROCm).
-
-    Raises:
-        DeviceError: There is no such device here.
-    """
+    """Return the device named `auto`, `cpu`, `cuda` or `cuda:1` (also on ROCm). Raises DeviceError."""
     import torch
 
     if name == "auto":
@@ -241,11 +225,7 @@ def find_device(name: str = "auto") -> Device:
 
 
 def find_devices(names: Sequence[str]) -> tuple[Device, ...]:
-    """Several devices of this host, in the order in which a user names them.
-
-    Raises:
-        DeviceError: One of them is not there, or is named twice.
-    """
+    """Return several devices of this host in the given order. Raises DeviceError, also for repetitions."""
     devices = tuple(find_device(name) for name in names)
     torch_names = [device.torch_name for device in devices]
     repeated = next((name for name in torch_names if torch_names.count(name) > 1), None)
@@ -255,29 +235,20 @@ def find_devices(names: Sequence[str]) -> tuple[Device, ...]:
 
 
 def devices_from(first: Device, count: int) -> tuple[Device, ...]:
-    """So many devices of this host, from one on; of a CPU that one again and again.
-
-    Raises:
-        DeviceError: There are not so many.
-    """
+    """Return `count` devices starting at `first`; for a CPU, the same one `count` times. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         return (first,) * count
-    return find_devices([f"cuda:{first.index + place}" for place in range(count)])
+    return find_devices([f"cuda:{first.index + offset}" for offset in range(count)])
 
 
 def one_of_several(first: Device, count: int) -> Device:
-    """Several GPUs as one device, for one process that uses them by turns.
-
-    Raises:
-        DeviceError: It is no GPU, or there are not so many.
-    """
+    """Return several GPUs as one device, for one process that uses them in turns. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         raise DeviceError("--split layers: a CPU has no second memory to put layers into; leave --gpus out")
     return CudaDevices([index for device in devices_from(first, count) for index in device.indices])
 
 
 def torch_device(device: Device) -> torch.device:
-    """The same as a torch object."""
     import torch
 
     return torch.device(device.torch_name)

@@ -1,7 +1,7 @@
-"""Lookups of a GPU's telemetry: by torch's device, by a record's, or all that there are.
+"""Lookup of a GPU's telemetry: by torch's device, by a record's device, or all GPUs.
 
-NVML and amdsmi number the GPUs in their own order and know nothing of CUDA_VISIBLE_DEVICES. So a GPU is looked up by
-its UUID or its PCI address, never by torch's number.
+NVML and amdsmi number the GPUs in their own order and ignore CUDA_VISIBLE_DEVICES. Therefore a GPU is looked up by its
+UUID or its PCI address, never by torch's number.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FINDERS = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}
 
 
 def find_gpu(device: Device) -> Gpu | None:
-    """The GPU that torch calls `device`; None on CPU, and where no driver library answers."""
+    """Return the GPU that torch calls `device`; None for a CPU, or if no driver library works."""
     if device.kind == "cpu":
         return None
     import torch
 
-    # Any: the stubs of torch built for CPUs do not know the PCI address.
+    # Any: the stubs of a torch built for CPUs lack the PCI address.
     properties: Any = torch.cuda.get_device_properties(torch_device(device))
     if device.kind == "rocm":
         address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
@@ -32,11 +32,11 @@ def find_gpu(device: Device) -> Gpu | None:
 
 
 def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
-    """The GPU that a record names, without torch; None on CPU, and where no driver library answers."""
+    """Return the GPU in a record, without torch; None for a CPU, or if no driver library works."""
     finder = FINDERS.get(facts.kind or "")
     return finder(facts.uuid) if finder and facts.uuid else None
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """Every GPU that a driver library shows, whether or not torch can use it; NVIDIA's first."""
+    """Return every GPU that a driver library lists, usable by torch or not; NVIDIA's first."""
     return (*nvidia_gpus(), *amd_gpus())

@@ -1,8 +1,8 @@
-"""GPU telemetry: what a driver says of one GPU, on NVIDIA through NVML and on AMD through amdsmi.
+"""GPU telemetry from the driver: NVML on NVIDIA, amdsmi on AMD.
 
-torch counts only what its own allocator took. The driver sees the whole GPU: the context, the libraries' workspaces,
-and other programs. Neither library is required, and neither creates a context on the GPU. A missing answer is None,
-never 0.
+torch counts only the memory of its own allocator. The driver counts the whole GPU: the context, the libraries'
+workspaces and other programs. Neither library is required, and neither creates a context on the GPU. A value that the
+driver does not provide is None, never 0.
 """
 
 from __future__ import annotations
@@ -14,83 +14,72 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GpuState:
-    """The readings of one GPU at one moment. None for what its driver does not say."""
+    """Readings of one GPU at one moment; None if the driver does not provide a value."""
 
     time_s: float
-    """Unix time of the readings, in seconds."""
+    """Unix time of the readings."""
     clock_mhz: int | None = None
-    """Clock of the compute units, in MHz."""
     temperature_c: float | None = None
-    """Temperature, in degrees Celsius."""
     power_w: float | None = None
-    """Power of the whole board, in watts."""
     throttled_by: frozenset[str] | None = frozenset()
-    """Reasons that hold the clocks down, such as `power_cap`. None where the driver does not say."""
+    """Reasons that lower the clocks, such as `power_cap`."""
     held_ns: Mapping[str, int] = field(default_factory=dict)
-    """Nanoseconds for which the clocks were held down since the driver was loaded, by reason."""
+    """Nanoseconds with lowered clocks since the driver was loaded, by reason."""
     processes: int | None = None
-    """Number of processes that compute on the GPU."""
 
 
 class Gpu(Protocol):
-    """One GPU, or one slice of a GPU (MIG), through its driver. None where the driver does not say."""
+    """One GPU, or one slice of a GPU (MIG), through its driver; None if the driver does not provide a value."""
 
     @property
-    def vendor(self) -> str:
-        """`NVIDIA` or `AMD`."""
+    def vendor(self) -> str: ...
 
     @property
-    def name(self) -> str | None:
-        """Product name, such as `NVIDIA H100 80GB HBM3`."""
+    def name(self) -> str | None: ...
 
     @property
     def uuid(self) -> str | None:
         """Identifier that stays with the hardware."""
 
     @property
-    def driver(self) -> str | None:
-        """Version of the kernel driver."""
+    def driver(self) -> str | None: ...
 
     @property
     def newest_cuda(self) -> str | None:
-        """Newest CUDA version that the driver runs, such as `13.0`; None on AMD."""
+        """Newest CUDA version that the driver supports, such as `13.0`; None on AMD."""
 
     @property
     def is_sliced(self) -> bool:
-        """Whether the GPU is divided into instances (MIG)."""
+        """True if the GPU is divided into instances (MIG)."""
 
     def used_bytes(self) -> int | None:
-        """Memory in use by all programs together, in bytes."""
+        """Return the memory in use by all programs together."""
 
-    def total_bytes(self) -> int | None:
-        """Size of the memory, in bytes."""
+    def total_bytes(self) -> int | None: ...
 
     def energy_j(self) -> float | None:
-        """Energy in joules that the board has used since its driver was loaded: a counter, to be differenced."""
+        """Return the joules that the board has used since its driver was loaded; take differences."""
 
     def power_w(self) -> float | None:
-        """Power of the whole board in watts, which it averages over up to a second."""
+        """Return the watts of the whole board, which averages them over up to a second."""
 
-    def power_limit_w(self) -> float | None:
-        """Power cap that is set now, in watts."""
+    def power_limit_w(self) -> float | None: ...
 
-    def power_default_w(self) -> float | None:
-        """Power cap that the board comes with, in watts."""
+    def power_default_w(self) -> float | None: ...
 
     def temperature_c(self) -> float | None:
-        """Temperature in degrees Celsius: of the GPU on NVIDIA, of its hottest spot on AMD."""
+        """Return degrees Celsius: of the GPU on NVIDIA, of its hottest spot on AMD."""
 
     def clock_mhz(self) -> int | None:
-        """Clock of the compute units now, in MHz."""
+        """Return the current clock of the compute units."""
 
     def full_clock_mhz(self) -> int | None:
-        """Clock of the compute units in MHz that the board runs at by default; None on AMD."""
+        """Return the default clock of the compute units; None on AMD."""
 
     def memory_bytes_per_s(self) -> float | None:
-        """Bandwidth in bytes per second that the memory's fastest clock and the width of its bus allow."""
+        """Return the bandwidth from the memory's highest clock and the width of its bus."""
 
     def process_ids(self) -> tuple[int, ...] | None:
-        """Processes that compute on the GPU. In a container their ids are the host's, and perhaps not all are seen."""
+        """Return the processes that compute on the GPU. In a container the ids are the host's and may be incomplete."""
 
-    def state(self) -> GpuState:
-        """Clock, temperature, power, throttling and processes at this moment."""
+    def state(self) -> GpuState: ...

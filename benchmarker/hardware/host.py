@@ -1,4 +1,4 @@
-"""The host's share that is ours: a container or a job scheduler may grant less than the machine has."""
+"""Processors and memory that this process may use; a container or a job scheduler may grant a part of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def cpu_name() -> str:
-    """The processor's name as its maker writes it, or else its architecture."""
     with contextlib.suppress(OSError):
         match = re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE)
         if match:
@@ -27,19 +26,18 @@ def cpu_name() -> str:
 
 
 def governor() -> str | None:
-    """What chooses the processor's clock; None where the system does not say."""
     return _text(GOVERNOR) or None
 
 
 def cores() -> int:
-    """Logical processors this process may use: its affinity, cut by the control group's quota."""
+    """Return the number of logical processors in this process's affinity, limited by the control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [math.ceil(quota) for quota in _processor_quotas()]
     return max(1, min([allowed, *quotas]))
 
 
 def memory_bytes() -> int:
-    """Main memory this process may use: the machine's, cut by the control group's limit."""
+    """Return the machine's main memory, limited by the control group."""
     limits = [
         int(text)
         for folder in _control_groups("memory")
@@ -50,9 +48,8 @@ def memory_bytes() -> int:
 
 
 def _processor_quotas() -> Iterator[float]:
-    """Processors granted by each control group that sets a quota."""
     for folder in _control_groups("cpu"):
-        # Version 2 has both numbers in one file, `max 100000` for no quota; version 1 has two files, -1 for none.
+        # Version 2 has both numbers in one file (`max 100000`: no quota), version 1 two files (-1: none).
         both = _text(folder / "cpu.max") or (
             f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}"
         )
@@ -62,19 +59,18 @@ def _processor_quotas() -> Iterator[float]:
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """Folders of this process's control group and of its parents: a limit on any of them binds."""
+    """Yield the folders of this process's control group and of its parents, each of which may set a limit."""
     for line in _text(PROC / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         root = CGROUPS / controllers if controllers else CGROUPS
-        folder = root / path.lstrip("/")
-        # In a container the path may be the host's, which is not mounted here; the root then is our own group.
-        yield from (place for place in [folder, *folder.parents] if place.is_relative_to(root) and place.is_dir())
+        folder = root / group.lstrip("/")
+        # In a container the path may be the host's, which is not mounted; the root is then the container's group.
+        yield from (path for path in [folder, *folder.parents] if path.is_relative_to(root) and path.is_dir())
 
 
 def _text(path: Path) -> str:
-    """The file's text; empty where there is no such file."""
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return ""

@@ -1,48 +1,48 @@
-"""Watching GPUs while something is measured on them: clock, temperature, power, and what holds the clocks down.
+"""Clock, temperature, power and throttling of the GPUs during a measurement, and whether they make a cell invalid.
 
-Sampled ten times a second through the driver, from another process than the one that is measured: a call inside it
-would be part of what is timed. A GPU that throttles makes its variant look slow, and says so here.
-
-Neither NVML nor amdsmi is required; without an answer there is no monitor.
+The driver is read ten times a second by another process than the measured one: a call inside it would be part of the
+timed region. Without NVML or amdsmi there is no monitor.
 """
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarker.hardware.conditions import conditions_of, together
+from benchmarker.core.errors import ErrorKind
 from benchmarker.hardware.find_gpu import recorded_gpu
 from benchmarker.hardware.gpu import Gpu, GpuState
 from benchmarker.schema.environment import Conditions, Environment
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
-"""States of one GPU: two hours of them."""
 BESIDE_S = 2 * PERIOD_S
-"""A cell that is shorter than the time between two readings has a reading at this distance."""
+"""Distance to the readings used for a cell that is shorter than the time between two readings."""
 
 COOL_DOWN_S = 120.0
 COOL_STEP_S = 1.0
 COOL_WITHIN_C = 5.0
 
+INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
+"""Throttle reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
+LOW_CLOCK = 0.75
+"""Share of the default clock below which a measurement is invalid, as in NVBench."""
+
 
 class Gauge:
-    """The states of one GPU, as far as they were read."""
-
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._full_clock_mhz = gpu.full_clock_mhz()
         self._states: deque[GpuState] = deque(maxlen=CAPACITY)
         self._first_c: float | None = None
         self.failure: Exception | None = None
-        """What a reading ended with; nothing is read after it."""
+        """Exception that ended the readings."""
 
     def read(self) -> None:
-        """Read the GPU once more and keep its state."""
         state = self._state()
         if state is None:
             return
@@ -51,21 +51,19 @@ class Gauge:
         self._states.append(state)
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """The GPU from one Unix time to another; None if it was never read meanwhile."""
         return conditions_of(
             [state for state in list(self._states) if start_s <= state.time_s <= end_s],
             full_clock_mhz=self._full_clock_mhz,
         )
 
     def is_hot(self) -> bool:
-        """Whether the GPU is more than 5 degrees warmer than when it was first read."""
+        """Return whether the GPU is more than 5 degrees warmer than at its first reading."""
         if self._first_c is None:
             return False
         state = self._state()
         return bool(state and state.temperature_c is not None and state.temperature_c > self._first_c + COOL_WITHIN_C)
 
     def _state(self) -> GpuState | None:
-        """None once the GPU could not be read: `failure` says why, and what is measured goes on."""
         if self.failure is None:
             try:
                 return self._gpu.state()
@@ -83,16 +81,16 @@ class Monitor:
 
     @property
     def problem(self) -> str | None:
-        """Why a GPU is not read any more; None while all is well."""
         failure = next((gauge.failure for gauge in self._gauges if gauge.failure), None)
         if failure is None:
             return None
-        what = f"{type(failure).__name__}: {failure}"
-        return f"the board cannot be read ({what}); clocks and throttling are not watched from here on"
+        return (
+            f"the board cannot be read ({type(failure).__name__}: {failure}); "
+            "clocks and throttling are not watched from here on"
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Take readings meanwhile."""
         self._stop.clear()
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
@@ -103,23 +101,22 @@ class Monitor:
             thread.join()
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """The GPUs together from one Unix time to another; None if one of them was never read meanwhile.
+        """Summarize all GPUs between two Unix times; None if a GPU was never read in between.
 
-        A time between two readings has both of them.
+        An interval between two readings uses both of them.
         """
         each = self.each_between(start_s, end_s)
         watched = [conditions for conditions in each if conditions]
         return together(watched) if watched and len(watched) == len(each) else None
 
     def each_between(self, start_s: float, end_s: float) -> tuple[Conditions | None, ...]:
-        """As `between`, for each GPU by itself."""
         return tuple(
             gauge.between(start_s, end_s) or gauge.between(start_s - BESIDE_S, end_s + BESIDE_S)
             for gauge in self._gauges
         )
 
     def cool_down(self, *, limit_s: float = COOL_DOWN_S) -> None:
-        """Wait until no GPU is more than 5 degrees warmer than when it was first read."""
+        """Wait until no GPU is more than 5 degrees warmer than at its first reading."""
         end_s = time.monotonic() + limit_s
         while time.monotonic() < end_s and any(gauge.is_hot() for gauge in self._gauges):
             time.sleep(COOL_STEP_S)
@@ -131,6 +128,96 @@ class Monitor:
 
 
 def find_monitor(environment: Environment) -> Monitor | None:
-    """A monitor of the device; None on CPU, and where no library answers."""
     gpu = recorded_gpu(environment.device)
     return Monitor(gpu) if gpu else None
+
+
+def conditions_of(states: Iterable[GpuState], *, full_clock_mhz: int | None) -> Conditions | None:
+    """Summarize states of one GPU; None without any."""
+    states = list(states)
+    if not states:
+        return None
+    clocks = [state.clock_mhz for state in states if state.clock_mhz is not None]
+    temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
+    powers = [state.power_w for state in states if state.power_w is not None]
+    return Conditions(
+        samples=len(states),
+        sm_clock_mhz=round(statistics.median(clocks)) if clocks else None,
+        sm_clock_full_mhz=full_clock_mhz,
+        temperature_c=float(max(temperatures)) if temperatures else None,
+        power_w=statistics.fmean(powers) if powers else None,
+        throttled_by=_throttled_by(states),
+        processes=max((state.processes for state in states if state.processes is not None), default=None),
+    )
+
+
+def _throttled_by(states: Sequence[GpuState]) -> tuple[str, ...] | None:
+    """Return all reasons that lowered the clocks. None if no state has reasons and no counter moved."""
+    reasons = [state.throttled_by for state in states if state.throttled_by is not None]
+    held = _held_between(states)
+    return tuple(sorted(held.union(*reasons))) if reasons or held else None
+
+
+def _held_between(states: Sequence[GpuState]) -> frozenset[str]:
+    """Return the reasons whose counters moved: single readings, 0.1 s apart, miss some."""
+    first, last = states[0].held_ns, states[-1].held_ns
+    return frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
+
+
+def together(each: Sequence[Conditions]) -> Conditions:
+    """Combine several GPUs that worked on one cell: the worst of them, and the sum of their power.
+
+    A value that one GPU lacks is None for all, except throttle reasons and processes.
+    """
+    if len(each) == 1:
+        return each[0]
+    slowest = min(each, key=_clock_share)
+    temperatures = [conditions.temperature_c for conditions in each if conditions.temperature_c is not None]
+    powers = [conditions.power_w for conditions in each if conditions.power_w is not None]
+    reasons = [conditions.throttled_by for conditions in each if conditions.throttled_by is not None]
+    return Conditions(
+        samples=min(conditions.samples for conditions in each),
+        sm_clock_mhz=slowest.sm_clock_mhz,
+        sm_clock_full_mhz=slowest.sm_clock_full_mhz,
+        temperature_c=max(temperatures) if len(temperatures) == len(each) else None,
+        power_w=sum(powers) if len(powers) == len(each) else None,
+        throttled_by=tuple(sorted(set().union(*reasons))) if reasons else None,
+        processes=max((conditions.processes for conditions in each if conditions.processes is not None), default=None),
+    )
+
+
+def _clock_share(conditions: Conditions) -> float:
+    return (
+        conditions.sm_clock_mhz / conditions.sm_clock_full_mhz
+        if conditions.sm_clock_mhz and conditions.sm_clock_full_mhz
+        else 1.0
+    )
+
+
+def why_invalid(
+    conditions: Conditions, *, own_processes: int = 1, allow_shared: bool = False
+) -> tuple[ErrorKind, str] | None:
+    """Return kind and reason if a measurement under these conditions is invalid; None otherwise.
+
+    Args:
+        own_processes: Number of the run's own processes on the board.
+        allow_shared: Accept other processes on the board.
+    """
+    if is_shared(conditions, own_processes=own_processes) and not allow_shared:
+        ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
+        return (
+            "shared_device",
+            f"{conditions.processes} processes were on the device{ours}; end the others, or accept them with "
+            "--allow-shared",
+        )
+    held = [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]
+    if held:
+        return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
+    if _clock_share(conditions) < LOW_CLOCK:
+        return "throttled", f"the clock was {conditions.sm_clock_mhz} MHz of {conditions.sm_clock_full_mhz}"
+    return None
+
+
+def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
+    """Return whether other processes than the measured ones computed on the board."""
+    return conditions.processes is not None and conditions.processes > own_processes

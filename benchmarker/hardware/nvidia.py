@@ -14,13 +14,13 @@ REASONS = {
     0x40: "hardware_thermal",
     0x80: "power_brake",
 }
-"""Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display slow nothing down."""
+"""Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display do not lower the clocks."""
 VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
 """Numbers of nvml.h, nvmlPerfPolicyType_t: policies whose time is counted, also between two readings."""
 
 
 class NvidiaGpu:
-    """One GPU, or one slice of it, in the terms of `Gpu`."""
+    """NVIDIA GPU, or one slice of it, as a `Gpu`."""
 
     vendor = "NVIDIA"
 
@@ -38,12 +38,12 @@ class NvidiaGpu:
 
     @property
     def driver(self) -> str | None:
-        version = self._ask("nvmlSystemGetDriverVersion")
+        version = self._query("nvmlSystemGetDriverVersion")
         return None if version is None else str(version)
 
     @property
     def newest_cuda(self) -> str | None:
-        version = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        version = self._query("nvmlSystemGetCudaDriverVersion_v2")
         # 13000 for 13.0.
         return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
@@ -53,7 +53,7 @@ class NvidiaGpu:
         return bool(mode and mode[0])
 
     def used_bytes(self) -> int | None:
-        # By version 1 of the call: version 2 does not count what the driver reserves.
+        # Version 1 of the call: version 2 leaves out the memory that the driver reserves.
         memory = self._of_gpu("nvmlDeviceGetMemoryInfo")
         return None if memory is None else int(memory.used)
 
@@ -62,16 +62,16 @@ class NvidiaGpu:
         return None if memory is None else int(memory.total)
 
     def energy_j(self) -> float | None:
-        return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
+        return self._from_milli("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
-        return self._thousandth("nvmlDeviceGetPowerUsage")
+        return self._from_milli("nvmlDeviceGetPowerUsage")
 
     def power_limit_w(self) -> float | None:
-        return self._thousandth("nvmlDeviceGetPowerManagementLimit")
+        return self._from_milli("nvmlDeviceGetPowerManagementLimit")
 
     def power_default_w(self) -> float | None:
-        return self._thousandth("nvmlDeviceGetPowerManagementDefaultLimit")
+        return self._from_milli("nvmlDeviceGetPowerManagementDefaultLimit")
 
     def temperature_c(self) -> float | None:
         celsius = self._of_gpu("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
@@ -88,7 +88,7 @@ class NvidiaGpu:
     def memory_bytes_per_s(self) -> float | None:
         bits = self._of_gpu("nvmlDeviceGetMemoryBusWidth")
         megahertz = self._of_gpu("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_MEM)
-        # Two transfers a clock: on an H100 5120 bits at 2619 MHz are 3.35 TB/s, as its data sheet says.
+        # Two transfers a clock: on an H100 5120 bits at 2619 MHz are 3.35 TB/s, as in its data sheet.
         return None if bits is None or megahertz is None else 2 * 1e6 * megahertz * bits / 8
 
     def process_ids(self) -> tuple[int, ...] | None:
@@ -121,16 +121,15 @@ class NvidiaGpu:
         answer = self._of_gpu(function)
         return None if answer is None else str(answer)
 
-    def _thousandth(self, function: str) -> float | None:
-        """An answer in milliwatts or millijoules, in watts or joules."""
+    def _from_milli(self, function: str) -> float | None:
         answer = self._of_gpu(function)
         return None if answer is None else answer / 1000
 
     def _of_gpu(self, function: str, *arguments: Any) -> Any | None:
-        return self._ask(function, self._handle, *arguments)
+        return self._query(function, self._handle, *arguments)
 
-    def _ask(self, function: str, *arguments: Any) -> Any | None:
-        """NVML's answer; None where this GPU or its driver cannot say."""
+    def _query(self, function: str, *arguments: Any) -> Any | None:
+        """Return NVML's result; None if this GPU or its driver does not provide it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError:
@@ -138,7 +137,7 @@ class NvidiaGpu:
 
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
-    """The GPU, or slice of one, with this UUID; None without NVML, and where no GPU has it.
+    """Return the GPU, or slice of one, with this UUID; None if there is none or no NVML.
 
     Args:
         uuid: As NVML writes it (`GPU-...`, `MIG-...`), or the digits alone, as CUDA gives them.
@@ -146,7 +145,7 @@ def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
     nvml = open_nvml()
     if nvml is None:
         return None
-    # CUDA gives the digits alone, of the slice where a GPU is sliced (MIG); NVML wants to know which it is.
+    # CUDA gives the digits alone, those of the slice if a GPU is sliced (MIG); NVML requires the prefix.
     names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for name in names:
         try:
@@ -157,7 +156,6 @@ def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
 
 
 def nvidia_gpus() -> tuple[NvidiaGpu, ...]:
-    """Every NVIDIA GPU in NVML's order; empty without NVML or its driver."""
     nvml = open_nvml()
     if nvml is None:
         return ()
@@ -169,7 +167,6 @@ def nvidia_gpus() -> tuple[NvidiaGpu, ...]:
 
 
 def open_nvml() -> Any | None:
-    """`pynvml`, initialized; None without it or its driver."""
     try:
         import pynvml
     except ImportError:

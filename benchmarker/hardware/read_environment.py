@@ -1,7 +1,7 @@
-"""Everything around a measurement that can change it: device, processor, versions, settings, our own commit.
+"""Environment of a measurement: device, processor, versions, settings and the commit of this program.
 
-Environment variables are taken by an allow-list of what changes speed or memory. A record is made to be shared, so
-nothing that could hold a token, a password or the user's paths is on it.
+Environment variables are taken by an allow-list of those that change speed or memory. Records are made to be shared, so
+variables that could hold a token, a password or the user's paths are left out.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ VARIABLES = re.compile(
     re.VERBOSE,
 )
 
-# Inside a family taken whole, these change no speed: they say where files are, or who someone is.
+# Variables of the families above with paths or identities, which change no speed.
 _NOT_RECORDED = re.compile(r"(^|_)TOKEN(_|$)|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR$|PATH$|_FILE$|URL|HOST|USER")
 
 
 def environment(device: Device) -> Environment:
-    """What is around us now. Takes no time worth mentioning and creates no context on the device."""
+    """Return the current environment, quickly and without a context on the device."""
     import torch
 
     return Environment(
@@ -54,7 +54,7 @@ def environment(device: Device) -> Environment:
         memory_bytes=memory_bytes(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        # torch's wheel has a plain version; torch itself knows what it is built for, as in 2.11.0+cu130.
+        # The version in torch itself names its build, as in 2.11.0+cu130; the wheel's does not.
         packages=_packages() | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
         governor=governor(),
@@ -63,7 +63,6 @@ def environment(device: Device) -> Environment:
 
 
 def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those on the allow-list that are set, in order of name."""
     return {
         name: value[:200]
         for name, value in sorted(variables.items())
@@ -72,12 +71,12 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def commit_of(package: Path) -> str | None:
-    """git commit of the checkout that the package runs from, with `+changes` where the package was changed since.
+    """Return the git commit of the package's checkout, with `+changes` if the package was changed since.
 
-    None when it was installed rather than checked out, or git cannot say.
+    None if the package is installed rather than checked out, or git fails.
     """
     checkout = package.parent
-    # Without this, an installation inside somebody's repository would be given that repository's commit.
+    # Otherwise an installation inside another repository would get that repository's commit.
     if not (checkout / ".git").exists():
         return None
     commit = _git(checkout, "rev-parse", "HEAD")
@@ -110,17 +109,16 @@ def _device_facts(device: Device) -> DeviceFacts:
         return DeviceFacts(kind="cpu", name=cpu_name(), memory_bytes=psutil.virtual_memory().total)
     import torch
 
-    place = torch_device(device)
-    properties = torch.cuda.get_device_properties(place)
+    properties = torch.cuda.get_device_properties(torch_device(device))
     gpu = find_gpu(device)
     amd = device.kind == "rocm"
     return DeviceFacts(
         kind=device.kind,
         name=properties.name,
-        index=place.index,
+        index=device.indices[0],
         uuid=(gpu.uuid if gpu else None) or (None if amd else f"GPU-{properties.uuid}"),
         memory_bytes=properties.total_memory,
-        # As `gfx90a:sramecc+:xnack-` where the architecture has switches.
+        # An architecture with options is written `gfx90a:sramecc+:xnack-`.
         capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
         driver=gpu.driver if gpu else None,
         power_limit_w=gpu.power_limit_w() if gpu else None,

@@ -1,9 +1,8 @@
-"""How a variant is judged: its predictions are saved, then the baseline is run over the same text.
+"""Quality of a variant: its predictions are saved, then the baseline runs over the same text.
 
-The variant comes first because it is loaded already, and it is judged by the step that is timed: its engine is given
-the text token by token. The baseline is run by its own forward. The two models never share the device. The baseline's
-second run, over a part of the text, shows how far its predictions differ from themselves, which is the noise that a
-divergence has to rise above.
+The variant runs first because it is loaded already. Its timed decode step predicts the text token by token; the
+baseline uses its own forward. The two models never share the device. A second run of the baseline over a part of the
+text gives the noise floor of the divergence.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy
 import torch
+from numpy.typing import NDArray
 
 from benchmarker.checkpoints.base import Progress, Target
 from benchmarker.core.errors import QualityError, UnsupportedError
 from benchmarker.core.formatting import gib
-from benchmarker.engines.base import TokenSource
+from benchmarker.engines.base import Scorer, TokenIds, TokenSource
 from benchmarker.hardware.device import Device
-from benchmarker.quality.greedy import greedy_texts
-from benchmarker.quality.plan import BASELINE, Plan
-from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions, SavedTopK
+from benchmarker.quality.judging_plan import BASELINE, Plan
+from benchmarker.quality.saved_predictions import Bytes, SavedLogits, SavedPredictions, SavedTopK, scratch_file
 from benchmarker.quality.scoring import save_prefill_predictions, save_step_predictions, score_against
-from benchmarker.quality.scratch import Bytes, scratch_file
 from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
-from benchmarker.quality.windows import SCORED_FROM
+from benchmarker.quality.windows import SCORED_FROM, Windows
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.quality import GreedyText, Quality
 
@@ -36,36 +35,33 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NOISE_WINDOWS = 16
-"""Windows over which the baseline runs a second time: its noise is far smaller than what is compared with it."""
 SAVED_AS = torch.float32
-"""Engines tell log-probabilities, which 16 bit would round."""
+PROMPTS = 8
+PROMPT_TOKENS = 32
+NEW_TOKENS = 32
 
 
 @dataclass
 class Subject:
-    """The variant that is judged, until its predictions are saved."""
+    """Variant to be judged, until its predictions are saved."""
 
     source: TokenSource | None
-    """The checkpoint that its engine has opened; None once it is closed."""
     close: Callable[[], None]
-    """Closes the engine."""
 
     def reference(self) -> PreTrainedModel | None:
-        """The variant's model, to be run as the baseline; None where kernels of this program are in it."""
         source = self.source
         if source is None or source.model is None:
             return None
         return None if any(use.origin == "benchmarker" for use in source.facts().kernels_used) else source.model
 
     def drop(self, device: Device) -> None:
-        """Close the variant and give its memory back."""
         self.source = None
         self.close()
         give_back(device)
 
 
 class Judge:
-    """Judges one variant: `save` runs the variant, then `verdict` runs the baseline."""
+    """Quality of one variant: `save` runs the variant, then `verdict` runs the baseline. Both check for NaN."""
 
     def __init__(self, plan: Plan, file: Bytes, device: Device, progress: Progress, *, file_bytes: int) -> None:
         self._plan, self._file, self._device, self._progress = plan, file, device, progress
@@ -79,32 +75,23 @@ class Judge:
         self._greedy: tuple[GreedyText, ...] = ()
 
     def save(self, source: TokenSource) -> None:
-        """Run the variant and save its predictions: of its decode step, or of its prefill where it tells those alone.
-
-        Raises:
-            QualityError: The predictions are not finite.
-            UnsupportedError: The engine tells no predictions.
-        """
+        """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
         plan, name, before = self._plan, self._plan.name, self._mark()
         dtype = getattr(torch, plan.dtype)
-        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
+        if not save_step_predictions(source.scorer, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
-            # The file was made for the predictions of a step, which are wider.
+            # The rows of the file have the size of a step's predictions, which is larger.
             row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
-            likeliest = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
-            self._saved = likeliest
-            if not save_prefill_predictions(source, plan.windows, likeliest, self._progress, name=name):
-                raise UnsupportedError(f"{source.facts().name} tells nothing of its predictions that could be judged")
-        self._greedy = greedy_texts(source, plan.windows)
+            top_k = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
+            self._saved = top_k
+            if not save_prefill_predictions(source.scorer, plan.windows, top_k, self._progress, name=name):
+                raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
+        self._greedy = greedy_texts(source.scorer, plan.windows)
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 
     def verdict(self, baseline: PreTrainedModel) -> Quality:
-        """Run the baseline, and a part of it again: compare the variant with the first run, and that with the second.
-
-        Raises:
-            QualityError: The baseline's logits are not finite.
-        """
+        """Run the baseline, and a part of it again; compare the variant with the first run and that with the second."""
         windows = self._plan.windows
         scores = self._score(baseline, range(len(windows.ids)), replace=True)
         return self._quality(scores, self._score(baseline, windows.spread(NOISE_WINDOWS).tolist(), replace=False))
@@ -116,7 +103,6 @@ class Judge:
         )
 
     def _mark(self) -> int | None:
-        """Live bytes on the device now; None where nobody counts them."""
         self._device.reset_peak()
         return self._device.peak().allocated_bytes
 
@@ -151,12 +137,7 @@ class Judge:
 
 
 def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
-    """Judge a variant, and drop it.
-
-    Raises:
-        BenchmarkerError: There is no room for the temporary file or no memory, the predictions are not finite, the
-            engine tells none, or the baseline cannot be loaded.
-    """
+    """Judge a variant and drop it. Raises BenchmarkerError for lack of disk or memory, NaN or missing predictions."""
     try:
         return _judge(plan, subject, device, progress)
     except (RuntimeError, MemoryError) as error:
@@ -173,7 +154,7 @@ def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Q
 
 def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
     rows, row_bytes = len(plan.windows.ids), plan.row_bytes(SAVED_AS)
-    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the likeliest {plan.top_k} of {plan.vocabulary:,}"
+    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the {plan.top_k} most likely of {plan.vocabulary:,}"
     progress.note(
         f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}, one at a time; predictions over {tokens} "
         f"tokens take a temporary file of {gib(rows * row_bytes)}"
@@ -190,7 +171,6 @@ def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> 
 
 
 def give_back(device: Device) -> None:
-    """Free what only reference cycles hold, and what compiled code keeps of its model."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
@@ -202,3 +182,35 @@ def _load_baseline(plan: Plan, device: Device, progress: Progress) -> PreTrained
     loader = LOADERS[BASELINE.quant]
     target = Target(device.torch_name, plan.dtype)
     return loader.load(plan.baseline, loader_options(BASELINE), target, progress).model
+
+
+def greedy_texts(scorer: Scorer, windows: Windows) -> tuple[GreedyText, ...]:
+    """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
+
+    Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
+    converges again; so each token has the gap between the two most likely ones. Empty if the engine does not support
+    this.
+    """
+    count = min(PROMPTS, len(windows.ids))
+    chosen = windows.ids[numpy.arange(count) * len(windows.ids) // count, :PROMPT_TOKENS]
+    try:
+        return tuple(_greedy_text(scorer, prompt) for prompt in chosen.tolist())
+    except UnsupportedError:
+        return ()
+
+
+def _greedy_text(scorer: Scorer, prompt: TokenIds) -> GreedyText:
+    tokens = scorer.greedy_tokens(prompt, NEW_TOKENS)
+    logs = _log_probabilities(scorer, [*prompt, *tokens[:-1]], prompt_tokens=len(prompt))
+    if logs is None:
+        return GreedyText(tokens=tokens)
+    top_two = numpy.partition(logs, -2, axis=1)[:, -2:]
+    return GreedyText(tokens=tokens, gaps=tuple((top_two[:, 1] - top_two[:, 0]).astype(float).tolist()))
+
+
+def _log_probabilities(scorer: Scorer, ids: TokenIds, *, prompt_tokens: int) -> NDArray[numpy.floating] | None:
+    scores = scorer.step_scores(ids, prompt_tokens=prompt_tokens)
+    if scores is not None:
+        return scores.log_probabilities
+    prefill = scorer.prefill_scores(ids)
+    return None if prefill is None else prefill.log_probabilities[prompt_tokens - 1 :]

@@ -1,62 +1,67 @@
-"""A model's predictions, saved until the baseline's are compared with them: perplexity, KL divergence, same top token.
+"""Saved predictions of a model, and their comparison with the baseline: perplexity, KL divergence, same top token.
 
-They are saved as logits, in the type that the model gave them in, so that nothing is lost; or as the likeliest k
-log-probabilities, with the probability of all other tokens as one number. Lumping them makes two distributions no more
-different than they are, so that the divergence becomes a lower bound. Everything is computed in float32, a few
-positions at a time, because the whole would need several gigabytes.
+Logits are saved in the model's type, so that nothing is lost; or the k most likely log-probabilities, with the
+probability of all other tokens as one number. Merging those tokens cannot increase a divergence, so the result is a
+lower bound. Arithmetic is float32, a few positions at a time to save memory.
+
+2,048 distributions over a vocabulary of 151,936 take 1.2 GiB in float32. They are in a memory-mapped temporary file
+without a name, which disappears with the process. Its space is allocated at once: a full disk is an error at the
+beginning instead of a bus error later.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarker.quality.scratch import Bytes
+from benchmarker.core.errors import QualityError
+from benchmarker.core.formatting import gib
+
+Bytes = NDArray[numpy.uint8]
 
 CHUNK = 64
 """Positions at once: with Qwen3's vocabulary, 39 MB for each float32 tensor."""
 
 
 class PositionScores(NamedTuple):
-    """A model against the baseline at some positions; every tensor is [positions]."""
+    """Comparison of a model with the baseline at some positions; every tensor is [positions].
+
+    nats = -ln p(token of the text); kl = sum of p_baseline * ln(p_baseline / p_model); same_top: equal most likely
+    tokens.
+    """
 
     nats: Tensor
-    """-ln of the probability that the model gives to the text's token."""
     baseline_nats: Tensor
-    """-ln of the probability that the baseline gives to the text's token."""
     kl: Tensor
-    """KL divergence of the model from the baseline, in nats: sum of p_baseline * ln(p_baseline / p_model)."""
     same_top: Tensor
-    """Whether both find the same token likeliest."""
 
 
 class SavedPredictions(Protocol):
-    """The predictions of a model at every window of the text."""
+    """Predictions of a model at every window. Logits are [positions, vocabulary], targets [positions]."""
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
-        """Save the predictions at one window.
-
-        Args:
-            logits: [positions, vocabulary]
-            targets: The text's own tokens, [positions].
-        """
+        """Save the predictions at one window."""
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
-        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
+        """Compare the saved predictions at a window with the baseline's logits."""
 
 
 class SavedLogits:
-    """Saves every logit."""
-
     def __init__(self, file: Bytes, *, dtype: torch.dtype) -> None:
         self._file, self._dtype = file, dtype
 
     @staticmethod
     def row_bytes(positions: int, vocabulary: int, dtype: torch.dtype) -> int:
-        """Bytes of one window's predictions."""
         return positions * vocabulary * dtype.itemsize
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:  # noqa: ARG002
@@ -68,14 +73,14 @@ class SavedLogits:
 
 
 class SavedTopK:
-    """Saves the log-probabilities of the likeliest k tokens and of the text's own token."""
+    """Log-probabilities of the k most likely tokens and of the text's own token."""
 
     def __init__(self, file: Bytes, *, count: int) -> None:
         self._file, self._count = file, count
 
     @staticmethod
     def row_bytes(positions: int, count: int) -> int:
-        """Bytes of one window: `count` ids and log-probabilities, and that of the text's token, in 32 bits each."""
+        """Return the bytes of one window: `count` ids, `count` + 1 log-probabilities, 32 bits each."""
         return positions * (2 * count + 1) * 4
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
@@ -87,11 +92,11 @@ class SavedTopK:
             rows.append(torch.cat([ids, top.values, logs.gather(-1, target[:, None])], dim=-1))
         self._file[window] = _bytes(torch.cat(rows))
 
-    def put_likeliest(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
-        """Save what an engine tells of the likeliest tokens alone.
+    def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
+        """Save an engine's most likely tokens.
 
         Args:
-            ids: Token ids, [positions, k or more], the likeliest first.
+            ids: Token ids, [positions, k or more], most likely first.
             logs: Their log-probabilities, of the same shape.
             target_logs: Log-probability of the text's own token, [positions].
         """
@@ -107,7 +112,7 @@ class SavedTopK:
         saved = saved.to(baseline.device)
         ids = saved[:, : self._count].contiguous().view(torch.int32).long()
         baseline_logs = baseline.float().log_softmax(-1)
-        # In float64, because the rest is a small difference from 1.
+        # float64, because the rest is a small difference from 1.
         top, baseline_top = saved[:, self._count : -1].double(), baseline_logs.gather(-1, ids).double()
         rest, baseline_rest = _rest(top), _rest(baseline_top)
         kl = (baseline_top.exp() * (baseline_top - top)).sum(-1) + baseline_rest * (baseline_rest.log() - rest.log())
@@ -132,9 +137,8 @@ def _compare_whole(logits: Tensor, baseline: Tensor, targets: Tensor) -> Positio
 
 
 def _argmax_first(ids: Tensor, logs: Tensor) -> Tensor:
-    """The likeliest ids with argmax's choice in front, [positions, k]: topk may put an equally likely token there.
-
-    Their log-probabilities need no change, because those of the tokens that change places are equal.
+    """Return the most likely ids with argmax's choice first, [positions, k]; topk may put an equally likely token
+    first.
     """
     first = logs.argmax(-1, keepdim=True)
     others = torch.where(ids[:, 1:] == first, ids[:, :1], ids[:, 1:])
@@ -142,7 +146,7 @@ def _argmax_first(ids: Tensor, logs: Tensor) -> Tensor:
 
 
 def _rest(logs: Tensor) -> Tensor:
-    """Probability of the tokens beyond the likeliest k, [positions]; at least 1e-9, because 0 has no logarithm."""
+    """Return the probability of the remaining tokens, [positions]; at least 1e-9, because 0 has no logarithm."""
     return (1 - logs.exp().sum(-1)).clamp_min(1e-9)
 
 
@@ -151,14 +155,52 @@ def _bytes(tensor: Tensor) -> Any:
 
 
 def _tensor(row: Bytes, dtype: torch.dtype) -> Tensor:
-    """A copy: torch takes no array that could change underneath."""
     return torch.from_numpy(row.copy()).view(dtype)
 
 
 def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same positions of each tensor, `CHUNK` at a time."""
     return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
 
 
 def _joined(parts: Iterable[PositionScores]) -> PositionScores:
     return PositionScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def check_room(file_bytes: int) -> None:
+    """Raise QualityError if the folder for temporary files has too little space."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < file_bytes:
+        raise QualityError(_no_room(file_bytes, f"{gib(free)} are free"))
+
+
+@contextmanager
+def scratch_file(rows: int, row_bytes: int) -> Iterator[Bytes]:
+    """Yield an array of bytes in a temporary file, [rows, row_bytes]; QualityError without space."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            _take_room(file.fileno(), rows * row_bytes)
+            mapped: Any = numpy.memmap(file, dtype=numpy.uint8, shape=(rows, row_bytes))
+            try:
+                yield mapped
+            finally:
+                del mapped
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise QualityError(_no_room(rows * row_bytes, os.strerror(error.errno).lower())) from error
+
+
+def _take_room(handle: int, file_bytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, file_bytes)
+    else:
+        check_room(file_bytes)
+        os.ftruncate(handle, file_bytes)
+
+
+def _no_room(file_bytes: int, why: str) -> str:
+    return (
+        f"--quality: no room in {tempfile.gettempdir()} for {gib(file_bytes)} of distributions ({why}); "
+        "set TMPDIR to a folder with room, or keep less with --quality-topk 100"
+    )

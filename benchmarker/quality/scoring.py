@@ -1,4 +1,7 @@
-"""Running a model over the windows of the text, and comparing its predictions with those that were saved."""
+"""Predictions of a model over the windows of the text, and their comparison with the saved ones.
+
+QualityError is raised for predictions that are not finite.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import TokenSource
+from benchmarker.engines.base import Scorer
 from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
 from benchmarker.quality.statistics import Scores
 from benchmarker.quality.windows import SCORED_FROM, Windows
@@ -22,27 +25,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PATIENCE_S = 30.0
-"""Seconds before a line says how far the scoring is."""
+"""Seconds before progress is printed."""
 
 
 def save_step_predictions(
-    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
+    scorer: Scorer, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
-    """Save what an engine's decode step predicts. What is not scored of a window is its prompt.
+    """Save the predictions of an engine's decode step; return False if the engine gives none.
 
-    Args:
-        name: The variant's, for messages.
-        dtype: The model's type, for messages.
-
-    Returns:
-        Whether the engine tells its predictions.
-
-    Raises:
-        QualityError: A prediction is not a finite number.
+    The unscored part of a window is its prompt.
     """
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.score(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+        scores = scorer.step_scores(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
         if not numpy.isfinite(scores.log_probabilities).all():
@@ -54,22 +49,12 @@ def save_step_predictions(
 
 
 def save_prefill_predictions(
-    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    scorer: Scorer, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
-    """Save what an engine's prefill tells of the likeliest tokens.
-
-    Args:
-        name: The variant's, for messages.
-
-    Returns:
-        Whether the engine tells its predictions.
-
-    Raises:
-        QualityError: The engine does not tell the probability of the text's own tokens.
-    """
+    """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
     started = time.monotonic()
     for window, ids in enumerate(windows.ids):
-        scores = source.prefill_scores(ids.tolist())
+        scores = scorer.prefill_scores(ids.tolist())
         if scores is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
@@ -78,9 +63,9 @@ def save_prefill_predictions(
         tokens = numpy.take_along_axis(scores.ids[rows], order, axis=1)
         is_target = tokens == windows.targets[window][:, None]
         if not is_target.any(axis=1).all():
-            raise QualityError(f"--quality: {name} does not tell how likely the text's own tokens are")
+            raise QualityError(f"--quality: {name} does not give the probability of the text's own tokens")
         target_logs = torch.from_numpy(logs[is_target])
-        saved.put_likeliest(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
+        saved.put_top_k(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
         if time.monotonic() - started > PATIENCE_S:
             progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
     return True
@@ -96,18 +81,9 @@ def score_against(
     name: str,
     replace: bool,
 ) -> Scores:
-    """Compare the saved predictions with the baseline's.
+    """Compare the saved predictions of the windows `numbers` with the baseline's.
 
-    Args:
-        numbers: Of the windows that are compared.
-        name: The baseline's, for messages.
-        replace: Save the baseline's predictions in place of those that were compared.
-
-    Returns:
-        Scores of every position, [numbers, positions].
-
-    Raises:
-        QualityError: A logit is not a finite number.
+    With `replace`, the baseline's predictions replace the saved ones. Scores are [numbers, positions].
     """
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
@@ -126,19 +102,7 @@ def score_against(
 def predictions(
     model: PreTrainedModel, windows: Windows, progress: Progress, numbers: Sequence[int], *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """A model's predictions by its own forward, window by window.
-
-    Args:
-        numbers: Of the windows.
-        name: The model's, for messages.
-
-    Yields:
-        The window's number, the logits of its scored positions, [positions, vocabulary], and the text's tokens there,
-        [positions].
-
-    Raises:
-        QualityError: A logit is not a finite number.
-    """
+    """Yield a model's predictions by its own forward: window, logits [positions, vocabulary], targets [positions]."""
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
     started = time.monotonic()
     for done, window in enumerate(numbers, start=1):
@@ -154,18 +118,17 @@ def predictions(
 def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> QualityError:
     return QualityError(
         f"--quality: {name} gives logits that are not finite in window {window + 1} of {windows}, so that "
-        f"there is no perplexity; {_way_out(dtype)}"
+        f"there is no perplexity; {_remedy(dtype)}"
     )
 
 
-def _way_out(dtype: torch.dtype) -> str:
+def _remedy(dtype: torch.dtype) -> str:
     if dtype == torch.float16:
         return "try --dtype bfloat16, whose range is wider"
     return f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
 
 
 def _logits(model: PreTrainedModel, ids: Tensor, scored: int) -> Tensor:
-    """Logits of the scored positions of one window, [scored, vocabulary]."""
     extra: dict[str, Any] = {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         extra["logits_to_keep"] = scored + 1

@@ -1,7 +1,7 @@
-"""From the scores of single tokens to what is reported: llama.cpp's statistics, with errors over windows.
+"""Statistics over the scores of single tokens, as in llama.cpp, with standard errors over windows.
 
 perplexity = exp(mean nats)            nats = -ln p(token)
-ln ratio   = mean(nats - baseline's)   paired: both models are surprised by the same hard words
+ln ratio   = mean(nats - baseline's)   paired: the same words are hard for both models
 KL         = sum over the vocabulary of p_base (ln p_base - ln p)
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarker.schema.quality import Divergence, WindowMeans
 
 LEAST_BEYOND = 5
-"""Tokens beyond a percentile, below which it is not told: it would be the property of a few tokens."""
+"""Minimum number of tokens beyond a reported percentile: fewer would describe single tokens."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -24,32 +24,27 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Scores:
-    """What two models made of the same tokens; every array is [windows, positions]."""
+    """Scores of two models at the same tokens, as in `PositionScores`; every array is [windows, positions]."""
 
     nats: Floats
-    """-ln of the probability that the model gave the text's own token."""
     baseline_nats: Floats
     kl: Floats
-    """Divergence of the model from the baseline."""
     same_top: Bools
-    """Whether both think the same token likeliest."""
 
     @property
     def probability_change(self) -> Floats:
-        """Of the text's own token, from the baseline to the model."""
         change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
         return change
 
 
 def perplexity(nats: Floats) -> tuple[float, float | None]:
-    """Perplexity and its standard error, from nats by window and position."""
+    """Return perplexity and its standard error."""
     value = math.exp(nats.mean())
     error = standard_error(nats)
     return value, None if error is None else value * error
 
 
 def divergence(scores: Scores) -> Divergence:
-    """Everything that is said about the pair."""
     median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
     same_top = scores.same_top.astype(np.float64)
     paired = scores.nats - scores.baseline_nats
@@ -72,19 +67,18 @@ def divergence(scores: Scores) -> Divergence:
 
 
 def _outermost(values: Floats, share: float) -> float | None:
-    """The quantile that a share of all tokens is below; None where too few lie beyond it."""
+    """Return a quantile; None if too few tokens lie beyond it."""
     beyond = values.size * min(share, 1 - share)
     return float(np.quantile(values, share)) if beyond >= LEAST_BEYOND else None
 
 
 def standard_error(values: Floats) -> float | None:
-    """Of the mean, with the windows as the independent units; None for a single window."""
+    """Return that of the mean, with windows as the independent units; None for a single window."""
     means = values.mean(axis=1)
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
 
 
 def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
-    """One entry for each window."""
     squared = np.square(scores.probability_change)
     return tuple(
         WindowMeans(

@@ -46,7 +46,7 @@ def load_facts(
         weight_bytes=weight_bytes,
         parameters=parameters,
         bits_per_weight=8 * weight_bytes / parameters,
-        quantized_fraction=sum(weights_of(linear) for linear in linears if _is_narrow(linear)) / parameters,
+        quantized_fraction=sum(map(weights_of, quantized_linears(model))) / parameters,
         linear_classes=_counted(type(linear).__name__ for linear in linears),
         weight_classes=_counted(_weight_class(linear) for linear in linears),
         lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
@@ -79,6 +79,11 @@ def _own_copy_ids(model: PreTrainedModel) -> set[int]:
         and not shares_storage(head.weight, embedding.weight)
     )
     return {id(head.weight)} if is_copy and head is not None else set()
+
+
+def quantized_linears(model: PreTrainedModel) -> list[Linear]:
+    """Return the linear layers that store a weight in fewer than 16 bits."""
+    return [module for module in model.modules() if is_linear(module) and _is_narrow(module)]
 
 
 def is_linear(module: nn.Module) -> bool:

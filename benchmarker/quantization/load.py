@@ -6,12 +6,15 @@ model.generate(...)
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent, Target
 from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options
+from benchmarker.quantization.inspect import quantized_linears
 from benchmarker.quantization.output_layer import with_head
 from benchmarker.quantization.prepare import file_refusal, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
@@ -87,4 +90,26 @@ def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Targ
     refusal = file_refusal(quant, checkpoint)
     if refusal:
         raise UnsupportedError(refusal)
-    return with_head(LOADERS[quant].load(checkpoint, options, target, progress), options)
+    loaded = LOADERS[quant].load(checkpoint, options, target, progress)
+    if min(LOADERS[quant].bits, default=16) < 16 and not quantized_linears(loaded.model):
+        raise UnsupportedError(_nothing_quantized(quant, loaded.model))
+    if checkpoint.is_text_part:
+        note = f"only the text part ({checkpoint.config['model_type']}) of the multimodal checkpoint is loaded"
+        loaded = replace(loaded, notes=(note, *loaded.notes))
+    return with_head(loaded, options)
+
+
+def _nothing_quantized(quant: str, model: PreTrainedModel) -> str:
+    """Return the error for a model in which the quantization found no layer, with the types of the layers."""
+    embeddings = {model.get_input_embeddings(), model.get_output_embeddings()}
+    layers = Counter(
+        type(module).__name__
+        for module in model.modules()
+        if module not in embeddings and getattr(getattr(module, "weight", None), "ndim", 0) == 2
+    )
+    del layers["Embedding"]
+    kinds = ", ".join(f"{kind} ({count})" for kind, count in layers.most_common(3)) or "none with a matrix"
+    return (
+        f"{quant}: no weight of {type(model).__name__} was quantized: this quantization takes nn.Linear, and the "
+        f"model's layers are {kinds}; use --quant fp16, or a quantization that takes them"
+    )

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.make_job import blank_record
-from benchmarker.hardware.conditions import is_shared, why_invalid
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
+from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.sweep.cell_text import cell_line

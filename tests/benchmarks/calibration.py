@@ -23,7 +23,7 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.dummy_tensors import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
-from benchmarker.quality.plan import BASELINE, make_plan
+from benchmarker.quality.judging_plan import BASELINE, make_plan
 from benchmarker.quality.saved_predictions import SavedLogits
 from benchmarker.quality.scoring import predictions, score_against
 from benchmarker.quality.statistics import divergence

@@ -27,12 +27,12 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import compile as compiled
-from benchmarker.engines.decoders.native import NativeDecoder
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import replace_linears as linears
 from benchmarker.measure.profile import count_kernels
 from tests.benchmarks.random_model import decoder_of, load, parser_for
+from tests.loading import plain_native_decoder
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)
-        runtime = decoder_of(NativeDecoder, model, device, **tried.settings)
+        runtime = decoder_of(plain_native_decoder, model, device, **tried.settings)
         started = time.perf_counter()
         try:
             with busy(given.busy):

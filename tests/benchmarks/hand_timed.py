@@ -23,9 +23,8 @@ import torch
 from scipy.stats import binom
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders.decode_loop import StaticCacheDecoder
 from benchmarker.engines.decoders.prefill_decode import prefill
-from benchmarker.engines.decoders.torch_engine import TorchSource
+from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
 from benchmarker.workloads.generation.benchmark import ModelBenchmarker
@@ -48,13 +47,13 @@ def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: 
 
 def steps_by_hand(runtime: StaticCacheDecoder, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
     """The same for a runtime that has set this shape up: what it repeats, and nothing between."""
-    shape = runtime._shape
+    shape = runtime.shape
     assert shape is not None
     shape.cache.go_to(0)
     device.synchronize()
     started = time.perf_counter()
     with torch.no_grad():
-        shape.token.copy_(prefill(runtime._model, ids, shape.cache))
+        shape.token.copy_(prefill(runtime.model, ids, shape.cache))
         shape.cache.begin_decoding()
         for _ in range(new_tokens - 1):
             shape.step()
@@ -79,15 +78,15 @@ def main() -> None:
     model = load_model(
         given.model, given.quant, device=device.torch_name, dtype=given.dtype, load_format=given.load_format
     )
-    benchmarker = ModelBenchmarker(model, device=device, runtime=given.runtime)
+    benchmarker = ModelBenchmarker(model, device=device, engine=given.runtime)
     point = Point(given.prompt_tokens, None, given.new_tokens, 1)
     ids = torch.tensor([benchmarker.prompt(point).ids], device=model.device)
     step = benchmarker.step(point)
 
     def timed_by_hand() -> float:
         source = benchmarker.source
-        if isinstance(source, TorchSource) and isinstance(source.decoder, StaticCacheDecoder):
-            return steps_by_hand(source.decoder, ids, given.new_tokens, device)
+        if isinstance(source, StaticCacheDecoder):
+            return steps_by_hand(source, ids, given.new_tokens, device)
         return by_hand(model, ids, given.new_tokens, device)
 
     hand: list[float] = []

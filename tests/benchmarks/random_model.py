@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders.native import NativeDecoder
+from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import load_model
 from benchmarker.schema.config_io import parse_option
 from tests.engines.test_engines_graph import Rerun
-
-DecoderT = TypeVar("DecoderT", bound=NativeDecoder)
 
 
 def parser_for(description: str, *, new_tokens: int) -> argparse.ArgumentParser:
@@ -40,7 +39,9 @@ def load(given: argparse.Namespace) -> PreTrainedModel:
     )
 
 
-def decoder_of(kind: type[DecoderT], model: PreTrainedModel, device: Device, **settings: Any) -> DecoderT:
+def decoder_of(
+    kind: Callable[..., StaticCacheDecoder], model: PreTrainedModel, device: Device, **settings: Any
+) -> StaticCacheDecoder:
     """A decoder that runs on a CPU too: each step runs again there, in place of a graph.
 
     Args:

@@ -25,7 +25,7 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from benchmarker.engines.decoders.native import CapturedNativeDecoder
+from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.hardware.device import find_device, torch_device
 from tests.benchmarks.random_model import decoder_of, load, parser_for
 
@@ -63,7 +63,7 @@ def _in_a_process(folder: str) -> dict[str, Any]:
 def one_process(given: argparse.Namespace) -> dict[str, Any]:
     """Set up and generate; what it took, a digest of the tokens, and what was chosen for each kernel."""
     device = find_device(given.device)
-    decoder = decoder_of(CapturedNativeDecoder, load(given), device)
+    decoder = decoder_of(native_decoder, load(given), device)
     prompt = (torch.arange(given.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(given.batch, 1)
     started = time.perf_counter()
     decoder.generate(prompt, given.new_tokens)
@@ -74,7 +74,7 @@ def one_process(given: argparse.Namespace) -> dict[str, Any]:
         "setup_s": setup_s,
         "ttft_ms": median((one.first_ns - one.start_ns) / 1e6 for one in made),
         "tpot_ms": median(step_ns) / 1e6,
-        "tokens": sha256(made[-1].tokens.numpy().tobytes()).hexdigest()[:8],
+        "tokens": sha256(repr(made[-1].tokens).encode()).hexdigest()[:8],
         "kernels": chosen_configurations(),
     }
 

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES
-from benchmarker.quality.plan import make_plan
+from benchmarker.quality.judging_plan import make_plan
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.checkpoints.find import shapes_sha256
+from benchmarker.checkpoints.model_config import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.prepare import find_checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,21 +15,22 @@ from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.graph_capture import Captured
 from benchmarker.engines.decoders import captured_prefill
-from benchmarker.engines.decoders.captured_prefill import CapturedPrefillDecoder, chunks, padded
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
+from benchmarker.engines.decoders.captured_prefill import chunks, padded
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
+from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.generator import Generator
 from benchmarker.engines.registry import ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.generation.forms import engine_options
 from tests.engines.test_engines_graph import Rerun, context, model
+from tests.loading import plain_native_decoder
 
 __all__ = ["model"]
 
 
-class CapturedDecoder(CapturedPrefillDecoder, CudaGraphDecoder):
-    """Both steps as the model has them, captured."""
+captured_decoder = partial(cuda_graph_decoder, captured_prefill=True)
+"""Both steps as the model has them, captured."""
 
 
 def prompt(*, batch: int = 1, tokens: int = 7) -> torch.Tensor:
@@ -38,7 +40,7 @@ def prompt(*, batch: int = 1, tokens: int = 7) -> torch.Tensor:
 
 def cached(decoder: Any, tokens: int) -> torch.Tensor:
     """Keys and values of all layers up to a position."""
-    layers = decoder._shape.cache.layers.layers
+    layers = decoder.shape.cache.layers.layers
     return torch.stack([part[:, :, :tokens] for layer in layers for part in (layer.keys, layer.values)])
 
 
@@ -48,11 +50,11 @@ def test_a_padded_prompt_gives_the_tokens_and_the_cache_of_the_models_own_prefil
     model: PreTrainedModel, tokens: int, batch: int
 ) -> None:
     asked = prompt(batch=batch, tokens=tokens)
-    plain, captured = (kind(model, CpuDevice(), capture=Rerun()) for kind in (CudaGraphDecoder, CapturedDecoder))
+    plain, captured = (kind(model, CpuDevice(), capture=Rerun()) for kind in (cuda_graph_decoder, captured_decoder))
     for _ in range(2):
         expected = plain.generate(asked, 8).tokens
-        assert torch.equal(captured.generate(asked, 8).tokens, expected)
-    assert torch.equal(EagerDecoder(model, CpuDevice()).generate(asked, 8).tokens, expected)
+        assert captured.generate(asked, 8).tokens == expected
+    assert EagerDecoder(model, CpuDevice()).generate(asked, 8).tokens == expected
     assert torch.allclose(cached(captured, tokens + 7), cached(plain, tokens + 7), atol=1e-4)
     assert captured.facts().prefill == "captured"
     assert plain.facts().prefill is None
@@ -65,13 +67,13 @@ def test_a_padded_prompt_behind_a_depth_gives_the_tokens_of_a_prompt_that_is_lon
 ) -> None:
     before, asked = context(depth, batch=3), prompt(batch=3, tokens=tokens)
     expected = EagerDecoder(model, CpuDevice()).generate(torch.cat([before, asked], dim=1), 8).tokens
-    decoder = CapturedDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = captured_decoder(model, CpuDevice(), capture=Rerun())
     for _ in range(3):
-        assert torch.equal(decoder.generate(asked, 8, context=before).tokens, expected)
+        assert decoder.generate(asked, 8, context=before).tokens == expected
     # Another prompt length records a graph over the depth, which has to be put there again.
     longer = prompt(batch=3, tokens=tokens + 32)
     expected = EagerDecoder(model, CpuDevice()).generate(torch.cat([before, longer], dim=1), 8).tokens
-    assert torch.equal(decoder.generate(longer, 8, context=before).tokens, expected)
+    assert decoder.generate(longer, 8, context=before).tokens == expected
 
 
 @pytest.mark.parametrize("tokens", [63, 64, 65, 96, 150])
@@ -81,10 +83,10 @@ def test_a_long_prompt_goes_in_chunks_each_behind_the_last(
     monkeypatch.setattr(captured_prefill, "LONGEST_CHUNK", 64)
     asked = prompt(batch=2, tokens=tokens)
     expected = EagerDecoder(model, CpuDevice()).generate(asked, 8, context=context(40)).tokens
-    decoder = CapturedDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = captured_decoder(model, CpuDevice(), capture=Rerun())
     before = context(40)
     for _ in range(2):
-        assert torch.equal(decoder.generate(asked, 8, context=before).tokens, expected)
+        assert decoder.generate(asked, 8, context=before).tokens == expected
 
 
 def test_chunks_hold_every_token_once_and_no_more_rows_than_memory_allows() -> None:
@@ -101,7 +103,7 @@ def test_chunks_hold_every_token_once_and_no_more_rows_than_memory_allows() -> N
 def test_a_timed_prefill_is_one_replay_and_its_memory_counts(model: PreTrainedModel) -> None:
     seen: list[int] = []
     capture = Rerun()
-    decoder = CapturedDecoder(model, CpuDevice(), capture=capture)
+    decoder = captured_decoder(model, CpuDevice(), capture=capture)
     decoder.generate(prompt(tokens=26), 3)
     model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
     with decoder.timed():
@@ -125,18 +127,18 @@ class RefusesPrompts(Rerun):
 
 
 def test_a_prefill_that_cannot_be_captured_is_the_models_own_and_says_why(model: PreTrainedModel) -> None:
-    decoder = CapturedDecoder(model, CpuDevice(), capture=RefusesPrompts())
+    decoder = captured_decoder(model, CpuDevice(), capture=RefusesPrompts())
     before, asked = context(40), prompt(batch=2)
     expected = EagerDecoder(model, CpuDevice()).generate(asked, 8, context=before).tokens
     for _ in range(2):
-        assert torch.equal(decoder.generate(asked, 8, context=before).tokens, expected)
+        assert decoder.generate(asked, 8, context=before).tokens == expected
     facts = decoder.facts()
     assert facts.prefill == "plain"
     assert facts.prefill_reason == "linear.py:3 `x.item()`: not permitted when stream is capturing"
 
 
 def test_a_model_that_attends_in_a_way_of_its_own_is_not_captured(model: PreTrainedModel) -> None:
-    decoder = CapturedDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = captured_decoder(model, CpuDevice(), capture=Rerun())
     for layer in model.model.layers:
         own = layer.self_attn.forward
 
@@ -154,26 +156,26 @@ def test_a_text_is_scored_and_streamed_through_the_captured_prefill(model: PreTr
     ids = prompt(tokens=50)
     with torch.no_grad():
         expected = model(ids).logits[0].log_softmax(-1)
-    decoder = CapturedDecoder(model, CpuDevice(), capture=Rerun())
-    assert torch.allclose(decoder.score(ids), expected, atol=1e-4)
+    decoder = captured_decoder(model, CpuDevice(), capture=Rerun())
+    assert torch.allclose(decoder.scorer.log_probabilities(ids), expected, atol=1e-4)
     for tokens in (5, 40, 50):
         made = [token for piece in decoder.stream(ids[:, :tokens], 12, frozenset()) for token in piece]
-        assert made == EagerDecoder(model, CpuDevice()).generate(ids[:, :tokens], 12).tokens[0].tolist()
-    shape: Any = decoder._shape
+        assert made == list(EagerDecoder(model, CpuDevice()).generate(ids[:, :tokens], 12).tokens[0])
+    shape: Any = decoder.shape
     assert sorted(shape.prefills) == [32, 64]
 
 
 @pytest.mark.slow
 @pytest.mark.by_hand
 def test_one_compiled_layer_takes_prompts_of_every_length(model: PreTrainedModel) -> None:
-    decoder = CapturedNativeDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = native_decoder(model, CpuDevice(), capture=Rerun())
     before = context(50, batch=1)
     for tokens in (7, 40, 70, 100, 128):
         asked = prompt(tokens=tokens)
         expected = EagerDecoder(model, CpuDevice()).generate(asked, 150 - tokens, context=before).tokens
         decoder.generate(asked, 150 - tokens, context=before)
         with decoder.timed():
-            assert torch.equal(decoder.generate(asked, 150 - tokens, context=before).tokens, expected)
+            assert decoder.generate(asked, 150 - tokens, context=before).tokens == expected
         assert decoder.facts().prefill_reason is None
     # A layer and the head of the step, a layer for the first prompt, and one for prompts of any length.
     assert decoder.facts().frames_compiled == 4
@@ -191,21 +193,21 @@ def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) 
     tried = AutoModelForCausalLM.from_config(config).eval()
     asked = prompt(batch=2, tokens=20)
     expected = EagerDecoder(tried, CpuDevice()).generate(asked, 32).tokens
-    for runtime in CapturedDecoder, CapturedNativeDecoder:
+    for runtime in captured_decoder, native_decoder:
         decoder: Any = runtime(tried, CpuDevice(), capture=Rerun())
-        assert torch.equal(decoder.generate(asked, 32).tokens, expected)
+        assert decoder.generate(asked, 32).tokens == expected
         assert decoder.facts().prefill == "captured"
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"), [([], CapturedNativeDecoder), (["--engine-option", "prefill=plain"], NativeDecoder)]
-)
+@pytest.mark.parametrize(("words", "prefill"), [([], "plain"), (["--engine-option", "prefill=plain"], None)])
 def test_native_captures_its_prefill_unless_the_option_says_plain(
-    model: PreTrainedModel, words: list[str], kind: type[NativeDecoder]
+    model: PreTrainedModel, words: list[str], prefill: str | None
 ) -> None:
     options = engine_options(read_job(["--quant", "fp16", "--engine", "native", *words]).variant)
-    assert type(torch_engine("native").source(model, CpuDevice(), options=options).decoder) is kind
-    assert type(torch_engine("native").source(model, CpuDevice()).decoder) is CapturedNativeDecoder
+    native = torch_engine("native")
+    # Nothing is captured before the first generation.
+    assert native.decoder(model, CpuDevice(), **options.model_dump()).facts().prefill == prefill
+    assert native.decoder(model, CpuDevice()).facts().prefill == "plain"
 
 
 def test_engines_without_options_take_none_and_native_only_its_own(model: PreTrainedModel) -> None:
@@ -219,7 +221,7 @@ def test_engines_without_options_take_none_and_native_only_its_own(model: PreTra
 @pytest.mark.slow
 def test_a_plain_native_prefill_is_the_models_own(model: PreTrainedModel) -> None:
     seen: list[int] = []
-    decoder = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())
     decoder.generate(prompt(tokens=26), 3)
     model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
     decoder.generate(prompt(tokens=26), 3)

@@ -13,24 +13,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.engines.base import Generation
 from benchmarker.engines.capture.graph_capture import Captured
-from benchmarker.engines.decoders import decode_loop as loop
-from benchmarker.engines.decoders import eager
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoders.decoder import Decoded
+from benchmarker.engines.decoders import static_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.workloads.generation import benchmark as workload
-from benchmarker.workloads.generation.record import GenerationSample
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.measure import clock
 from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice
-
-
-def sample_of(decoded: Decoded) -> GenerationSample:
-    """Times as the workload reads them."""
-    times = (decoded.start_ns, decoded.first_ns, decoded.last_ns, decoded.end_ns)
-    return workload.sample_of(Generation(tuple(map(tuple, decoded.tokens.tolist())), *times))
-
 
 BEFORE_S = 500
 """Queued by something else before the generation."""
@@ -59,7 +48,7 @@ class QueueingDevice(FakeDevice):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> QueueingDevice:
     device = QueueingDevice()
-    for module in (eager, loop):
+    for module in (clock, static_decoder):
         monkeypatch.setattr(module, "time", device)
     return device
 
@@ -102,17 +91,17 @@ def prompt() -> torch.Tensor:
 
 def test_generate_is_timed_from_a_drained_device_to_a_drained_device(device: QueueingDevice) -> None:
     device.queued_s = BEFORE_S
-    sample = sample_of(EagerDecoder(cast("PreTrainedModel", GeneratingModel(device)), device).generate(prompt(), 5))
+    sample = EagerDecoder(cast("PreTrainedModel", GeneratingModel(device)), device).generate(prompt(), 5).sample(5)
     assert (sample.ttft_s, sample.tpot_s, sample.latency_s) == (CHUNK_S, STEP_S, CHUNK_S + 4 * STEP_S + TAIL_S)
 
 
 def test_the_fixed_loop_drains_the_device_before_the_prefill_after_it_and_after_the_last_step(
     device: QueueingDevice, model: PreTrainedModel
 ) -> None:
-    runtime = CudaGraphDecoder(model, device, capture=Rerun())
+    runtime = cuda_graph_decoder(model, device, capture=Rerun())
     for _ in range(2):
         device.queued_s += BEFORE_S
-        sample = sample_of(runtime.generate(prompt(), 5))
+        sample = runtime.generate(prompt(), 5).sample(5)
         assert (sample.ttft_s, sample.tpot_s, sample.latency_s) == (CHUNK_S, STEP_S, CHUNK_S + 4 * STEP_S)
 
 
@@ -133,7 +122,7 @@ class Waiting(Rerun):
 def test_setting_up_is_the_capture_and_the_first_generation_without_a_depth(
     device: QueueingDevice, model: PreTrainedModel, depth: int
 ) -> None:
-    runtime = CudaGraphDecoder(model, device, capture=Waiting(device))
+    runtime = cuda_graph_decoder(model, device, capture=Waiting(device))
     runtime.generate(prompt(), 5, context=torch.ones(1, depth, dtype=torch.int64) if depth else None)
     # Three warm steps and the recorded one.
     assert runtime.facts().setup_s == 4 * STEP_S + CHUNK_S + 4 * STEP_S

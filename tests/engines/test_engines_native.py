@@ -11,20 +11,21 @@ from transformers import PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.decoders.native import CapturedNativeDecoder, NativeDecoder
+from benchmarker.engines.decoders.native import NativeStep
+from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.schema.kernels_used import KernelUse
 from tests.engines.test_engines_graph import Rerun, model, prompt
 from tests.kernels.test_kernels import unpacked, weights_size
-from tests.loading import load, tokens_of
+from tests.loading import load, plain_native_decoder, tokens_of
 
 __all__ = ["model"]
 
 
 def test_on_a_cpu_native_says_what_to_use_instead(model: PreTrainedModel) -> None:
     with pytest.raises(UnsupportedError, match=r"^native needs a CUDA GPU.*; use --engine compile$"):
-        NativeDecoder(model, CpuDevice()).generate(prompt(), 5)
+        plain_native_decoder(model, CpuDevice()).generate(prompt(), 5)
 
 
 @pytest.mark.slow
@@ -34,7 +35,7 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
     asked = torch.arange(10, 30)[None]
     expected = tokens_of(EagerDecoder(model, CpuDevice()), asked, 32)
     names, size = set(dict(model.named_modules())), weights_size(model)
-    runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    runtime = plain_native_decoder(model, CpuDevice(), capture=Rerun())
     assert tokens_of(runtime, asked, 32) == expected
     assert [use.purpose for use in runtime.facts().kernels_used if use.origin == "benchmarker"] == ["joined_linears"]
     products = [
@@ -56,7 +57,7 @@ def test_bitsandbytes_products_of_one_input_are_made_as_one_and_no_byte_is_kept_
 def test_a_model_is_looked_at_for_joining_once(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[PreTrainedModel] = []
     monkeypatch.setattr("benchmarker.engines.decoders.native.optimize", lambda given: looked.append(given) or ())
-    runtime = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    runtime = plain_native_decoder(model, CpuDevice(), capture=Rerun())
     for new_tokens in (3, 3, 5):
         runtime.generate(prompt(), new_tokens)
     assert len(looked) == 1
@@ -72,35 +73,37 @@ def test_inductor_tunes_step_by_step_only_where_a_product_is_its_own(
     on_gpu: Any = CpuDevice()
     on_gpu.kind = "cuda"
     runtime, given = (
-        NativeDecoder(model, on_gpu, capture=Rerun(), settings=one) for one in (None, {"max_autotune": True})
+        plain_native_decoder(model, on_gpu, capture=Rerun(), settings=one) for one in (None, {"max_autotune": True})
     )
-    runtime._replaced = given._replaced = (KernelUse(purpose="linear", origin=origin, name="Linear"),)
-    assert runtime._inductor_settings() == known_settings(settings)
-    assert given._inductor_settings() == known_settings(settings) | {"max_autotune": True}
-    assert NativeDecoder(model, CpuDevice(), capture=Rerun())._inductor_settings() == {}
+    runtime.step._replaced = given.step._replaced = (KernelUse(purpose="linear", origin=origin, name="Linear"),)
+    assert runtime.step.inductor_settings() == known_settings(settings)
+    assert given.step.inductor_settings() == known_settings(settings) | {"max_autotune": True}
+    assert plain_native_decoder(model, CpuDevice(), capture=Rerun()).step.inductor_settings() == {}
 
 
-class Watched(CapturedNativeDecoder):
-    """Tells where it compiles."""
+class Watched(NativeStep):
+    """Records how deep in `tuning` each compilation happens."""
 
     depth = 0
+    depths: tuple[int, ...] = ()
 
     @contextmanager
-    def _tuning(self) -> Iterator[None]:
+    def tuning(self) -> Iterator[None]:
         self.depth += 1
         yield
         self.depth -= 1
 
-    def _compile(self, *arguments: Any) -> Any:
-        self.depths = (*getattr(self, "depths", ()), self.depth)
-        return super()._compile(*arguments)
+    def backend(self, *arguments: Any) -> Any:
+        self.depths = (*self.depths, self.depth)
+        return super().backend(*arguments)
 
 
 @pytest.mark.slow
 def test_whatever_is_compiled_is_tuned_without_the_host(model: PreTrainedModel) -> None:
-    runtime = Watched(model, CpuDevice(), capture=Rerun())
+    step = Watched(model, CpuDevice(), is_captured=True)
+    runtime = StaticCacheDecoder(step, CpuDevice(), capture=Rerun(), captured_prefill=True)
     for tokens in (40, 70):
         runtime.generate(torch.arange(10, 10 + tokens)[None], 75 - tokens)
     assert runtime.facts().prefill == "captured"
-    assert len(runtime.depths) == runtime.facts().frames_compiled >= 4
-    assert set(runtime.depths) == {1}
+    assert len(step.depths) == runtime.facts().frames_compiled >= 4
+    assert set(step.depths) == {1}

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders import decode_loop, prefill_decode
-from benchmarker.engines.decoders.compile import CompileDecoder
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoders.decoder import Decoder
+from benchmarker.engines.decoders import prefill_decode, static_decoder
+from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.forward_override import base_class
@@ -22,18 +22,18 @@ __all__ = ["model"]
 IDS = torch.tensor([[5, 90, 17, 3, 64, 100, 2, 31, 77, 8]])
 
 
-def divergence(model: PreTrainedModel, decoder: Decoder) -> float:
+def divergence(model: PreTrainedModel, decoder: TorchDecoder) -> float:
     """Largest Kullback-Leibler divergence of the step from the model's own forward, in nats."""
     with torch.no_grad():
         expected = model(IDS).logits[0].float().log_softmax(-1)
-    scored = decoder.score(IDS)
+    scored = decoder.scorer.log_probabilities(IDS)
     assert (scored.dtype, scored.shape) == (torch.float32, expected.shape)
     return float((expected.exp() * (expected - scored)).sum(-1).max())
 
 
-DECODERS: dict[str, Callable[[PreTrainedModel], Decoder]] = {
+DECODERS: dict[str, Callable[[PreTrainedModel], TorchDecoder]] = {
     "eager": lambda model: EagerDecoder(model, CpuDevice()),
-    "cuda_graph": lambda model: CudaGraphDecoder(model, CpuDevice(), capture=Rerun()),
+    "cuda_graph": lambda model: cuda_graph_decoder(model, CpuDevice(), capture=Rerun()),
 }
 
 
@@ -43,15 +43,13 @@ def test_the_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel
     decoder.generate(prompt(), 5)
     assert divergence(model, decoder) < 1e-3
     # A generation after it is not disturbed by what the cache holds now.
-    assert torch.equal(
-        decoder.generate(prompt(), 20).tokens, EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
-    )
+    assert decoder.generate(prompt(), 20).tokens == EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("captured", [pytest.param(False, marks=pytest.mark.by_hand), True])
 def test_the_compiled_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel, captured: bool) -> None:
-    decoder = CompileDecoder(model, CpuDevice(), capture=Rerun() if captured else None)
+    decoder = compile_decoder(model, CpuDevice(), capture=Rerun() if captured else None)
     assert divergence(model, decoder) < 1e-3
     facts = decoder.facts()
     assert facts.frames_compiled == (2 if captured else 1)
@@ -64,13 +62,11 @@ def test_a_fault_in_the_step_is_seen(model: PreTrainedModel, monkeypatch: pytest
         token, logits = step(*arguments)  # type: ignore[arg-type]
         return token, 1.5 * logits
 
-    monkeypatch.setattr(decode_loop, "decode_step", sharpened)
+    monkeypatch.setattr(static_decoder, "decode_step", sharpened)
     decoder = DECODERS["cuda_graph"](model)
     assert divergence(model, decoder) > 1e-2
     # The tokens do not tell: the likeliest stays the likeliest.
-    assert torch.equal(
-        decoder.generate(prompt(), 20).tokens, EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
-    )
+    assert decoder.generate(prompt(), 20).tokens == EagerDecoder(model, CpuDevice()).generate(prompt(), 20).tokens
 
 
 @pytest.mark.slow
@@ -86,7 +82,7 @@ def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_
 
     monkeypatch.setattr("benchmarker.engines.decoders.attention.decode_attention", ours)
     asked = torch.arange(10, 30)[None]
-    for kind in (CudaGraphDecoder, CompileDecoder):
+    for kind in (cuda_graph_decoder, compile_decoder):
         decoder = kind(tried, CpuDevice(), capture=Rerun())
         decoder.generate(asked, 5)
         assert [type(module) for module in tried.modules()] == classes
@@ -97,7 +93,7 @@ def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_
 def test_a_linear_that_cannot_be_traced_is_wrapped_and_still_the_librarys(shape_folder) -> None:
     tried = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
     classes = [type(module) for module in tried.modules()]
-    CompileDecoder(tried, CpuDevice(), capture=Rerun()).generate(torch.arange(10, 30)[None], 3)
+    compile_decoder(tried, CpuDevice(), capture=Rerun()).generate(torch.arange(10, 30)[None], 3)
     wrapped = [module for module, kind in zip(tried.modules(), classes, strict=True) if type(module) is not kind]
     assert wrapped
     assert all(module.own_class is base_class(type(module)) for module in wrapped)

@@ -17,8 +17,7 @@ import pytest
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.engines.base import Form
-from benchmarker.engines.external.engine_statuses import engine_statuses
-from benchmarker.engines.external.environments import environments_folder
+from benchmarker.engines.external.environments import engine_statuses, environments_folder
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
@@ -94,7 +93,7 @@ def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gg
     with LlamaCppEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         again = source.generate([reference["prompt"][4:]], NEW_TOKENS, context=[reference["prompt"][:4]])
-        scores = source.score(reference["text"])
+        scores = source.scorer.step_scores(reference["text"])
         facts = source.external_facts()
     assert generation.start_ns < generation.first_ns < generation.last_ns <= generation.end_ns
     assert len(generation.tokens[0]) == NEW_TOKENS
@@ -120,7 +119,7 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
     with VllmEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         prefill = source.prefill_scores(reference["text"])
-        assert source.score(reference["text"]) is None
+        assert source.scorer.step_scores(reference["text"]) is None
         facts = source.external_facts()
     assert len(generation.tokens[0]) == NEW_TOKENS
     same = [ours == theirs for ours, theirs in zip(generation.tokens[0], reference["tokens"], strict=True)]

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from benchmarker import Generator, load_model
 from benchmarker.cli import generate as verb
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import CpuDevice
 from tests.engines.test_engines_graph import Rerun
 
@@ -29,14 +29,14 @@ def small() -> PreTrainedModel:
 def captured(model: PreTrainedModel) -> Generator:
     """A generator over a static cache, as on a GPU, with a capture that runs the step again."""
     generator = Generator(model, engine="compile")
-    generator._decoder = CudaGraphDecoder(model, CpuDevice(), capture=Rerun())
+    generator._decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
     return generator
 
 
 def expected(model: PreTrainedModel, tokens: int) -> str:
     generator = Generator(model)
     ids = torch.tensor([generator._ids(TEXT)])
-    made: list[int] = EagerDecoder(model, CpuDevice()).generate(ids, tokens).tokens[0].tolist()
+    made: list[int] = list(EagerDecoder(model, CpuDevice()).generate(ids, tokens).tokens[0])
     stops = [at for at, token in enumerate(made) if token in generator.stop_tokens]
     text: str = generator._tokenizer.decode(made[: stops[0] if stops else None], skip_special_tokens=True)
     return text
@@ -59,7 +59,7 @@ def test_it_stops_before_an_end_of_text_token(
 ) -> None:
     generator = make(small)
     ids = torch.tensor([generator._ids(TEXT)])
-    made: list[int] = EagerDecoder(small, CpuDevice()).generate(ids, 20).tokens[0].tolist()
+    made: list[int] = list(EagerDecoder(small, CpuDevice()).generate(ids, 20).tokens[0])
     monkeypatch.setattr(small.generation_config, "eos_token_id", made[7])
     until = made[: made.index(made[7])]
     assert generator.generate(TEXT, max_new_tokens=20) == generator._tokenizer.decode(until)

@@ -10,10 +10,10 @@ from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCau
 
 from benchmarker.core.errors import FieldError, UnsupportedError
 from benchmarker.engines.decoders.kv_cache import EagerOptions, missing, quantized_cache, value_bytes
-from benchmarker.engines.decoders.torch_engine import TorchSource
+from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality.step import step_divergence
+from benchmarker.quality.step_check import step_divergence
 from benchmarker.schema.quality_words import step_line
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.forms import resolve
@@ -35,8 +35,8 @@ def model() -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
-def source_of(model: PreTrainedModel, kv_form: str | None) -> TorchSource:
-    return torch_engine("eager").source(model, CpuDevice(), options=EagerOptions(kv_cache=kv_form))
+def source_of(model: PreTrainedModel, kv_form: str | None) -> TorchDecoder:
+    return torch_engine("eager").decoder(model, CpuDevice(), kv_cache=kv_form)
 
 
 def stored_bytes(cache: DynamicCache) -> int:
@@ -91,7 +91,7 @@ def test_a_depth_is_in_the_cache_before_every_generation(model: PreTrainedModel)
     assert made[0] == made[1]
     facts = source.facts()
     assert (facts.kv_cache, (facts.kv_cache_stored or "")[:20]) == ("quantized", "fp8 by transformers,")
-    pieces = [token for piece in source.decoder.stream(torch.tensor(prompt), 4, frozenset()) for token in piece]
+    pieces = [token for piece in source.stream(torch.tensor(prompt), 4, frozenset()) for token in piece]
     assert pieces == list(source.generate(prompt, 4).tokens[0])
 
 

@@ -21,7 +21,7 @@ from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality.plan import make_plan
+from benchmarker.quality.judging_plan import make_plan
 from benchmarker.quantization.base import FormOptions, Loaded
 from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_form, load_model
@@ -89,8 +89,8 @@ def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_m
     model, facts = open_form(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
     assert facts.lm_head_dtype == "int8"
     ids = list(range(10, 30))
-    source = torch_engine(name).source(model, CpuDevice())
-    step, forward = source.score(ids), source.forward(ids)
+    scorer = torch_engine(name).decoder(model, CpuDevice()).scorer
+    step, forward = scorer.step_scores(ids), scorer.forward_scores(ids)
     assert step is not None
     assert forward is not None
     assert abs(step.log_probabilities - forward.log_probabilities).max() < 1e-3

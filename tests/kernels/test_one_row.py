@@ -15,8 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import native
-from benchmarker.engines.decoders.compile import CompileDecoder
-from benchmarker.engines.decoders.native import NativeDecoder
+from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.prefill_decode import decode_step
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_dense, one_row_step
@@ -28,7 +27,7 @@ from benchmarker.kernels.replace_linears import replace_linears
 from benchmarker.schema.kernels_used import OWN_ATTENTION
 from tests.engines.test_engines_graph import Rerun
 from tests.interpreter import run_in_interpreter
-from tests.loading import with_uneven_norms
+from tests.loading import plain_native_decoder, with_uneven_norms
 
 START = """
 import torch
@@ -179,21 +178,21 @@ assert one_row_step.one_row_step(model, 2) is None
     + """
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.capture.graph_capture import Captured
-from benchmarker.engines.decoders.native import NativeDecoder
+from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.hardware.device import CpuDevice
 class Rerun:
     def __call__(self, step):
         step()
         return Captured(step, None)
-eager, native = EagerDecoder(model, CpuDevice()), NativeDecoder(model, CpuDevice(), capture=Rerun())
+eager, native = EagerDecoder(model, CpuDevice()), native_decoder(model, CpuDevice(), prefill="plain", capture=Rerun())
 with native.timed():
-    made = native.score(ids, prompt_tokens=8)
-check(made, eager.score(ids, prompt_tokens=8).double())
+    made = native.scorer.log_probabilities(ids, prompt_tokens=8)
+check(made, eager.scorer.log_probabilities(ids, prompt_tokens=8).double())
 native.check()
 facts = native.facts()
 assert facts.compiled is None
 assert {"one_row_layer", "one_row_attention"} <= {use.name for use in facts.kernels_used}
-assert native.generate(ids[:, :8], 5).tokens.tolist() == eager.generate(ids[:, :8], 5).tokens.tolist()
+assert native.generate(ids[:, :8], 5).tokens == eager.generate(ids[:, :8], 5).tokens
 """,
 }
 
@@ -328,8 +327,8 @@ def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytes
     step = CountedStep()
     monkeypatch.setattr(native, "one_row_step", lambda *_: step)
     monkeypatch.setattr(native, "optimize", lambda _: ())
-    monkeypatch.setattr(CompileDecoder, "_decode", lambda decoder, *step: decode_step(decoder._model, *step))
-    decoder = NativeDecoder(model, CpuDevice(), capture=Rerun())
+    monkeypatch.setattr(compile_decoder, "_decode", lambda decoder, *step: decode_step(decoder._model, *step))
+    decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())
     ways = []
     for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (4, 1000), (1, 1000):
         before = step.calls

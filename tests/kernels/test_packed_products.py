@@ -14,7 +14,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from transformers import PreTrainedModel
 
 from benchmarker.engines.decoders.linear_kernels import native_kernels
-from benchmarker.engines.decoders.native import CapturedNativeDecoder
+from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, optimize, packed_products, prompt_matmul, restore, tensor_gemv
 from benchmarker.kernels.fuse_swiglu import SwigluKernels
@@ -298,7 +298,7 @@ def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
 
     monkeypatch.setattr(inductor, "compile_fx", watched)
     model = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
-    decoder = CapturedNativeDecoder(model, CpuDevice(), capture=Rerun())
+    decoder = native_decoder(model, CpuDevice(), capture=Rerun())
     for tokens in (160, 192, 256, 320):
         decoder.generate((torch.arange(tokens)[None] % 90 + 10).repeat(2, 1), 325 - tokens)
     assert decoder.facts().prefill == "captured"

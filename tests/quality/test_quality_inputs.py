@@ -19,10 +19,10 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, QualityError, SpecError
 from benchmarker.hardware.device import CpuDevice
+from benchmarker.quality.evaluation_text import check_text, is_text, read_text
 from benchmarker.quality.judge import Subject, judge
-from benchmarker.quality.plan import Plan, make_plan
-from benchmarker.quality.scratch import check_room, scratch_file
-from benchmarker.quality.text import check_text, is_text, read_text
+from benchmarker.quality.judging_plan import Plan, make_plan
+from benchmarker.quality.saved_predictions import check_room, scratch_file
 from benchmarker.quality.windows import QUICK_WINDOWS, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
@@ -146,10 +146,10 @@ def test_a_model_without_a_tokenizer_reads_no_text(model_folder: Path) -> None:
         plan(model_folder)
 
 
-def test_a_model_that_cannot_see_a_window_is_refused(model_folder: Path) -> None:
+def test_a_model_with_too_few_positions_is_refused(model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text()) | {"max_position_embeddings": 256}
     (model_folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="sees 256 positions, and quality is measured in windows of 289"):
+    with pytest.raises(ModelError, match="has 256 positions, and quality is measured in windows of 289"):
         plan(model_folder)
 
 
@@ -158,7 +158,7 @@ def test_a_tokenizer_of_another_model_is_refused_in_one_line(model_folder: Path)
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
         plan(model_folder)
-    assert "vocab_size in its config.json is 100, so that the model knows no such token; put the" in str(caught.value)
+    assert "vocab_size in its config.json is 100, so that the model has no such token; put the" in str(caught.value)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ImportError])
@@ -214,7 +214,7 @@ def test_a_disk_that_gives_no_room_is_an_error_and_leaves_nothing_behind(tmp_pat
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from benchmarker.quality.scratch import scratch_file\n"
+        "from benchmarker.quality.saved_predictions import scratch_file\n"
         "from benchmarker.core.errors import QualityError\n"
         "try:\n"
         "    scratch_file(10, 1000).__enter__()\n"

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.quality.tasks import _result, check_tasks
+from benchmarker.quality.harness_tasks import _result, check_tasks
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.quality import TaskResult

@@ -14,7 +14,14 @@ import torch
 from torchao.quantization import Int4TilePackedTo4dTensor
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, ModelError, SpecError
+from benchmarker.core.errors import (
+    BenchmarkerError,
+    DeviceError,
+    MissingLibraryError,
+    ModelError,
+    SpecError,
+    UnsupportedError,
+)
 from benchmarker.quantization import torchao_fp8, torchao_int4
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.inspect import load_facts
@@ -364,3 +371,15 @@ def test_fp8_refuses_what_its_product_cannot(capability, dtype, line, monkeypatc
     with pytest.raises((DeviceError, SpecError)) as caught:
         torchao_fp8.check(Options(), Target("cuda:0", dtype))
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("quant", ["int8", "int8-dynamic"])
+def test_a_quantization_that_finds_no_layer_is_an_error(quant, tmp_path):
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 256}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError) as caught:
+        load(tmp_path, quant, dummy=True)
+    assert str(caught.value) == (
+        f"{quant}: no weight of GPT2LMHeadModel was quantized: this quantization takes nn.Linear, and the model's "
+        "layers are Conv1D (4); use --quant fp16, or a quantization that takes them"
+    )

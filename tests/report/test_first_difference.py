@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy
 import pytest
 
-from benchmarker.engines.base import Generation, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
-from benchmarker.quality.greedy import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
+from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, UnsupportedError
+from benchmarker.quality.judge import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
 from benchmarker.quality.windows import Windows
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
@@ -77,21 +77,20 @@ def test_the_table_says_it_in_words() -> None:
     assert "Greedy text after 2 fixed prompts, against fp16's" in said
 
 
-class Counting(TokenSource):
+class Counting(Scorer):
     """Each token is one more than the last; the likeliest is ahead of the next by a nat."""
 
     def __init__(self, *, tells: str) -> None:
         self.tells = tells
         self.prompts: list[TokenIds] = []
 
-    def generate(self, prompt_ids, new_tokens, *, context=None) -> Generation:
+    def greedy_tokens(self, ids, new_tokens) -> tuple[int, ...]:
         if self.tells == "refuses":
             raise UnsupportedError("not this shape")
-        self.prompts += prompt_ids
-        made = tuple(prompt_ids[0][-1] + 1 + number for number in range(new_tokens))
-        return Generation((made,), 0, 1, 2, 3)
+        self.prompts.append(ids)
+        return tuple(ids[-1] + 1 + number for number in range(new_tokens))
 
-    def score(self, ids, *, prompt_tokens=1) -> Scores | None:
+    def step_scores(self, ids, *, prompt_tokens=1) -> Scores | None:
         if self.tells != "step":
             return None
         return Scores(numpy.tile(numpy.float32([-3.0, -1.0, -2.0]), (len(ids) - prompt_tokens + 1, 1)))

@@ -12,7 +12,7 @@ from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.rows import Results
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.quality.text import read_text
+from benchmarker.quality.evaluation_text import read_text
 from benchmarker.quantization import base
 from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html

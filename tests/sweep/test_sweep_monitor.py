@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarker.hardware.conditions import conditions_of, together, why_invalid
 from benchmarker.hardware.gpu import GpuState
-from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, together, why_invalid
 from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record_io import read_record, write_record

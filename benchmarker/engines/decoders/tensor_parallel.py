@@ -1,15 +1,15 @@
-"""One model divided among several GPUs, with a process for each: transformers' tensor parallelism.
+"""One model divided among several GPUs, with one process for each: transformers' tensor parallelism.
 
 Every rank holds a part of each weight and runs the same generation. After the attention and after the MLP of each layer
-the ranks add up what they have (all-reduce), and gather the logits, so that each of them makes every token. Rank 0 is
-this process, whose clock and tokens count.
+the ranks sum their results (all-reduce), and they gather the logits, so that each of them makes every token. Rank 0 is
+this process; its clock and its tokens are recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +17,36 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.distributed.ranks import Ranks, open_ranks
-from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
-from benchmarker.engines.decoders.torch_engine import TorchEngine, TorchSource
+from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
+from benchmarker.measure.clock import Generation
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.model_facts import LoadFacts
 
 SERVE = f"{__name__}:serve"
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one rank did of a generation."""
-
-    generation: Generation
-    peak_bytes: int
-    """Of live tensors on its GPU; on a CPU, the growth of its process."""
-
-
 class DividedSource(TokenSource):
     """The model of all ranks together, from rank 0."""
 
-    def __init__(self, own: TorchSource, ranks: Ranks, device: Device, loaded: LoadFacts) -> None:
+    def __init__(self, own: TorchDecoder, ranks: Ranks, loaded: LoadFacts) -> None:
         """Wrap this rank's part.
 
         Args:
-            own: This rank's part of the model; to be called together with the others alone.
-            loaded: Of all parts together.
+            own: This rank's part of the model, which must be called together with the other parts.
+            loaded: Sum over all parts.
         """
         self.model = own.model
         self.loaded = loaded
         self.shares = ranks.count
         self._own = own
         self._ranks = ranks
-        self._device = device
         self._per_gpu_bytes: tuple[int, ...] = ()
+
+    @property
+    def scorer(self) -> Scorer:
+        return DividedScorer(self, self._own.scorer, self._ranks)
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -63,66 +58,67 @@ class DividedSource(TokenSource):
             WrongResultError: The ranks made different tokens.
         """
         depth = len(context[0]) if context else 0
-        own, answers = self._ranks.together(
+        (own, peak_bytes), answers = self._ranks.together(
             {"do": "generate", "prompt_ids": prompt_ids, "new_tokens": new_tokens, "context": context},
-            lambda: generated(self._own, self._device, prompt_ids, new_tokens, context),
+            lambda: generated(self._own, prompt_ids, new_tokens, context),
             kind=f"{len(prompt_ids)} sequences, {depth} + {len(prompt_ids[0])} + {new_tokens}",
         )
         for rank, answer in enumerate(answers, start=1):
-            if answer["tokens"] != [list(row) for row in own.generation.tokens]:
+            if answer["tokens"] != [list(row) for row in own.tokens]:
                 raise WrongResultError(f"rank {rank} made other tokens than rank 0: the ranks are out of step")
-        self._per_gpu_bytes = (own.peak_bytes, *(answer["peak_bytes"] for answer in answers))
-        return own.generation
-
-    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """See TokenSource.score."""
-        message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
-        work = lambda: self._own.score(ids, prompt_tokens=prompt_tokens)  # noqa: E731
-        return self._ranks.together(message, work, kind=f"score {len(ids)}")[0]
-
-    def forward(self, ids: TokenIds) -> Scores | None:
-        """See TokenSource.forward."""
-        message = {"do": "forward", "ids": ids}
-        return self._ranks.together(message, lambda: self._own.forward(ids), kind=f"forward {len(ids)}")[0]
+        self._per_gpu_bytes = (peak_bytes, *(answer["peak_bytes"] for answer in answers))
+        return own
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """See TokenSource.kernels_per_token; of this rank."""
+        """Count the kernels of this rank."""
         return self._ranks.together({"do": "count"}, lambda: self._own.kernels_per_token(count), kind="count")[0]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        """See TokenSource.per_gpu_bytes."""
         return self._per_gpu_bytes
 
     def facts(self) -> EngineFacts:
-        """See TokenSource.facts."""
         return self._own.facts()
 
     def timed(self) -> AbstractContextManager[None]:
-        """See TokenSource.timed."""
         return self._own.timed()
 
     def check(self) -> None:
-        """See TokenSource.check."""
         self._own.check()
 
 
+class DividedScorer(Scorer):
+    """Predictions that all ranks compute together."""
+
+    def __init__(self, source: DividedSource, own: Scorer, ranks: Ranks) -> None:
+        self._source = source
+        self._own = own
+        self._ranks = ranks
+
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        return self._source.generate([ids], new_tokens).tokens[0]
+
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
+        work = lambda: self._own.step_scores(ids, prompt_tokens=prompt_tokens)  # noqa: E731
+        return self._ranks.together(message, work, kind=f"score {len(ids)}")[0]
+
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
+        message = {"do": "forward", "ids": ids}
+        return self._ranks.together(message, lambda: self._own.forward_scores(ids), kind=f"forward {len(ids)}")[0]
+
+
 def generated(
-    source: TorchSource,
-    device: Device,
-    prompt_ids: Sequence[TokenIds],
-    new_tokens: int,
-    context: Sequence[TokenIds] | None,
-) -> Part:
-    """One rank's part of a generation, begun when all of them are here."""
-    barrier(device)
-    generation = source.generate(prompt_ids, new_tokens, context=context)
-    return Part(generation, peak_of(device))
+    decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
+) -> tuple[Generation, int]:
+    """Run one rank's part of a generation, once all ranks are ready.
 
-
-def peak_of(device: Device) -> int:
-    """Most bytes since the last reset: live tensors of a GPU, or what the process grew by on a CPU."""
-    peak = device.peak()
-    return peak.allocated_bytes or peak.growth_bytes or 0
+    Returns:
+        The generation, and the peak of live tensors on this rank's GPU; on a CPU, the growth of its process.
+    """
+    barrier(decoder.device)
+    generation = decoder.generate(prompt_ids, new_tokens, context=context)
+    peak = decoder.device.peak()
+    return generation, peak.allocated_bytes or peak.growth_bytes or 0
 
 
 @contextmanager
@@ -132,8 +128,8 @@ def open_divided(
     """Start the other ranks and load a part of the model in each.
 
     Raises:
-        SpecError: The model's heads cannot be divided so.
-        DeviceError: There are not so many GPUs here.
+        SpecError: The model's heads cannot be divided by this number.
+        DeviceError: This host has fewer GPUs.
         RankError: A rank failed.
     """
     _check_heads(checkpoint, form.gpus)
@@ -143,10 +139,10 @@ def open_divided(
     arguments = {"engine": engine.name, "checkpoint": _as_json(checkpoint), "form": _form_json(form)}
     with open_ranks(SERVE, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
-            {"do": "load"}, lambda: engine.opened(checkpoint, form, device, progress), kind="load"
+            {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
         )
         assert own.loaded is not None
-        yield DividedSource(own, ranks, device, _together(own.loaded, others))
+        yield DividedSource(own, ranks, _together(own.loaded, others))
 
 
 def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
@@ -163,7 +159,7 @@ def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
 
 
 def _check_accelerator(device: Device) -> None:
-    """Refuse processors where torch sees a GPU: that is where transformers would put the parts."""
+    """Refuse processors if torch sees a GPU, because transformers would put the parts there."""
     import torch
 
     if device.kind == "cpu" and torch.cuda.is_available():
@@ -174,7 +170,7 @@ def _check_accelerator(device: Device) -> None:
 
 
 def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
-    """What loading cost, of all ranks: the bytes of all, and the time and the peak of the one that took most."""
+    """Cost of loading over all ranks: the sum of bytes, the longest time and the highest peak."""
     per_gpu = (own.weight_bytes, *(part["weight_bytes"] for part in others))
     peaks = [peak for peak in (own.peak_bytes, *(part["peak_bytes"] for part in others)) if peak is not None]
     return own.model_copy(
@@ -203,34 +199,34 @@ def _form_json(form: Form) -> dict[str, Any]:
 
 
 def serve(rank: Rank, arguments: dict[str, Any]) -> None:
-    """Be a rank other than 0: do what rank 0 says with a part of the model."""
+    """Run a rank other than 0: carry out rank 0's messages with a part of the model."""
     rank.serve(OtherRank(rank.device, arguments).answer)
 
 
 class OtherRank:
-    """A part of the model that rank 0 has work done with."""
+    """A part of the model, in the process of a rank other than 0."""
 
     def __init__(self, device: Device, arguments: dict[str, Any]) -> None:
         self._device = device
         self._arguments = arguments
-        self._source: TorchSource | None = None
+        self._decoder: TorchDecoder | None = None
         self._context: list[list[int]] | None = None
 
     def answer(self, message: dict[str, Any]) -> Any:
-        """Do what a message says; see DividedSource for each."""
+        """Carry out one message of DividedSource or DividedScorer."""
         if message["do"] == "load":
             return self._load()
-        source = self._source
-        assert source is not None
+        decoder = self._decoder
+        assert decoder is not None
         match message["do"]:
             case "generate":
-                return self._generate(source, message)
+                return self._generate(decoder, message)
             case "score":
-                source.score(message["ids"], prompt_tokens=message["prompt_tokens"])
+                decoder.scorer.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
             case "forward":
-                source.forward(message["ids"])
+                decoder.scorer.forward_scores(message["ids"])
             case "count":
-                source.kernels_per_token(_uncounted)
+                decoder.kernels_per_token(_uncounted)
         return None
 
     def _load(self) -> dict[str, Any]:
@@ -247,21 +243,21 @@ class OtherRank:
         )
         described = self._arguments["checkpoint"]
         checkpoint = Checkpoint(**described | {"folder": Path(described["folder"])})
-        self._source = engine.opened(checkpoint, form, self._device, Silent())
-        facts = self._source.loaded
+        self._decoder = engine.load(checkpoint, form, self._device, Silent())
+        facts = self._decoder.loaded
         assert facts is not None
         return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}
 
-    def _generate(self, source: TorchSource, message: dict[str, Any]) -> dict[str, Any]:
+    def _generate(self, decoder: TorchDecoder, message: dict[str, Any]) -> dict[str, Any]:
         if message["context"] != self._context:
-            # The same object for the same ids, whose cache is filled once.
+            # Equal ids must be the same object, because the decoder fills its cache once per object.
             self._context = message["context"]
         self._device.reset_peak()
-        part = generated(source, self._device, message["prompt_ids"], message["new_tokens"], self._context)
-        return {"tokens": [list(row) for row in part.generation.tokens], "peak_bytes": part.peak_bytes}
+        generation, peak_bytes = generated(decoder, message["prompt_ids"], message["new_tokens"], self._context)
+        return {"tokens": [list(row) for row in generation.tokens], "peak_bytes": peak_bytes}
 
 
 def _uncounted(work: Callable[[], object]) -> int:
-    """Does the work of counting kernels without counting."""
+    """Take part in counting kernels without a profiler."""
     work()
     return 0

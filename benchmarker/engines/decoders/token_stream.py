@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from benchmarker.engines.decoders.cache_shape import Shape
+if TYPE_CHECKING:
+    from benchmarker.engines.decoders.static_decoder import Shape
 
 PIECE = 8
 """Steps that a GPU is given between two looks at the tokens: as many are in vain at most twice, at the end."""

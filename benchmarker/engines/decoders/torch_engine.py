@@ -1,29 +1,26 @@
-"""Engines that run a transformers model in this process: they load alike, and differ in who runs the decode step.
+"""Engines that run a transformers model in this process. They load alike and differ in how the decode step runs.
 
-A decoder is that difference. The token source around it turns ids of the host into tensors before the clock starts, and
-back after it has stopped. Importing this file needs no torch.
+Importing this file needs no torch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
-from benchmarker.engines.base import Form, Generation, Scores, TokenIds, TokenSource
-from benchmarker.engines.decoders.decoder import Decoder
-from benchmarker.engines.decoders.kv_cache import asked, missing, value_bytes
+from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.decoders.kv_cache import asked, missing
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.quantization.prepare import file_refusal
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts
 
 if TYPE_CHECKING:
@@ -31,118 +28,89 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class TorchSource(TokenSource):
-    """A loaded model and its decoder."""
+class TorchDecoder(TokenSource):
+    """A loaded transformers model. A subclass runs its decode step: `generate` when timed, `stream` when not."""
 
-    def __init__(
-        self, model: PreTrainedModel, decoder: Decoder, device: Device, *, loaded: LoadFacts | None = None
-    ) -> None:
+    model: PreTrainedModel
+
+    def __init__(self, model: PreTrainedModel, device: Device) -> None:
         self.model = model
-        self.decoder = decoder
-        self.loaded = loaded
-        self._device = torch_device(device)
-        self._device_kind = device
-        self._context: tuple[Sequence[TokenIds], Tensor] | None = None
-        kv_form = getattr(decoder, "kv_cache", None)
-        self.kv_value_bytes = value_bytes(kv_form, model.dtype.itemsize) if kv_form else None
+        self.device = device
+        self._context: tuple[Sequence[TokenIds] | Tensor, Tensor] | None = None
 
-    def generate(
-        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
-    ) -> Generation:
-        """See TokenSource.generate."""
-        decoded = self.decoder.generate(self._tensor(prompt_ids), new_tokens, context=self._context_tensor(context))
-        return Generation(
-            tokens=tuple(tuple(row) for row in decoded.tokens.tolist()),
-            start_ns=decoded.start_ns,
-            first_ns=decoded.first_ns,
-            last_ns=decoded.last_ns,
-            end_ns=decoded.end_ns,
-        )
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """Yield greedy tokens of one sequence, in pieces as they are made.
 
-    def continued(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        """See TokenSource.continued."""
-        pieces = self.decoder.stream(self._tensor([ids]), new_tokens, frozenset())
-        return tuple(token for piece in pieces for token in piece)
-
-    def score(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """See TokenSource.score."""
-        return Scores(self.decoder.score(self._tensor([ids]), prompt_tokens=prompt_tokens).numpy())
-
-    def forward(self, ids: TokenIds) -> Scores | None:
-        """See TokenSource.forward."""
-        import torch
-
-        assert self.model is not None
-        with torch.no_grad():
-            logits = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
-        return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
-
-    @property
-    def scores_plainly(self) -> bool:
-        """See TokenSource.scores_plainly: true of `generate`."""
-        from benchmarker.engines.decoders.eager import EagerDecoder
-
-        is_plain = isinstance(self.decoder, EagerDecoder) and self.kv_value_bytes is None
-        return is_plain and not self._has_own_kernels
-
-    def score_plainly(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """See TokenSource.score_plainly: `generate` takes the place of the decoder."""
-        from benchmarker.engines.decoders.eager import EagerDecoder
-
-        if self.model is None or self.scores_plainly or self._has_own_kernels:
-            return None
-        decoder = EagerDecoder(self.model, self._device_kind)
-        return Scores(decoder.score(self._tensor([ids]), prompt_tokens=prompt_tokens).numpy())
-
-    @property
-    def _has_own_kernels(self) -> bool:
-        """Whether this program's kernels have taken the place of the libraries' in the model itself."""
-        return any(use.origin == "benchmarker" for use in self.decoder.facts().kernels_used)
-
-    def _tensor(self, ids: Sequence[TokenIds]) -> Tensor:
-        import torch
-
-        return torch.tensor([list(row) for row in ids], device=self._device)
-
-    def _context_tensor(self, context: Sequence[TokenIds] | None) -> Tensor | None:
-        """The context's ids as a tensor: the same one for the same object, so that a decoder knows its cache holds it.
-
-        None where there is no context.
+        Args:
+            prompt: [1, prompt_tokens].
+            stop: The generation ends before the first of these tokens.
         """
+        raise NotImplementedError
+
+    def tensor(self, ids: Sequence[TokenIds] | Tensor) -> Tensor:
+        """Token ids on the model's device, [batch, tokens]."""
+        import torch
+
+        if isinstance(ids, torch.Tensor):
+            return ids
+        return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
+
+    def context_tensor(self, context: Sequence[TokenIds] | Tensor | None) -> Tensor | None:
+        """The context on the model's device. The same object gives the same tensor, by which a decoder recognizes that
+        its KV cache holds the context already."""
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:
-            self._context = context, self._tensor(context)
+            self._context = context, self.tensor(context)
         return self._context[1]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        """See TokenSource.per_gpu_bytes."""
-        return self._device_kind.peaks() if isinstance(self._device_kind, CudaDevices) else ()
+        return self.device.peaks() if isinstance(self.device, CudaDevices) else ()
 
-    def facts(self) -> EngineFacts:
-        """See TokenSource.facts."""
-        return self.decoder.facts()
 
-    def timed(self) -> AbstractContextManager[None]:
-        """See TokenSource.timed."""
-        return self.decoder.timed()
+class TorchScorer(Scorer):
+    """Predictions of a loaded transformers model. A subclass gives those of the decoder's own step."""
 
-    def check(self) -> None:
-        """See TokenSource.check."""
-        self.decoder.check()
+    def __init__(self, decoder: TorchDecoder) -> None:
+        self._decoder = decoder
 
-    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """See TokenSource.kernels_per_token."""
-        return self.decoder.kernels_per_token(count)
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Score a text by the decode step that is timed; see `Scorer.step_scores`.
+
+        Args:
+            ids: [1, positions].
+
+        Returns:
+            [rows, vocabulary], float32, on the CPU.
+        """
+        raise NotImplementedError
+
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        pieces = self._decoder.stream(self._decoder.tensor([ids]), new_tokens, frozenset())
+        return tuple(token for piece in pieces for token in piece)
+
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        return Scores(self.log_probabilities(self._decoder.tensor([ids]), prompt_tokens=prompt_tokens).numpy())
+
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
+        import torch
+
+        with torch.no_grad():
+            logits = self._decoder.model(input_ids=self._decoder.tensor([ids]), use_cache=False).logits
+        return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
+
+    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        from benchmarker.engines.decoders.eager import EagerDecoder
+
+        if self.is_library_step or self.has_own_kernels:
+            return None
+        eager = EagerDecoder(self._decoder.model, self._decoder.device)
+        return eager.scorer.step_scores(ids, prompt_tokens=prompt_tokens)
 
     @property
-    def graph_pool_bytes(self) -> int | None:
-        """See Memory.graph_pool_bytes."""
-        return self.decoder.graph_pool_bytes
-
-    def step_facts(self) -> StepFacts | None:
-        """See TokenSource.step_facts."""
-        return self.decoder.step_facts()
+    def has_own_kernels(self) -> bool:
+        """True if this program's kernels have replaced the libraries' in the model itself."""
+        return any(use.origin == "benchmarker" for use in self._decoder.facts().kernels_used)
 
 
 @dataclass(frozen=True)
@@ -151,20 +119,19 @@ class TorchEngine:
 
     name: str
     summary: str
-    decoder: Callable[..., Decoder]
-    """Makes the decoder of a model on a device, with each of the options by its name; imports torch inside."""
+    decoder: Callable[..., TorchDecoder]
+    """Makes the decoder of a model on a device, with each option as a keyword; imports torch inside."""
     options: type[Options] = Options
     packages: tuple[str, ...] = ()
-    """Modules that it imports when it first runs: imported early, they are no part of the memory that a model takes."""
+    """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
     whole_only: str | None = None
-    """Why several GPUs cannot share its model; None where they can."""
+    """Why several GPUs cannot share its model; None if they can."""
 
     def installed(self) -> str | None:
-        """torch and transformers are there wherever this program is; a quantization asks for its own library."""
+        """Return None: torch and transformers are installed with this program, and each loader checks its library."""
         return None
 
     def splits(self, form: Form) -> str | None:
-        """See Engine.splits."""
         if self.whole_only:
             return f"{self.whole_only}; use --engine eager"
         if asked(form.engine_options):
@@ -178,47 +145,30 @@ class TorchEngine:
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Every quantization's loader refuses for itself what it cannot read in a folder."""
         return file_refusal(form.quant, checkpoint) or missing(form.engine_options)
-
-    def source(
-        self,
-        model: PreTrainedModel,
-        device: Device,
-        *,
-        loaded: LoadFacts | None = None,
-        options: Options | None = None,
-    ) -> TorchSource:
-        """A token source over a model that is loaded already.
-
-        Args:
-            options: Of the type that `options` of the engine names; its defaults if not given.
-        """
-        decoder = self.decoder(model, device, **(options or self.options()).model_dump())
-        return TorchSource(model, decoder, device, loaded=loaded)
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
-        """See Engine.open."""
         if form.gpus > 1 and form.split == "tensors":
             from benchmarker.engines.decoders.tensor_parallel import open_divided
 
             with open_divided(self, checkpoint, form, device, progress) as source:
                 yield source
         else:
-            yield self.opened(checkpoint, form, device, progress)
+            yield self.load(checkpoint, form, device, progress)
 
-    def opened(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchSource:
-        """A token source over a model that is loaded now."""
+    def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
+        """Load a model and return its decoder."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
-        return self.source(model, device, loaded=facts, options=form.engine_options)
+        decoder = self.decoder(model, device, **form.engine_options.model_dump())
+        decoder.loaded = facts
+        return decoder
 
 
 def load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
-    """The model on the device, and what that cost. Neither importing libraries counts, nor quantizing a checkpoint
-    where it is done once.
+    """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
 
     Args:
         packages: Modules that the engine imports later.

@@ -61,7 +61,7 @@ def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, prog
     if cache.find(key) is None:
         _make(key, checkpoint, options, target, text, progress)
     folder = cache.whole(key)
-    return replace(checkpoint, folder=folder, config=read_config(folder))
+    return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
 
 
 def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:

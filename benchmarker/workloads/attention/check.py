@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.core.fingerprint import fingerprint
 from benchmarker.workloads.attention.record import AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionJob, AttentionSubject, AttentionVariant
 from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
-from benchmarker.workloads.attention.variants.user_function import source_of
+from benchmarker.workloads.attention.variants.user_function import source_sha256
 
 
 def resolve(variant: AttentionVariant) -> AttentionVariant:
@@ -82,9 +81,3 @@ def inputs(job: AttentionJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG00
     """The fingerprint of a function's file."""
     source = source_sha256(job.variant.variant)
     return {f"source of {job.variant.variant}": source} if source else {}
-
-
-def source_sha256(variant: str) -> str | None:
-    """Of the file that holds a function of the user's own; None for the registry's, and where there is no file."""
-    source = None if variant in VARIANTS else source_of(variant)
-    return fingerprint(source) if source else None

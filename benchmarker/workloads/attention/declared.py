@@ -10,8 +10,9 @@ from benchmarker.core.formatting import MIB
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.attention.metrics import share_of_matmul
-from benchmarker.workloads.attention.record import AttentionCell, AttentionMemory, AttentionRecord, AttentionSample
+from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionJob
+from benchmarker.workloads.operation.record import OperationSample, PassMemory
 
 AXES = (
     Axis("seq_len", "S", lambda length: f"{length:,} positions"),
@@ -30,7 +31,7 @@ class OperationCell(Protocol):
     def demand(self) -> Work | None: ...
 
     @property
-    def passes(self) -> AttentionMemory | None: ...
+    def passes(self) -> PassMemory | None: ...
 
 
 class Work(Protocol):
@@ -45,12 +46,12 @@ def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
     return cell.demand.flops / latency_s if cell.demand else None
 
 
-def forward_s(cell: OperationCell, sample: AttentionSample) -> float | None:
+def forward_s(cell: OperationCell, sample: OperationSample) -> float | None:
     """Seconds of the forward pass of one call."""
     return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
 
 
-def backward_s(cell: OperationCell, sample: AttentionSample) -> float | None:  # noqa: ARG001
+def backward_s(cell: OperationCell, sample: OperationSample) -> float | None:  # noqa: ARG001
     """Seconds of the backward pass of one call; None where it has none."""
     return sample.parts_s.get("backward")
 
@@ -64,7 +65,7 @@ def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     return share_of_matmul(cell.demand.flops, latency_s, record.limits.matmul_flops_per_s)
 
 
-def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[RunRecord, OperationCell], float | None]:
+def _passes(read: Callable[[PassMemory], int | None]) -> Callable[[RunRecord, OperationCell], float | None]:
     """A size from the memory of both passes."""
 
     def of_cell(record: RunRecord, cell: OperationCell) -> float | None:  # noqa: ARG001
@@ -73,7 +74,7 @@ def _passes(read: Callable[[AttentionMemory], int | None]) -> Callable[[RunRecor
     return of_cell
 
 
-def _peak(memory: AttentionMemory) -> int | None:
+def _peak(memory: PassMemory) -> int | None:
     return max((size for size in (memory.forward_peak_bytes, memory.backward_peak_bytes) if size), default=None)
 
 

@@ -1,23 +1,22 @@
-"""What is asked of attention: one layer's shapes, the lengths to measure, and the implementations to compare.
-
-Frozen values, checked when they are made, before torch is imported.
-"""
+"""Specification of the attention workload: one layer's shape, the grid, and the implementations to compare."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
 from benchmarker.schema.job import Job
-
-DType = Literal["float32", "tf32", "bfloat16", "float16"]
-"""`float32` multiplies as IEEE says; `tf32` is float32 outside and TF32 (10 bits of fraction) inside the products."""
-Mode = Literal["forward", "forward_backward"]
-ELEMENT_BYTES: dict[DType, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+from benchmarker.workloads.operation.spec import (
+    ELEMENT_BYTES,
+    LengthGrid,
+    LengthPoint,
+    OperationDType,
+    PassMode,
+    check_shared_heads,
+)
 
 
 class AttentionSubject(Plain):
@@ -26,90 +25,51 @@ class AttentionSubject(Plain):
     heads: Positive = 16
     """Query heads."""
     kv_heads: Positive | None = None
-    """Heads of keys and values, each shared by heads / kv_heads query heads. As many as heads if not said."""
+    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
     head_dim: Positive = 128
-    """Numbers of one head."""
-    dtype: DType = "bfloat16"
+    """Width of one head."""
+    dtype: OperationDType = "bfloat16"
     """Type of queries, keys and values: float32, tf32, bfloat16 or float16."""
     causal: bool = True
-    """A position attends to itself and to what is before it."""
+    """Each position attends to itself and earlier positions only."""
     window: Positive | None = None
-    """Positions that one query sees at most, itself included. All of them if not said."""
+    """Sliding window: positions that one query attends to at most, itself included. Default: no limit."""
     seed: int = 0
-    """Of the random inputs."""
+    """Seed of the random inputs."""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads: {self.heads} heads cannot share {self.kv_heads} evenly; give a divisor")
+    def _check_shape(self) -> Self:
+        check_shared_heads(self.heads, self.kv_heads)
         if self.window is not None and not self.causal:
             raise ValueError("window: needs causal: true; a window to both sides is not measured")
         return self
 
 
 class AttentionSubjectAsked(AttentionSubject):
-    """The layer, with what a command line alone can say: a config that came with someone's code cannot trust it."""
+    """The layer, with the option that only a command line may set: a config from somebody else cannot trust itself."""
 
     trust_code: bool = False
-    """Import and run the `module:function` that a variant names."""
+    """Import and run the `module:function` of a variant."""
 
 
 class AttentionVariant(VariantBase):
     """One implementation."""
 
     variant: Annotated[str, Field(min_length=1)]
-    """A name of the registry, or `module:function` for a function of your own (needs --trust-code)."""
-    dtype: DType | None = None
-    """In place of the subject's, so that float32, tf32 and bfloat16 are rows of one table."""
-
-
-class AttentionPoint(NamedTuple):
-    """One cell of the grid."""
-
-    seq_len: int
-    batch_size: int
-    mode: Mode
-
-
-class LengthGrid(GridBase):
-    """Which lengths are measured, in which batch: what the grids of operations on sequences have in common."""
-
-    seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
-    """Positions of one sequence."""
-    tokens: tuple[Positive, ...] = ()
-    """Tokens of the whole batch: the batch size of a length is tokens / seq_len. Takes the place of batch_size."""
-    batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Sequences at once."""
-
-    @model_validator(mode="after")
-    def _tokens_fit(self) -> Self:
-        if self.tokens and self.batch_size != (1,):
-            raise ValueError("tokens: gives the batch size already; leave out batch_size or tokens")
-        for tokens, seq_len in product(self.tokens, self.seq_len):
-            if tokens % seq_len:
-                raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
-        return self
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """Each length with its batch size."""
-        pairs = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
-        return pairs or list(product(self.seq_len, self.batch_size))
+    """A name of the registry, or `module:function` for your own function (needs --trust-code)."""
+    dtype: OperationDType | None = None
+    """Overrides the subject's dtype, so that one table can compare float32, tf32 and bfloat16."""
 
 
 class AttentionGrid(LengthGrid):
-    """Which lengths are measured, in which batch, forward or with the backward pass."""
+    """Lengths, batch sizes and passes to measure."""
 
-    mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
-    """`forward` as in inference; `forward_backward` with the gradients of queries, keys and values."""
-
-    def points(self) -> list[AttentionPoint]:
-        """Every cell, smallest first, so that running out of memory costs only the larger ones."""
-        cells = [AttentionPoint(seq_len, batch, mode) for (seq_len, batch), mode in product(self.sizes(), self.mode)]
-        return sorted(dict.fromkeys(cells))
+    mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
+    """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
 
 class AttentionExperiment(ExperimentBase):
-    """A whole comparison, as a config file holds it."""
+    """Content of a config file."""
 
     workload: Literal["attention"] = "attention"
     subject: AttentionSubject = AttentionSubject()
@@ -118,19 +78,19 @@ class AttentionExperiment(ExperimentBase):
 
 
 class AttentionJob(Job):
-    """Everything that one run is told."""
+    """Input of one run."""
 
     subject: AttentionSubjectAsked
     variant: AttentionVariant
     grid: AttentionGrid
 
     @property
-    def dtype(self) -> DType:
-        """Of queries, keys and values."""
+    def dtype(self) -> OperationDType:
+        """Type of queries, keys and values."""
         return self.variant.dtype or self.subject.dtype
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Everything that determines the work of one call. Tensors are [batch_size, heads, seq_len, head_dim]."""
 
     batch_size: int
@@ -140,8 +100,8 @@ class Shape(NamedTuple):
     head_dim: int
     causal: bool
     window: int | None
-    dtype: DType
-    mode: Mode
+    dtype: OperationDType
+    mode: str
 
     @property
     def torch_dtype(self) -> str:
@@ -154,13 +114,13 @@ class Shape(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """Whether the gradients are part of the work."""
+        """Whether the call includes the gradients."""
         return self.mode == "forward_backward"
 
 
-def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: AttentionPoint) -> Shape:
-    """The work of one cell."""
-    return Shape(
+def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: LengthPoint) -> AttentionShape:
+    """Return the shape of one cell's call."""
+    return AttentionShape(
         batch_size=point.batch_size,
         seq_len=point.seq_len,
         heads=subject.heads,

@@ -1,4 +1,4 @@
-"""Passing tensors on from rank to rank, while something else is computed."""
+"""Exchange of tensors between ranks, concurrent with computation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from benchmarker.workloads.context_parallel.variants.base import Plan
 
 
 @dataclass
-class Exchanged:
-    """What this process exchanged since it began, by its own count and clock."""
+class ExchangeCount:
+    """Bytes and waits of this process's exchanges since it started."""
 
     sent_bytes: int = 0
-    """Handed over for other ranks."""
+    """Bytes sent to other ranks."""
     waited_s: float = 0.0
-    """In which the host waited for what others send. On a GPU the stream waits in its place."""
+    """Seconds in which the host waited for other ranks. On a GPU the stream waits instead."""
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait."""
+        """Count the time of the context as a wait."""
         started_ns = time.perf_counter_ns()
         try:
             yield
@@ -34,75 +34,73 @@ class Exchanged:
             self.waited_s += (time.perf_counter_ns() - started_ns) / 1e9
 
 
-EXCHANGED = Exchanged()
+COUNT = ExchangeCount()
 
 
 class Pending(NamedTuple):
-    """Tensors that are under way from the rank before."""
+    """Tensors in flight from the previous rank."""
 
     works: Sequence[dist.Work]
     arriving: tuple[Tensor, ...]
     leaving: tuple[Tensor, ...]
-    """Kept until they are away."""
+    """Kept alive until they are sent."""
 
     def wait(self) -> tuple[Tensor, ...]:
-        """What came. On a GPU the stream waits, not the host."""
-        with EXCHANGED.waiting():
+        """Return the received tensors. On a GPU the stream waits, not the host."""
+        with COUNT.waiting():
             for work in self.works:
                 work.wait()
         return self.arriving
 
 
 class Exchange(Protocol):
-    """Passes tensors on to the next rank."""
+    """Exchange with the neighbours in a ring."""
 
     def send(self, *tensors: Tensor) -> Pending:
-        """Start to send them, and to receive as many of the same shapes and types from the rank before."""
+        """Start sending tensors to the next rank, and receiving equal shapes and types from the previous rank."""
 
 
-class ToNext:
-    """One send and one receive for each tensor, in one group."""
+class RingExchange:
+    """One send and one receive per tensor, in one group."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self._next = (rank + 1) % ranks
-        self._before = (rank - 1) % ranks
+        self._previous = (rank - 1) % ranks
 
     def send(self, *tensors: Tensor) -> Pending:
         leaving = tuple(tensor.contiguous() for tensor in tensors)
         arriving = tuple(torch.empty_like(tensor) for tensor in leaving)
-        EXCHANGED.sent_bytes += sum(tensor.nbytes for tensor in leaving)
+        COUNT.sent_bytes += sum(tensor.nbytes for tensor in leaving)
         operations = []
-        for tag, (out, into) in enumerate(zip(leaving, arriving, strict=True)):
-            operations.append(dist.P2POp(dist.isend, out, self._next, tag=tag))
-            operations.append(dist.P2POp(dist.irecv, into, self._before, tag=tag))
+        for tag, (sent, received) in enumerate(zip(leaving, arriving, strict=True)):
+            operations.append(dist.P2POp(dist.isend, sent, self._next, tag=tag))
+            operations.append(dist.P2POp(dist.irecv, received, self._previous, tag=tag))
         return Pending(dist.batch_isend_irecv(operations), arriving, leaving)
 
 
-class ToNobody:
-    """The same work without exchange: what would be sent is taken for what would come."""
+class NoExchange:
+    """Same work without communication: a rank uses its own tensors in place of the received ones."""
 
     def send(self, *tensors: Tensor) -> Pending:
-        kept = tuple(tensor.contiguous() for tensor in tensors)
-        return Pending((), kept, kept)
+        own = tuple(tensor.contiguous() for tensor in tensors)
+        return Pending((), own, own)
 
 
 def exchange_of(plan: Plan) -> Exchange:
-    """The exchange of a plan; none for a rank by itself."""
-    if plan.is_exchanging and plan.place.ranks > 1:
-        return ToNext(plan.place.rank, plan.place.ranks)
-    return ToNobody()
+    """Return the exchange of a plan; no exchange for a single rank."""
+    return RingExchange(plan.rank, plan.ranks) if plan.is_exchanging and plan.ranks > 1 else NoExchange()
 
 
 def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
-    """Part i of the first dimension goes to rank i; what came from rank i is part i.
+    """Send slice i of the first dimension to rank i; return the received slices in rank order.
 
     Args:
         tensor: [ranks, ...], contiguous.
     """
-    if not plan.is_exchanging or plan.place.ranks == 1:
+    if not plan.is_exchanging or plan.ranks == 1:
         return tensor
     received = torch.empty_like(tensor)
-    EXCHANGED.sent_bytes += tensor.nbytes * (plan.place.ranks - 1) // plan.place.ranks
-    with EXCHANGED.waiting():
+    COUNT.sent_bytes += tensor.nbytes * (plan.ranks - 1) // plan.ranks
+    with COUNT.waiting():
         dist.all_to_all_single(received, tensor)
     return received

@@ -1,4 +1,4 @@
-"""What a run of context parallel attention records, beside what every workload's record has."""
+"""Record of the context_parallel workload."""
 
 from __future__ import annotations
 
@@ -7,142 +7,131 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
-from benchmarker.schema.record import CellBase, RunRecord, VariantFacts
-from benchmarker.schema.roofline import Demand
-from benchmarker.workloads.attention.record import (
-    AttentionChecked,
-    AttentionSample,
-    SeenKernel,
-    TensorName,
-)
-from benchmarker.workloads.attention.spec import Mode
+from benchmarker.schema.record import RunRecord, VariantFacts
+from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName
+from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
+from benchmarker.workloads.operation.spec import PassMode
 
 
-class ContextParallelDemand(Demand):
-    """What one call cannot do without, by formula. The work of all ranks, and the part of one of them."""
+class ContextParallelDemand(OperationDemand):
+    """Work of one call, by formula: of all ranks, and of one rank."""
 
     flops: Positive
-    """Of one GPU, if all have the same: `total_flops` over the GPUs that compute."""
+    """FLOPs per GPU: `total_flops` divided by the GPUs that compute."""
     bytes: Positive
-    """Of one GPU: inputs read and outputs written once."""
+    """Bytes of inputs and outputs per GPU, each read or written once."""
     total_flops: Positive
-    """Of all ranks: 4 * batch * heads * head_dim * allowed pairs forward, 2.5 times that backward."""
+    """FLOPs of all ranks: 4 * batch * heads * head_dim * allowed pairs forward, 2.5 times that backward."""
     local_flops: Positive
-    """Of the same layer over seq_len / ranks positions: what the single GPU is measured with."""
+    """FLOPs of the same layer over seq_len / ranks positions, which the single GPU is measured with."""
     sent_bytes: Count
-    """That a rank sends in one call. 0 for a rank by itself."""
+    """Bytes that a rank sends in one call. 0 for a single rank."""
     step_bytes: Count | None = None
-    """That a rank of a ring sends beside one block, forward and backward together. None for what is no ring."""
+    """Bytes that a rank of a ring sends during one block, forward and backward together. None without a ring."""
 
 
-class ContextParallelSample(AttentionSample):
+class ContextParallelSample(OperationSample):
     """One timed repeat of all ranks: several calls in a row after a barrier."""
 
     ranks_s: tuple[Seconds, ...] = ()
-    """Each rank's own seconds of one call, from the barrier until its device was drained. `latency_s` is the largest,
-    and `event_s` the largest of the devices' own clocks."""
+    """Seconds of one call on each rank, from the barrier until its device was drained. `latency_s` is the largest, and
+    `event_s` the largest of the device events."""
     rank_peak_bytes: tuple[Whole, ...] = ()
-    """Most bytes of live tensors on each rank. Empty on CPU."""
+    """Peak of live tensors on each rank. Empty on CPU."""
 
 
 class TensorDistance(Plain):
-    """How far one result is from the single GPU's, which computed the whole with the same kernel."""
+    """Distance of one result from the result of a single GPU with the same kernel."""
 
     tensor: TensorName
     distance: Spent
-    """Frobenius norm of the difference over that of the single GPU's result. All rows are compared."""
+    """Frobenius norm of the difference divided by the norm of the single GPU's result, over all rows."""
     single_error: Spent | None = None
-    """The single GPU's own distance from float64. None for what is not compared with float64."""
+    """Error of the single GPU's result relative to float64. None for a tensor that is not compared with float64."""
 
 
 class ContextParallelChecked(AttentionChecked):
-    """What the result of all ranks, put together, was held against before anything was timed."""
+    """Comparison of the gathered result of all ranks with its references, before timing."""
 
     distances: tuple[TensorDistance, ...] = ()
-    """From the single GPU. Empty where rank 0 is the single GPU."""
+    """Distances from the single GPU. Empty if rank 0 is the single GPU."""
     order_error: Spent | None = None
-    """Largest relative error of an output whose values are positions: it says which positions each row saw."""
+    """Largest relative error of an output whose values are positions: it shows which positions each row attended to."""
 
 
 class WorkKind(Plain):
-    """One purpose of kernels in one profiled call on one rank."""
+    """Kernels of one category in one profiled call on one rank."""
 
     kind: str
     busy_s: Spent
-    """In which at least one kernel of it ran."""
+    """Seconds in which at least one kernel of the category ran."""
     alone_s: Spent
-    """In which nothing of another kind ran."""
+    """Seconds in which no kernel of another category ran."""
 
 
 class RankTrace(Plain):
     """One call on one rank."""
 
     span_s: Seconds
-    """From its first kernel's start to its last one's end; on a processor the call's time."""
+    """Seconds from the first kernel's start to the last one's end; on CPU the time of the call."""
     busy_s: Spent
-    """In which at least one kernel ran."""
+    """Seconds in which at least one kernel ran."""
     kinds: tuple[WorkKind, ...]
 
 
-class ContextParallelCell(CellBase):
+class ContextParallelCell(OperationCell):
     """One length, number of ranks and mode."""
 
     ranks: Positive
-    seq_len: Positive
-    mode: Mode
+    mode: PassMode
     gpus: Positive
     """Ranks that compute: 1 for the single GPU."""
-    inputs_sha256: str | None = None
-    """Of the shapes, the seed and the first numbers of each input before they are rounded to the type."""
     demand: ContextParallelDemand | None = None
     checked: ContextParallelChecked | None = None
-    kernels: tuple[SeenKernel, ...] = ()
-    """What ran on rank 0 in one profiled call, longest first."""
-    input_copies: Count | None = None
-    """Copies of the inputs that the calls take turns over."""
     warmup: tuple[ContextParallelSample, ...] = ()
     samples: tuple[ContextParallelSample, ...] = ()
     sent_bytes: Count | None = None
-    """That rank 0 handed over for others in one call, counted. None for torch's own exchanges. `demand` has it by
-    formula."""
+    """Bytes that rank 0 sent to other ranks in one call, as counted. None for torch's own exchanges. `demand` has the
+    value by formula."""
     alone_s: tuple[Seconds, ...] = ()
-    """Each rank's seconds of one call of the same work without exchange: the median of a few. Empty where there is no
-    exchange, or it cannot be left out."""
+    """Seconds of one call without the exchange on each rank: the median of a few. Empty if there is no exchange, or if
+    it cannot be left out."""
     no_alone: str | None = None
-    """Why it cannot."""
+    """Why the exchange cannot be left out."""
     single_s: Seconds | None = None
-    """Seconds of one call over seq_len / ranks positions, on every GPU by itself at the same time: the slowest's median
-    of a few. None for the single GPU."""
+    """Seconds of one call over seq_len / ranks positions, on every GPU separately at the same time: median of a few on
+    the slowest GPU. None for the single GPU."""
     link_bytes_per_s: Rate | None = None
-    """What each rank sends to the next while it receives as much: the slowest, the best of a few. None for one rank."""
+    """Rate at which each rank sends to the next while it receives: the slowest rank's best of a few. None for one
+    rank."""
     link_bytes: Positive | None = None
-    """Of one message of that."""
+    """Size of one message of that measurement."""
     traces: tuple[RankTrace, ...] = ()
-    """One call on each rank: on a GPU by the profiler; on a processor by the rank's clock, which tells waiting for an
-    exchange from the rest. Empty there for one rank."""
+    """One call on each rank: by the profiler on a GPU; by the clock around each wait for an exchange on a CPU. Empty on
+    a CPU for one rank."""
 
 
 class ContextParallelFacts(Plain):
-    """How the ranks are joined."""
+    """Connection of the ranks."""
 
     backend: Literal["nccl", "gloo"]
     collectives: str | None = None
     """Version of NCCL. None for gloo."""
     devices: tuple[str, ...] = ()
-    """Of each rank, as torch names it."""
+    """Device of each rank, as torch names it."""
     hosts: Positive = 1
-    """On which torchrun started processes; 1 without it."""
+    """Hosts on which torchrun started processes; 1 without torchrun."""
     device_names: tuple[str, ...] = ()
-    """What they are."""
+    """Product name of each rank's device."""
     peer_access: bool | None = None
-    """Whether the first GPU reaches the second one's memory. None on CPU, and for one GPU."""
+    """Whether the first GPU can access the second one's memory. None on CPU, and for one GPU."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment variables that NCCL and gloo read, as they were."""
+    """Environment variables of NCCL and gloo."""
 
 
 class ContextParallelVariantFacts(VariantFacts):
-    """Which way to split."""
+    """Way to split of the record."""
 
     variant: str
     kernel: KernelName
@@ -155,5 +144,5 @@ class ContextParallelRecord(RunRecord):
     subject: ContextParallelSubject
     variant: ContextParallelVariantFacts
     built: ContextParallelFacts | None = None
-    """None where no cell was begun."""
+    """None if no cell was begun."""
     cells: tuple[ContextParallelCell, ...] = ()

@@ -1,84 +1,137 @@
-"""A rank's part of the inputs, and the whole result of all parts."""
+"""Shards of the inputs, the gathered result, and its checks.
+
+The gathered result is compared with float64 as in the workload attention; with the result of one GPU that computed the
+full sequence with the same kernel, over all rows of all tensors, which detects gradients of keys and values that were
+returned to a wrong rank; and, for the order of rows, with the exact result of inputs whose values are their positions.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarker.workloads.attention.inputs import Inputs
-from benchmarker.workloads.attention.reference import Results
-from benchmarker.workloads.context_parallel.split import Order, spans_of
+from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_reference import check, wrong
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.record import ContextParallelChecked
+from benchmarker.workloads.context_parallel.sequence_split import spans_of
 from benchmarker.workloads.context_parallel.variants.base import Plan
+from benchmarker.workloads.operation.call_inputs import CallInputs, Results, results_of
+from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.result_check import relative_error
+
+ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
+"""Largest relative error of a mean of positions."""
 
 
-def shard_of(tensor: Tensor, order: Order, rank: int, ranks: int) -> Tensor:
-    """The rows of a rank, contiguous. Positions are the third dimension."""
-    spans = spans_of(order, rank, ranks, tensor.shape[2])
+def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
+    """Return a rank's rows, contiguous. Positions are dimension 2."""
+    spans = spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 
 
-def shard(inputs: Inputs, plan: Plan) -> Inputs:
-    """A rank's part of all inputs; leaves that ask for a gradient where the whole ones do."""
-    parts = [
-        shard_of(part.detach(), plan.order, plan.place.rank, plan.place.ranks).requires_grad_(part.requires_grad)
-        for part in inputs.tensors
-    ]
-    gradient = inputs.gradient
-    if gradient is not None:
-        gradient = shard_of(gradient, plan.order, plan.place.rank, plan.place.ranks)
-    return Inputs(parts[0], parts[1], parts[2], gradient)
+def shard(inputs: CallInputs, plan: Plan) -> CallInputs:
+    """Return a rank's shard of all inputs, as leaves that require a gradient if the full ones do."""
+    named = {
+        name: _shard_of(tensor.detach(), plan).requires_grad_(tensor.requires_grad)
+        for name, tensor in inputs.named.items()
+    }
+    return CallInputs(named, None if inputs.gradient is None else _shard_of(inputs.gradient, plan))
 
 
-def put_together(results: Results, plan: Plan) -> Results | None:
-    """The whole tensors on rank 0; None on the others. All ranks call it at the same time."""
-    whole: Results = {}
-    for name, part in results.items():
-        tensor = gathered(part, plan)
+def gather_results(results: Results, plan: Plan) -> Results | None:
+    """Return the full tensors on rank 0 and None on the others. All ranks must call it at the same time."""
+    full: Results = {}
+    for name, result in results.items():
+        tensor = gather(result, plan)
         if tensor is not None:
-            whole[name] = tensor
-    return whole or None
+            full[name] = tensor
+    return full or None
 
 
-def gathered(part: Tensor, plan: Plan) -> Tensor | None:
-    """All ranks' rows of one tensor, each where it belongs, on rank 0; None on the others."""
-    place = plan.place
-    own = part.detach().contiguous()
-    if place.ranks == 1:
+def gather(shard: Tensor, plan: Plan) -> Tensor | None:
+    """Return one tensor with the rows of all ranks in their order on rank 0; None on the others."""
+    own = shard.detach().contiguous()
+    if plan.ranks == 1:
         return own
-    parts = [torch.empty_like(own) for _ in range(place.ranks)] if place.rank == 0 else None
-    dist.gather(own, parts, dst=0)
-    if parts is None:
+    shards = [torch.empty_like(own) for _ in range(plan.ranks)] if plan.rank == 0 else None
+    dist.gather(own, shards, dst=0)
+    if shards is None:
         return None
-    length = own.shape[2] * place.ranks
-    whole = own.new_empty(*own.shape[:2], length, own.shape[3])
-    for rank, rows in enumerate(parts):
-        spans = spans_of(plan.order, rank, place.ranks, length)
+    length = own.shape[2] * plan.ranks
+    full = own.new_empty(*own.shape[:2], length, own.shape[3])
+    for rank, rows in enumerate(shards):
+        spans = spans_of(plan.order, rank, plan.ranks, length)
         sizes = [end - first for first, end in spans]
         for (first, end), chunk in zip(spans, rows.split(sizes, dim=2), strict=True):
-            whole[:, :, first:end] = chunk
-    return whole
+            full[:, :, first:end] = chunk
+    return full
 
 
-def position_coded(like: Inputs, plan: Plan) -> Inputs:
-    """A rank's inputs whose result says which positions each row saw.
+def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
+    """Return inputs of a rank whose result shows which positions each row attended to.
 
-    Queries and keys are 0, so that all that a row sees count the same; the values at position j are (j + 1) / length.
-    Row i of causal attention is then the mean of the first i + 1 values, (i + 2) / (2 length).
+    Queries and keys are 0, so that all visible positions have equal weight; the value at position j is
+    (j + 1) / length. Row i of causal attention is then the mean of the first i + 1 values, (i + 2) / (2 length).
 
     Args:
-        like: A rank's inputs, for their shapes.
+        like: Inputs of the rank, for their shapes.
     """
-    length = plan.shape.seq_len
-    codes = torch.arange(1, length + 1, dtype=torch.float64, device=like.value.device) / length
-    own = shard_of(codes.reshape(1, 1, length, 1), plan.order, plan.place.rank, plan.place.ranks)
-    value = own.to(like.value.dtype).expand(like.value.shape).contiguous()
-    return Inputs(torch.zeros_like(like.query), torch.zeros_like(like.key), value, None)
+    length, value = plan.shape.seq_len, like.named["v"]
+    codes = torch.arange(1, length + 1, dtype=torch.float64, device=value.device) / length
+    own = _shard_of(codes.reshape(1, 1, length, 1), plan)
+    coded = own.to(value.dtype).expand(value.shape).contiguous()
+    return CallInputs(
+        {"q": torch.zeros_like(like.named["q"]), "k": torch.zeros_like(like.named["k"]), "v": coded}, None
+    )
 
 
 def order_error(output: Tensor) -> float:
-    """Largest relative distance of the whole output of `position_coded` from the means that it must have."""
+    """Return the largest relative distance of the gathered output of `position_coded` from the exact means."""
     length = output.shape[2]
     means = torch.arange(2, length + 2, dtype=torch.float64, device=output.device) / (2 * length)
     difference = (output.double() - means.reshape(1, 1, length, 1)).abs() / means.reshape(1, 1, length, 1)
     return float(difference.max())
+
+
+def compare_with_references(
+    results: Results, inputs: CallInputs, shape: AttentionShape, single: Operation | None
+) -> dict[str, Any]:
+    """Return the fields of `ContextParallelChecked` except `order_error`.
+
+    Args:
+        results: Gathered results.
+        single: One GPU's attention over the full sequence; None if the results are its own.
+
+    Raises:
+        WrongResultError: A result holds a number that is not finite.
+    """
+    fields: dict[str, Any] = {**check(results, inputs, shape).model_dump(), "distances": ()}
+    if single is None:
+        return fields
+    expected = results_of(single, inputs)
+    errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
+    fields["distances"] = [
+        {"tensor": name, "distance": relative_error(result, expected[name]), "single_error": errors.get(name)}
+        for name, result in results.items()
+    ]
+    return fields
+
+
+def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
+    """Raise WrongResultError if the gathered result is not that of attention."""
+    if problem := wrong(checked):
+        raise WrongResultError(problem)
+    for tensor in checked.distances:
+        if tensor.distance > checked.tolerance:
+            raise WrongResultError(
+                f"wrong result: {tensor.tensor} is off by {tensor.distance:.2g} of its size from one GPU's with the "
+                f"same kernel; {checked.tolerance:.0e} is allowed"
+            )
+    if checked.order_error is not None and checked.order_error > ORDER_TOLERANCE[dtype]:
+        raise WrongResultError(
+            f"wrong result: rows attend to wrong positions: a mean is off by {checked.order_error:.2g}"
+        )

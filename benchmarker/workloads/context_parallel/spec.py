@@ -1,7 +1,6 @@
-"""What is asked of context parallel attention: one layer's shapes, the lengths and ranks, and the ways to split.
+"""Specification of the context_parallel workload: one layer's shape, lengths and ranks, and the ways to split.
 
-A rank is one process with one GPU. Every rank holds `seq_len / ranks` positions of the sequence. Frozen values, checked
-when they are made, before torch is imported.
+A rank is one process with one GPU. Each rank holds `seq_len / ranks` positions of the sequence.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from pydantic import Field, model_validator
 from benchmarker.schema.base import Plain
 from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
-from benchmarker.workloads.attention.spec import Mode, Shape
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.operation.spec import PassMode, check_shared_heads
 
 KernelName = Literal["flash", "cudnn"]
 SplitDType = Literal["bfloat16", "float16", "float32"]
@@ -26,25 +26,24 @@ class ContextParallelSubject(Plain):
     heads: Positive = 32
     """Query heads."""
     kv_heads: Positive | None = None
-    """Heads of keys and values, each shared by heads / kv_heads query heads. As many as heads if not said."""
+    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
     head_dim: Positive = 128
-    """Numbers of one head."""
+    """Width of one head."""
     batch_size: Positive = 1
-    """Sequences at once."""
+    """Sequences per call."""
     dtype: SplitDType = "bfloat16"
     """Type of queries, keys and values: bfloat16, float16 or float32."""
     seed: int = 0
-    """Of the random inputs."""
+    """Seed of the random inputs."""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads: {self.heads} heads cannot share {self.kv_heads} evenly; give a divisor")
+    def _check_heads(self) -> Self:
+        check_shared_heads(self.heads, self.kv_heads)
         return self
 
     @property
     def shared_heads(self) -> int:
-        """Heads of keys and values."""
+        """Key and value heads."""
         return self.kv_heads or self.heads
 
 
@@ -54,7 +53,7 @@ class ContextParallelVariant(VariantBase):
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry: zigzag, ring, ulysses, allgather, alltoall, single."""
     kernel: KernelName = "flash"
-    """The kernel of each block: flash (FlashAttention 2, or the processor's own), or cudnn."""
+    """Kernel of each block: flash (FlashAttention 2, or torch's flash attention for CPUs), or cudnn."""
 
 
 class ContextParallelPoint(NamedTuple):
@@ -62,27 +61,27 @@ class ContextParallelPoint(NamedTuple):
 
     ranks: int
     seq_len: int
-    mode: Mode
+    mode: PassMode
 
 
 class ContextParallelGrid(GridBase):
-    """Which lengths are measured, over how many ranks, forward or with the backward pass."""
+    """Lengths, numbers of ranks and passes to measure."""
 
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (8192, 16384, 32768, 65536)
-    """Positions of the whole sequence, over all ranks."""
+    """Positions of the full sequence, over all ranks."""
     ranks: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2,)
-    """Processes, each with a GPU of its own."""
-    mode: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("forward", "forward_backward")
-    """`forward` as in inference; `forward_backward` with the gradients of queries, keys and values."""
+    """Processes, each with its own GPU."""
+    mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
+    """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
     def points(self) -> list[ContextParallelPoint]:
-        """Every cell, smallest first. Cells of as many ranks are neighbours: they share the processes."""
+        """Return every cell, smallest first. Cells with equal ranks are adjacent and share the processes."""
         cells = product(self.ranks, self.seq_len, self.mode)
         return sorted({ContextParallelPoint(*cell) for cell in cells})
 
 
 class ContextParallelExperiment(ExperimentBase):
-    """A whole comparison, as a config file holds it."""
+    """Content of a config file."""
 
     workload: Literal["context_parallel"] = "context_parallel"
     subject: ContextParallelSubject = ContextParallelSubject()
@@ -91,7 +90,7 @@ class ContextParallelExperiment(ExperimentBase):
 
 
 class ContextParallelJob(Job):
-    """Everything that one run is told."""
+    """Input of one run."""
 
     subject: ContextParallelSubject
     variant: ContextParallelVariant
@@ -99,15 +98,15 @@ class ContextParallelJob(Job):
 
     @property
     def gpus(self) -> int:
-        """GPUs that a process of it uses at once, with those of the ranks that it starts."""
+        """GPUs that one process uses at once, including those of the ranks that it starts."""
         from benchmarker.workloads.context_parallel.variants.registry import splitting_of
 
         return 1 if splitting_of(self.variant.variant).is_alone else max(self.grid.ranks)
 
 
-def shape_of(subject: ContextParallelSubject, seq_len: int, mode: Mode) -> Shape:
-    """Causal attention over so many positions."""
-    return Shape(
+def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:
+    """Return the shape of causal attention over that many positions."""
+    return AttentionShape(
         batch_size=subject.batch_size,
         seq_len=seq_len,
         heads=subject.heads,

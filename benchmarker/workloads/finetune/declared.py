@@ -7,10 +7,10 @@ from statistics import median
 
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.job import Job
-from benchmarker.schema.training import StepPart, TrainingSample
 from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneJob, FinetunePoint
+from benchmarker.workloads.training.record import StepPart, TrainingSample
 
 AXES = (
     Axis("seq_len", "S", lambda length: f"{length:,} tokens"),

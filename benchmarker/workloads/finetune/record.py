@@ -1,4 +1,4 @@
-"""What a run of fine-tuning records, beside what every workload's record has."""
+"""Record of the finetune workload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.record import CellBase, Checked, RunRecord, VariantFacts
 from benchmarker.schema.roofline import Demand
-from benchmarker.schema.training import StepMemory, TrainingSample
 from benchmarker.workloads.finetune.spec import (
     AttentionName,
     Base,
@@ -20,37 +19,38 @@ from benchmarker.workloads.finetune.spec import (
     RecipeName,
     Train,
 )
+from benchmarker.workloads.training.record import StepMemory, TrainingSample
 
 
 class FinetuneDemand(Demand):
-    """Arithmetic of one step, by formula. `flops` is what the step needs: that of MFU."""
+    """FLOPs of one step, by formula."""
 
     flops: Positive
-    """Forward and backward: 4 per frozen and 6 per trained weight of a linear layer and token, and 3.5 times the
+    """Model FLOPs, those of MFU: 4 per frozen and 6 per trained weight of a linear layer and token, and 3.5 times the
     attention's forward pass."""
     linear_flops: Positive
-    """Of the linear layers alone."""
+    """FLOPs of the linear layers."""
     recompute_flops: Count
-    """What gradient checkpointing computes a second time; 0 without it. HFU counts it, MFU does not."""
+    """FLOPs that gradient checkpointing repeats; 0 without it. HFU counts them, MFU does not."""
     tokens: Positive
-    """Of one step: batch_size * seq_len * accumulate."""
+    """Tokens of one step: batch_size * seq_len * accumulate."""
 
 
 class FinetuneChecked(Checked):
-    """What the gradients were held against before anything was timed. `error` is 1 - cosine, over all trained weights
-    of the first layers, against the same in float32 written without peft, bitsandbytes' kernels and checkpointing."""
+    """Comparison of the gradients with float32, before timing. `error` is 1 - cosine over all trained weights of the
+    first layers; the reference uses neither peft, nor bitsandbytes' kernels, nor checkpointing."""
 
     layers: Positive
     """First layers of the model that were compared."""
     positions: Positive
-    """Length of the one sequence."""
+    """Length of the compared sequence."""
     plain_error: Spent
-    """1 - cosine of that reference in bfloat16: what the type alone costs. A row is wrong where its error is above the
-    tolerance and above twice this."""
+    """1 - cosine of the reference in bfloat16: the error of the type alone. A variant is wrong if its error is above
+    the tolerance and above twice this."""
     loss: Number
-    """Of those layers."""
+    """Loss of those layers."""
     reference_loss: Number
-    """The same in float32."""
+    """Loss of those layers in float32."""
 
 
 class FinetuneCell(CellBase):
@@ -60,77 +60,78 @@ class FinetuneCell(CellBase):
     batch_size: Positive
     accumulate: Positive
     inputs_sha256: str | None = None
-    """Of the token ids of all batches that the steps take turns over."""
+    """SHA-256 of the token ids of all batches that the steps alternate over."""
     input_source: str | None = None
-    """Where the ids came from: the shipped text, or random ids where there is no tokenizer."""
+    """Source of the ids: the shipped text, or random ids if there is no tokenizer."""
     demand: FinetuneDemand | None = None
     checked: FinetuneChecked | None = None
     step_memory: StepMemory | None = None
-    """Of one untimed step."""
+    """Memory of one untimed step."""
     losses: tuple[Number, ...] = ()
-    """Of the first micro-batch of the first step and of the last timed one: proof that numbers came out, not a
-    curve. They are of different texts."""
+    """Loss of the first micro-batch of the first step and of the last timed step, on different texts: proof that the
+    losses are finite, not a learning curve."""
     warmup: tuple[TrainingSample, ...] = ()
     samples: tuple[TrainingSample, ...] = ()
 
 
 class DTypes(Plain):
-    """Types that were seen while a step ran, as torch names them."""
+    """Types during a step, as torch names them."""
 
     head_input: str | None = None
-    """Of what the output layer multiplies."""
+    """Type of the output layer's input."""
     head_weight: str | None = None
     attention_query: str | None = None
-    """Of the queries of scaled_dot_product_attention. None for eager attention."""
+    """Type of the queries of scaled_dot_product_attention. None for eager attention."""
     norm_weight: str | None = None
     trained: str | None = None
-    """Of the trained weights."""
+    """Type of the trained weights."""
     optimizer_state: str | None = None
-    """Of the optimizer's moments."""
+    """Type of the optimizer's moments."""
 
 
 class Learned(Plain):
-    """Whether the recipe learns: loss on text that it was not trained on, before and after some steps."""
+    """Loss on held-out text before and after some steps."""
 
     steps: Positive
     learning_rate: Number
     before: Number
-    """Of the untrained adapters: the same for every seed."""
+    """Loss with untrained adapters, equal for all seeds."""
     after: tuple[Number, ...]
-    """One a seed; a seed draws the adapters' first values and the order of the text."""
+    """Loss after training, one per seed."""
     seeds: tuple[int, ...]
+    """Seeds of the adapters' initial values and of the order of the text."""
 
 
 class FinetuneFacts(Plain):
-    """What was built from the loaded model."""
+    """Facts of the trainable model."""
 
     trained_parameters: Positive
     trained_linear_weights: Positive
-    """Those that are a matrix of a product: 6 operations a token."""
+    """Trained weights that are multiplied: 6 FLOPs per token."""
     frozen_linear_weights: Count
-    """Weights of linear layers that are not trained: 4 operations a token."""
+    """Frozen weights of linear layers: 4 FLOPs per token."""
     checkpointed_linear_weights: Count
-    """Frozen and trained, of the layers that are checkpointed."""
+    """Frozen and trained weights of checkpointed layers."""
     weight_bytes: Positive
-    """Unique storages of all that is not trained: frozen weights with their scales."""
+    """Bytes of unique storages that are not trained: frozen weights with their scales."""
     trained_bytes: Positive
-    """Trained weights, their gradients and the optimizer's state, from the tensors' sizes after a step."""
+    """Bytes of trained weights, their gradients and the optimizer's state, from the tensors' sizes after a step."""
     adapted_layers: Count
     """Linear layers with an adapter."""
     dequantize_calls: Count | None = None
-    """Expected calls that unpack a weight, a micro-batch: twice for each quantized layer, and once more with
-    checkpointing. None where nothing is quantized in 4 bits."""
+    """Expected dequantizations per micro-batch: two per quantized layer, and a third with checkpointing. None if no
+    weight has 4 bits."""
     dtypes: DTypes = DTypes()
     frozen_sha256: str | None = None
-    """Of the frozen weights' bytes before the first step."""
+    """SHA-256 of the frozen weights before the first step."""
     frozen_unchanged: bool | None = None
-    """Whether the frozen weights have the same bytes after the last timed step. None where nothing is frozen."""
+    """Whether the frozen weights are unchanged after the last timed step. None if all weights are trained."""
     peft: str | None = None
-    """Its version. None where it is not used."""
+    """Version of peft. None if it is not used."""
 
 
 class FinetuneVariantFacts(VariantFacts):
-    """Which recipe, with every switch."""
+    """Recipe of the record, with every switch."""
 
     variant: RecipeName
     base: Base
@@ -140,7 +141,7 @@ class FinetuneVariantFacts(VariantFacts):
     optimizer: OptimizerName
     attention: AttentionName
     rank: Positive | None = None
-    """None where no adapter is trained."""
+    """Rank of the adapters. None if there are none."""
     targets: str | None = None
 
 
@@ -153,9 +154,9 @@ class FinetuneRecord(RunRecord):
     load: LoadFacts | None = None
     built: FinetuneFacts | None = None
     base_loss: Number | None = None
-    """Of the unquantized base on the first 2,048 tokens of the text, where the weights are real."""
+    """Loss of the unquantized base on the first 2,048 tokens of the text, if the weights are real."""
     first_loss: Number | None = None
-    """Of this variant on the same tokens, before any step."""
+    """Loss of this variant on the same tokens, before any step."""
     learned: Learned | None = None
-    """None for random weights, and where another process of the sweep finds out."""
+    """None for random weights, and if another process of the sweep measures it."""
     cells: tuple[FinetuneCell, ...] = Field(default=())

@@ -1,7 +1,4 @@
-"""What is asked of fine-tuning: the model, how it is trained, and the lengths and batches to measure.
-
-Frozen values, checked when they are made, before torch is imported or a byte is downloaded.
-"""
+"""Specification of the finetune workload: the model, the recipes to compare, and the grid."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ QUANTS: dict[Base, QuantSpec] = {
     "nf4-double": QuantSpec(quant="bnb4", options={"quant_type": "nf4", "double_quant": True}),
     "int8": QuantSpec(quant="bnb8"),
 }
-"""The loader of each base; `fp16` is the one that quantizes nothing, whatever the 16-bit type."""
+"""Loader of each base; `fp16` is the loader that quantizes nothing, whatever the type."""
 ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every switch of a variant, decided."""
+    """Every switch of a variant, resolved."""
 
     base: Base
     train: Train
@@ -49,7 +46,7 @@ class Recipe:
 
     @property
     def quant(self) -> QuantSpec:
-        """How the base's weights are stored."""
+        """Quantization of the base's weights."""
         return QUANTS[self.base]
 
     @property
@@ -67,55 +64,55 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 
 class TrainedModel(ModelSpec):
-    """Where the weights come from, and the type that they are trained in."""
+    """Source of the weights, and the type in which they are trained."""
 
     dtype: DType = "bfloat16"
-    """Type of what is not quantized: bfloat16, or float32 on a processor, whose 16-bit backward pass is emulated."""
+    """Type of weights that are not quantized: bfloat16, or float32 on a CPU, which emulates a 16-bit backward pass."""
 
 
 class FinetuneSubject(Plain):
-    """The model, and what it is fed with."""
+    """The model and the seed of its inputs."""
 
     model: TrainedModel = TrainedModel()
     seed: int = 0
-    """Of the adapters' first values, and of random tokens where the model has no tokenizer."""
+    """Seed of the adapters' initial values, and of random tokens if the model has no tokenizer."""
 
 
 class FinetuneSubjectAsked(FinetuneSubject):
-    """The same, with what changes no number of a record."""
+    """The subject, with an option that changes no number of a record."""
 
     profile_rows: Positive = 30
     """Rows of the profile that is printed after a run."""
 
 
 class FinetuneVariant(VariantBase):
-    """A recipe, and the switches in which this variant differs from it."""
+    """A recipe, and the switches that override it."""
 
     variant: RecipeName
-    """The recipe: full, lora, qlora, qlora-bf16 (nothing is left in float32) or qlora-nocheckpoint."""
+    """Recipe: full, lora, qlora, qlora-bf16 (nothing stays in float32) or qlora-nocheckpoint."""
     base: Base | None = None
-    """How the frozen weights are stored: plain (in the model's type), nf4, nf4-double (scales quantized too) or int8.
-    The recipe's if not said, as for every switch below."""
+    """Storage of the frozen weights: plain (the model's type), nf4, nf4-double (scales quantized too) or int8. Default:
+    the recipe's, as for every switch below."""
     train: Train | None = None
-    """What is trained: full (every weight) or lora (adapters alone)."""
+    """Trained weights: full (all) or lora (adapters only)."""
     checkpointing: Checkpointing | None = None
-    """Which layers run their forward pass again in the backward pass, in place of keeping its results: none or all."""
+    """Layers that repeat their forward pass in the backward pass instead of keeping activations: none or all."""
     prepare: Prepare | None = None
-    """What becomes of the weights that are not quantized: peft (prepare_model_for_kbit_training, which makes them
-    float32), keep (they stay, and float32 adapters are multiplied in the model's type by autocast), or autocast
-    (peft's, and products in the model's type by autocast)."""
+    """Treatment of weights that are not quantized: peft (prepare_model_for_kbit_training, which makes them float32),
+    keep (unchanged; autocast multiplies float32 adapters in the model's type), or autocast (peft's, with products in
+    the model's type by autocast)."""
     optimizer: OptimizerName | None = None
-    """adamw, adamw-fused, adamw8bit or paged-adamw8bit (both of bitsandbytes)."""
+    """adamw, adamw-fused, adamw8bit or paged-adamw8bit (the last two from bitsandbytes)."""
     attention: AttentionName | None = None
-    """Attention of the model, as transformers calls it: sdpa or eager."""
+    """Attention implementation of transformers: sdpa or eager."""
     rank: Positive | None = None
-    """Of the adapters."""
+    """Rank of the adapters."""
     targets: Annotated[str, Field(min_length=1)] | None = None
-    """Linear layers that get an adapter: all-linear (all but the output layer), or their names joined by commas."""
+    """Linear layers with an adapter: all-linear (all but the output layer), or names joined by commas."""
 
     @property
     def recipe(self) -> Recipe:
-        """Every switch, decided."""
+        """Every switch, resolved."""
         switches = self.model_dump(exclude={"name", "variant"}, exclude_none=True)
         return replace(RECIPES[self.variant], **switches)
 
@@ -129,23 +126,23 @@ class FinetunePoint(NamedTuple):
 
 
 class FinetuneGrid(GridBase):
-    """Which steps are measured: every length with every batch size."""
+    """Steps to measure: every length with every batch size and number of micro-batches."""
 
     seq_len: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (1024,)
-    """Tokens of one sequence, 2 at least: each but the first is predicted. There is no padding."""
+    """Tokens of one sequence, at least 2: each but the first is predicted. There is no padding."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4,)
     """Sequences of one micro-batch."""
     accumulate: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Micro-batches of one step."""
 
     def points(self) -> list[FinetunePoint]:
-        """Every cell, smallest first, so that running out of memory costs only the larger ones."""
-        cells = [FinetunePoint(*axes) for axes in product(self.seq_len, self.batch_size, self.accumulate)]
-        return sorted(dict.fromkeys(cells), key=lambda point: (point.seq_len * point.batch_size, point))
+        """Return every cell, smallest first: running out of memory then costs only the larger cells."""
+        cells = {FinetunePoint(*axes) for axes in product(self.seq_len, self.batch_size, self.accumulate)}
+        return sorted(cells, key=lambda point: (point.seq_len * point.batch_size, point))
 
 
 class FinetuneExperiment(ExperimentBase):
-    """A whole comparison, as a config file holds it."""
+    """Content of a config file."""
 
     workload: Literal["finetune"] = "finetune"
     subject: FinetuneSubject = FinetuneSubject()
@@ -154,7 +151,7 @@ class FinetuneExperiment(ExperimentBase):
 
 
 class FinetuneJob(Job):
-    """Everything that one run is told."""
+    """Input of one run."""
 
     subject: FinetuneSubjectAsked
     variant: FinetuneVariant

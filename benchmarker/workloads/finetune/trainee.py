@@ -1,8 +1,8 @@
-"""A loaded model made ready for training, as peft and transformers do it, with every switch of the recipe.
+"""A loaded model made trainable by peft and transformers, with every switch of the recipe.
 
-What is frozen stays as the loader stored it, but for `prepare: peft`: peft's `prepare_model_for_kbit_training` makes
-float32 of everything that is not quantized, norms, embedding and output layer, and the activations follow. With
-`keep` these stay, and autocast multiplies the float32 adapters in the model's type.
+Frozen weights stay as the loader stored them, except with `prepare: peft`: peft's `prepare_model_for_kbit_training`
+converts everything that is not quantized to float32 (norms, embedding, output layer), and activations follow. With
+`keep` they are unchanged, and autocast multiplies the float32 adapters in the model's type.
 """
 
 from __future__ import annotations
@@ -14,46 +14,47 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.hardware.device import Device
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.inspect import is_linear, module_tensors, storage_bytes, weights_of
 from benchmarker.schema.base import DType
-from benchmarker.workloads.finetune.demand import AttentionShape
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, Recipe
+from benchmarker.workloads.finetune.training_flops import ModelAttention
+from benchmarker.workloads.training.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
 LEARNING_RATES = {"full": 1e-5, "lora": 1e-4}
-"""Of the timed steps: common first choices. Time does not depend on them."""
+"""Learning rates of the timed steps: common first choices. The time does not depend on them."""
 CHECKPOINT_FUNCTION = "_gradient_checkpointing_func"
-"""Where transformers keeps what a checkpointed layer is called through."""
+"""Attribute of a checkpointed layer that holds transformers' checkpointing function."""
 
 
 @dataclass(frozen=True)
 class Linears:
-    """Weights of linear layers, counted before adapters are put around them."""
+    """Weights of linear layers, counted before adapters are added."""
 
     total: int
-    """The output layer included, tied or not: it is multiplied."""
+    """All weights; those of the output layer too, tied or not, since it is multiplied."""
     in_layers: int
+    """Weights without the output layer."""
     packed: int
     """Layers stored in 4 bits."""
 
 
 @dataclass(frozen=True)
 class Trainee:
-    """What is trained, and how it is called."""
+    """Trainable model."""
 
     recipe: Recipe
     model: Any
     """Returns logits and a loss."""
     base: Any
-    """The model without what peft puts around the whole."""
+    """The model without peft's outer wrapper."""
     linears: Linears
     device: Device
     dtype: DType
-    """Of what is not quantized."""
+    """Type of weights that are not quantized."""
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -62,21 +63,18 @@ class Trainee:
 
     @property
     def is_autocast(self) -> bool:
-        """Whether products are made in the model's type whatever their operands' type."""
+        """Whether products use the model's type whatever their operands' type."""
         if self.dtype == "float32":
             return False
         is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
         return is_mixed or self.recipe.prepare == "autocast"
 
     def around(self) -> AbstractContextManager[Any]:
-        """What a forward pass runs in."""
-        import torch
-
-        kind = "cpu" if self.device.kind == "cpu" else "cuda"
-        return torch.autocast(kind, dtype=getattr(torch, self.dtype)) if self.is_autocast else nullcontext()
+        """Return the context of a forward pass."""
+        return autocast(self.device.torch_name, self.dtype) if self.is_autocast else nullcontext()
 
     def loss(self, ids: Tensor) -> Tensor:
-        """Mean cross entropy of each next token, with its graph.
+        """Return the mean cross entropy of each next token, with its graph.
 
         Args:
             ids: [batch, length]
@@ -86,49 +84,59 @@ class Trainee:
         return loss
 
     def optimizer(self, *, learning_rate: float | None = None) -> Optimizer:
-        """A new one, with nothing in its state."""
-        return make_optimizer(self.recipe, self.trained, learning_rate or LEARNING_RATES[self.recipe.train])
+        """Return a new optimizer without state and without weight decay, so that only gradients change weights."""
+        import torch
+
+        rate = learning_rate or LEARNING_RATES[self.recipe.train]
+        if self.recipe.optimizer in ("adamw", "adamw-fused"):
+            fused = self.recipe.optimizer == "adamw-fused"
+            return torch.optim.AdamW(self.trained, lr=rate, weight_decay=0.0, fused=fused)
+        import bitsandbytes
+
+        name = "PagedAdamW8bit" if self.recipe.optimizer == "paged-adamw8bit" else "AdamW8bit"
+        optimizer: Optimizer = getattr(bitsandbytes.optim, name)(self.trained, lr=rate, weight_decay=0.0)
+        return optimizer
 
     def frozen_tensors(self) -> Iterator[Tensor]:
-        """All that is not trained, with what quantization keeps beside it."""
+        """Yield all tensors that are not trained, the quantization's scales included."""
         trained = {id(parameter) for parameter in self.trained}
         for module in self.model.modules():
             yield from (tensor for tensor in module_tensors(module) if id(tensor) not in trained)
 
     @property
     def weight_bytes(self) -> int:
-        """Of all that is not trained."""
+        """Bytes of all tensors that are not trained."""
         return storage_bytes(self.frozen_tensors())
 
     def wrap_recomputing(self, step: TrainingStep) -> None:
-        """Let a profiled step say which forward passes are recomputations."""
+        """Annotate repeated forward passes in profiled steps."""
         for module in self.model.modules():
             function = getattr(module, CHECKPOINT_FUNCTION, None)
             if function is not None:
-                plain = getattr(function, "plain", function)
-                setattr(module, CHECKPOINT_FUNCTION, _Recomputing(plain, step))
+                original = getattr(function, "original", function)
+                setattr(module, CHECKPOINT_FUNCTION, _Annotated(original, step))
 
 
-class _Recomputing:
-    """A checkpointing function whose checkpointed function is annotated when it runs again."""
+class _Annotated:
+    """Checkpointing function that annotates its argument when it runs again."""
 
-    def __init__(self, plain: Callable[..., Any], step: TrainingStep) -> None:
-        self.plain = plain
+    def __init__(self, original: Callable[..., Any], step: TrainingStep) -> None:
+        self.original = original
         self._step = step
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return self.plain(self._step.recomputing(function), *arguments, **named)
+        return self.original(self._step.recomputing(function), *arguments, **named)
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
     """Make a loaded model trainable, in place.
 
     Args:
-        dtype: Of what is not quantized.
-        seed: Of the adapters' first values.
+        dtype: Type of weights that are not quantized.
+        seed: Seed of the adapters' initial values.
 
     Raises:
-        SpecError: There is nothing that could be trained by name: no linear layer, or none of those that were named.
+        SpecError: The model has no linear layer, or none of the named ones.
     """
     import torch
 
@@ -143,12 +151,12 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     if recipe.checkpointing == "all":
-        # Older releases of transformers have the second name alone.
+        # Older releases of transformers have only the second name.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     base = model
     if recipe.train == "lora":
-        # Variants with and without checkpointing then differ in that alone: it needs inputs with a gradient.
+        # Checkpointing needs inputs with a gradient. Without checkpointing they have one too, for a fair comparison.
         model.enable_input_require_grads()
         torch.manual_seed(seed)
         model = _with_adapters(model, recipe)
@@ -157,11 +165,8 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Refuse a model or a name without a linear layer; peft would leave out a name that another one makes up for.
-
-    Raises:
-        SpecError: With the names that there are.
-    """
+    """Raise SpecError for a model without linear layers, or a target that no layer has; peft would ignore the latter
+    if another target matches."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:
@@ -173,7 +178,7 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
         endings = {name.rpartition(".")[2] for name in names}
         for target in recipe.targets.split(","):
             if not any(f".{name}".endswith(f".{target}") for name in names):
-                raise SpecError(f"--targets {target}: no linear layer is called so{did_you_mean(target, endings)}")
+                raise SpecError(f"--targets {target}: no linear layer has this name{did_you_mean(target, endings)}")
 
 
 def _with_adapters(model: Any, recipe: Recipe) -> Any:
@@ -190,40 +195,24 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    # It imports gptqmodel where that is installed, which sets torch's allocator for the whole process.
+    # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
     with undisturbed():
         return get_peft_model(model, settings)
 
 
-def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], learning_rate: float) -> Optimizer:
-    """The recipe's optimizer, without weight decay: nothing then changes but by gradients."""
-    import torch
-
-    if recipe.optimizer in ("adamw", "adamw-fused"):
-        fused = recipe.optimizer == "adamw-fused"
-        return torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0, fused=fused)
-    import bitsandbytes
-
-    paged = recipe.optimizer == "paged-adamw8bit"
-    kind = getattr(bitsandbytes.optim, "PagedAdamW8bit" if paged else "AdamW8bit")
-    optimizer: Optimizer = kind(parameters, lr=learning_rate, weight_decay=0.0)
-    return optimizer
-
-
 def count_linears(model: Any) -> Linears:
-    """Weights of the model's linear layers."""
+    """Return the weights of the model's linear layers."""
     head = model.get_output_embeddings()
     linears = [module for module in model.modules() if is_linear(module)]
-    inside = [weights_of(module) for module in linears if module is not head]
     return Linears(
-        total=sum(map(weights_of, linears)),
-        in_layers=sum(inside),
+        total=sum(weights_of(module) for module in linears),
+        in_layers=sum(weights_of(module) for module in linears if module is not head),
         packed=sum(type(module).__name__ == "Linear4bit" for module in linears),
     )
 
 
-def attention_shape(model: Any) -> AttentionShape:
-    """Of the whole model."""
+def attention_of(model: Any) -> ModelAttention:
+    """Return the attention of the full model."""
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return AttentionShape(config.num_hidden_layers, config.num_attention_heads, head_dim)
+    return ModelAttention(config.num_hidden_layers, config.num_attention_heads, head_dim)

@@ -19,7 +19,7 @@ from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_step
 from benchmarker.profiling.table import profile_table
 from benchmarker.profiling.trace import Cut
-from benchmarker.quality.step import step_divergence, texts_for
+from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.energy import Energy
 from benchmarker.schema.quality import StepDivergence
 from benchmarker.schema.quality_words import step_line, wrong_step_words

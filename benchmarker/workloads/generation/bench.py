@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.find import shapes_sha256
+from benchmarker.checkpoints.model_config import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import gib, seconds
@@ -29,7 +29,7 @@ from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
-    from benchmarker.quality.plan import Plan
+    from benchmarker.quality.judging_plan import Plan
 
 
 @contextmanager

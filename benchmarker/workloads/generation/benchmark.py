@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.engines.base import Generation, TokenSource
+from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
+from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.experiment import Procedure
@@ -22,25 +22,12 @@ from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.base import Nothing
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
-from benchmarker.workloads.generation.record import GenerationCell, GenerationSample
+from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def sample_of(generation: Generation) -> GenerationSample:
-    """The raw times of one generation in seconds."""
-    tokens = len(generation.tokens[0])
-    # The first token belongs to prefill, so N tokens have N - 1 intervals between them.
-    decode_s = (generation.last_ns - generation.first_ns) / 1e9
-    return GenerationSample(
-        latency_s=(generation.end_ns - generation.start_ns) / 1e9,
-        ttft_s=(generation.first_ns - generation.start_ns) / 1e9,
-        tpot_s=decode_s / (tokens - 1) if tokens > 1 else None,
-        new_tokens=tokens,
-    )
 
 
 class GenerationStep:
@@ -72,14 +59,12 @@ class GenerationStep:
         generation = self._generate()
         self.peaks.append(self._per_gpu_bytes())
         self.first_token_ns = generation.first_ns
-        for tokens in generation.tokens:
-            if len(tokens) != self._new_tokens:
-                raise WrongTokenCountError(f"{len(tokens)} tokens came instead of {self._new_tokens}")
+        sample = generation.sample(self._new_tokens)
         if self._tokens is None:
             self._tokens = generation.tokens
         elif self._tokens != generation.tokens:
             self.flags.add("nondeterministic_tokens")
-        return sample_of(generation)
+        return sample
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
@@ -252,8 +237,7 @@ class ModelBenchmarker(SourceBenchmarker):
         self,
         model: PreTrainedModel,
         *,
-        engine: str | None = None,
-        runtime: str = "eager",
+        engine: str = "eager",
         device: Device | None = None,
         tokenizer: Any | None = None,
         chat_template: bool = False,
@@ -263,7 +247,6 @@ class ModelBenchmarker(SourceBenchmarker):
 
         Args:
             engine: One of those that run a torch model: eager, cuda_graph, compile or native.
-            runtime: An older word for `engine`.
             device: Where the model is; found from the model if not given.
             tokenizer: For prompts of real text; without one the prompt is random ids.
             device_memory: Whole-device memory from before the model was loaded, to report the growth.
@@ -275,7 +258,7 @@ class ModelBenchmarker(SourceBenchmarker):
 
         device = device or find_device(str(model.device))
         super().__init__(
-            torch_engine(engine or runtime).source(model, device),
+            torch_engine(engine).decoder(model, device),
             model.config.to_dict(),
             device,
             tokenizer=tokenizer,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.attention_shape import head_dim, key_heads
+from benchmarker.checkpoints.model_config import head_dim, key_heads
 from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
 from benchmarker.workloads.generation.record import GenerationDemand
 

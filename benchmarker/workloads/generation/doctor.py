@@ -13,7 +13,7 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
-from benchmarker.engines.external.engine_statuses import engine_statuses
+from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.registry import LOADERS

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
-from benchmarker.engines.external.engine_statuses import engine_statuses
+from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model_facts import ModelFacts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.engines.registry import MODEL_ENGINES
-from benchmarker.quality.text import check_text, is_text
+from benchmarker.quality.evaluation_text import check_text, is_text
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, TaskResult, baseline_name

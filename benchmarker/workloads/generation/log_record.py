@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.environment import DeviceFacts, Environment
 from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.schema.record import Imported, Memory
 from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationRecord,
-    GenerationSample,
     GenerationVariant,
 )
 

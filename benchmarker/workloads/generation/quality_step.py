@@ -10,9 +10,9 @@ from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.core.formatting import percent
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
+from benchmarker.quality.harness_tasks import check_tasks, run_tasks
 from benchmarker.quality.judge import Subject, judge
-from benchmarker.quality.plan import Plan, make_plan
-from benchmarker.quality.tasks import check_tasks, run_tasks
+from benchmarker.quality.judging_plan import Plan, make_plan
 from benchmarker.schema.quality_words import quality_line
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.spec import GenerationJob

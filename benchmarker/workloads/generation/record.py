@@ -6,24 +6,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from benchmarker.schema.base import Count, Number, Positive, Scalar, Seconds, Split, Whole
+from benchmarker.measure.clock import GenerationSample
+from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model_facts import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
-from benchmarker.schema.record import CellBase, Missing, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.record import CellBase, Missing, RunRecord, VariantFacts
 from benchmarker.schema.roofline import Demand
-
-
-class GenerationSample(SampleBase):
-    """One timed generation: from the call to the last token."""
-
-    ttft_s: Seconds | None = None
-    """Time to first token: from the call until the first new token is known."""
-    tpot_s: Seconds | None = None
-    """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
-    new_tokens: Count
-    """Tokens made per sequence, counted in the output."""
 
 
 class GenerationDemand(Demand):

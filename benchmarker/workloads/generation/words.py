@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import GIB, gib
+from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.job import Job
 from benchmarker.schema.workload import Axis
-from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationSample
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 AXES = (

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.workloads.mixers.held_out_text import held_out_bytes
 from benchmarker.workloads.mixers.record import MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersJob, MixersVariant
-from benchmarker.workloads.mixers.task_text import judged_bytes
 from benchmarker.workloads.mixers.variants.registry import implementation_of
 
 
@@ -34,8 +34,8 @@ def check(job: MixersJob) -> None:
     if job.procedure.energy:
         raise SpecError("--energy: is not counted for mixers; leave it out")
     tasks = job.subject.tasks
-    if "bytes" in tasks.names and tasks.text_len >= judged_bytes():
-        most = f"{judged_bytes() - 1:,}"
+    if "bytes" in tasks.names and tasks.text_len >= held_out_bytes():
+        most = f"{held_out_bytes() - 1:,}"
         raise SpecError(
             f"text_len: {tasks.text_len:,} bytes are more than the text to judge by has; give {most} or less"
         )

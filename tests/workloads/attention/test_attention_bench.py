@@ -1,6 +1,7 @@
 """Attention is proven and checked before its clock starts: planted faults get no time."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,17 +10,20 @@ import torch
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention import timing
-from benchmarker.workloads.attention.bench import open_attention
-from benchmarker.workloads.attention.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs, shifted
-from benchmarker.workloads.attention.reference import check, relative_error, rows_of, wrong
-from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant, shape_of
-from benchmarker.workloads.attention.timing import AttentionStep, results_of
-from benchmarker.workloads.attention.variants.base import Attention
-from benchmarker.workloads.attention.variants.flash_library import open_flash_library
+from benchmarker.workloads.attention.attention_bench import open_attention
+from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.attention_reference import check, rows_of, wrong
+from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.attention.variants.registry import VARIANTS
+from benchmarker.workloads.attention.variants.torch_attention import open_flash_library
+from benchmarker.workloads.operation import call_timing
+from benchmarker.workloads.operation.call_inputs import copies_needed, results_of
+from benchmarker.workloads.operation.call_timing import CallStep
+from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.result_check import relative_error
+from benchmarker.workloads.operation.spec import LengthPoint
 
-POINT = AttentionPoint(128, 2, "forward_backward")
+POINT = LengthPoint(128, 2, "forward_backward")
 SHAPE = shape_of(AttentionSubject(), AttentionVariant(variant="fa4"), POINT)
 
 
@@ -39,7 +43,7 @@ PATH = "tests.planted_attention:"
 @pytest.mark.parametrize("variant", ["naive", "math", "flash", "auto"])
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 def test_what_torch_has_on_a_processor_is_right_to_rounding(variant, mode):
-    cell = measured(variant, AttentionPoint(128, 2, mode))
+    cell = measured(variant, LengthPoint(128, 2, mode))
     assert cell.checked.error < 1e-6
     assert [tensor.tensor for tensor in cell.checked.tensors] == (
         ["o", "dq", "dk", "dv"] if mode != "forward" else ["o"]
@@ -70,16 +74,16 @@ def test_a_kernel_with_another_fault_is_refused_by_name(function, message):
 
 def test_a_kernel_that_returns_a_kept_output_is_refused():
     with pytest.raises(WrongResultError, match="two calls return o in the same memory"):
-        measured(PATH + "kept_by_address", AttentionPoint(128, 2, "forward"))
+        measured(PATH + "kept_by_address", LengthPoint(128, 2, "forward"))
 
 
 def test_a_kernel_that_copies_a_kept_output_is_refused():
     with pytest.raises(WrongResultError, match="o is off by"):
-        measured(PATH + "kept_and_copied", AttentionPoint(128, 2, "forward"))
+        measured(PATH + "kept_and_copied", LengthPoint(128, 2, "forward"))
 
 
 def test_a_kernel_without_a_backward_pass_is_unsupported_there():
-    assert measured(PATH + "forward_alone", AttentionPoint(128, 2, "forward")).checked.error < 1e-6
+    assert measured(PATH + "forward_alone", LengthPoint(128, 2, "forward")).checked.error < 1e-6
     with pytest.raises(UnsupportedError, match="does not require grad"):
         measured(PATH + "forward_alone")
 
@@ -114,9 +118,7 @@ def test_sampled_rows_of_a_long_sequence_hold_the_end_and_miss_no_part():
 
 
 def test_a_long_sequence_is_checked_on_its_own_rows():
-    shape = shape_of(
-        subject(heads=1, kv_heads=1), AttentionVariant(variant="flash"), AttentionPoint(2304, 1, "forward")
-    )
+    shape = shape_of(subject(heads=1, kv_heads=1), AttentionVariant(variant="flash"), LengthPoint(2304, 1, "forward"))
     inputs = make_inputs(shape, "cpu", seed=0)
     output = results_of(VARIANTS["flash"].open(shape, "cpu"), inputs)
     assert wrong(check(output, inputs, shape)) is None
@@ -131,18 +133,14 @@ def test_an_error_is_relative_to_the_size_of_what_is_expected():
 
 
 def test_another_backend_that_runs_instead_is_said(monkeypatch):
-    monkeypatch.setitem(
-        VARIANTS, "flash", VARIANTS["flash"].__class__("", VARIANTS["math"].open, VARIANTS["flash"].kernels)
-    )
+    monkeypatch.setitem(VARIANTS, "flash", replace(VARIANTS["flash"], open=VARIANTS["math"].open))
     with pytest.raises(UnsupportedError, match="math ran instead"):
         measured("flash")
 
 
 def test_a_backend_that_torch_lacks_is_unsupported_with_torchs_reason(monkeypatch):
     efficient = VARIANTS["efficient"]
-    monkeypatch.setitem(
-        VARIANTS, "efficient", efficient.__class__("", efficient.open, {**efficient.kernels, "cpu": "efficient"})
-    )
+    monkeypatch.setitem(VARIANTS, "efficient", replace(efficient, kernels={**efficient.kernels, "cpu": "efficient"}))
     with pytest.raises(UnsupportedError, match="torch: No viable backend"):
         measured("efficient")
 
@@ -168,7 +166,7 @@ def test_inputs_are_the_same_for_every_type_and_differ_with_the_seed():
 def test_copies_differ_in_every_tensor_and_lie_in_memory_of_their_own():
     shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
     first = make_inputs(shape, "cpu", seed=0)
-    copy = shifted(first, 1)
+    copy = first.shifted(1)
     for before, after in zip((*first.tensors, first.gradient), (*copy.tensors, copy.gradient), strict=True):
         assert not torch.equal(before, after)
         assert torch.equal(before.detach().flatten().sort().values, after.detach().flatten().sort().values)
@@ -180,8 +178,8 @@ def test_copies_of_the_inputs_fill_the_cache():
     shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
     each = input_bytes(shape)
     assert each == sum(part.nbytes for part in (*make_inputs(shape, "cpu", seed=0).tensors, torch.empty(2, 4, 128, 16)))
-    assert copies_needed(shape, 10 * each, kind="cpu") == 11
-    assert copies_needed(shape, 2**40, kind="cpu") == 2**28 // each
+    assert copies_needed(each, 10 * each, kind="cpu") == 11
+    assert copies_needed(each, 2**40, kind="cpu") == 2**28 // each
 
 
 class TickingDevice(CpuDevice):
@@ -197,8 +195,8 @@ class TickingDevice(CpuDevice):
 
 def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count(monkeypatch):
     now = SimpleNamespace(ns=0)
-    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: now.ns)
-    shape = shape_of(subject(), AttentionVariant(variant="naive"), AttentionPoint(128, 1, "forward"))
+    monkeypatch.setattr(call_timing.time, "perf_counter_ns", lambda: now.ns)
+    shape = shape_of(subject(), AttentionVariant(variant="naive"), LengthPoint(128, 1, "forward"))
     copies = [make_inputs(shape, "cpu", seed=seed) for seed in range(3)]
     calls: list[int] = []
 
@@ -208,7 +206,7 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
         return query
 
     device = TickingDevice()
-    step = AttentionStep(Attention(attend), copies, device)
+    step = CallStep(Operation(attend), copies, device)
     step()
     calls.clear()
     device.drains = 0
@@ -216,16 +214,16 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
     assert sample.calls == len(calls) == 22
     assert sample.latency_s == pytest.approx(0.001)
     assert device.drains == 2
-    assert set(calls) == {copy.query.data_ptr() for copy in copies}
+    assert set(calls) == {copy.named["q"].data_ptr() for copy in copies}
     assert all(earlier != later for earlier, later in pairwise(calls))
 
 
 @pytest.mark.parametrize(("backward_ns", "parts_s"), [(2_000_000, {"forward": 0.001, "backward": 0.002}), (0, {})])
 def test_backward_is_what_forward_leaves_of_both(monkeypatch, backward_ns, parts_s):
     now = SimpleNamespace(ns=0)
-    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: now.ns)
+    monkeypatch.setattr(call_timing.time, "perf_counter_ns", lambda: now.ns)
 
-    class Step(AttentionStep):
+    class Step(CallStep):
         def forward(self, inputs):
             now.ns += 1_000_000
 
@@ -233,7 +231,7 @@ def test_backward_is_what_forward_leaves_of_both(monkeypatch, backward_ns, parts
             now.ns += 1_000_000 + backward_ns
 
     shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
-    sample = Step(Attention(None), [make_inputs(shape, "cpu", seed=0)], TickingDevice())()
+    sample = Step(Operation(None), [make_inputs(shape, "cpu", seed=0)], TickingDevice())()
     assert sample.parts_s == pytest.approx(parts_s)
     assert sample.latency_s == pytest.approx((1_000_000 + backward_ns) / 1e9)
 
@@ -250,11 +248,11 @@ def test_float32_is_computed_as_ieee_says_and_the_setting_comes_back():
 @pytest.mark.slow
 @pytest.mark.by_hand
 def test_flex_runs_forward_on_a_processor():
-    cell = measured("flex", AttentionPoint(256, 1, "forward"), kv_heads=4, head_dim=64)
+    cell = measured("flex", LengthPoint(256, 1, "forward"), kv_heads=4, head_dim=64)
     assert wrong(cell.checked) is None
 
 
 @pytest.mark.slow
 def test_flex_has_no_backward_pass_on_a_processor():
     with pytest.raises(UnsupportedError, match="does not support backward on CPU"):
-        measured("flex", AttentionPoint(256, 1, "forward_backward"), kv_heads=4, head_dim=64)
+        measured("flex", LengthPoint(256, 1, "forward_backward"), kv_heads=4, head_dim=64)

@@ -10,14 +10,15 @@ import torch
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.workloads.attention.bench import open_attention
-from benchmarker.workloads.attention.proof import implementations_of
-from benchmarker.workloads.attention.spec import AttentionPoint, AttentionSubject, AttentionVariant
+from benchmarker.workloads.attention.attention_bench import open_attention
+from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant
+from benchmarker.workloads.attention.variants.registry import variants_with_kernel
+from benchmarker.workloads.operation.spec import LengthPoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
-POINT = AttentionPoint(1024, 2, "forward_backward")
-LONG = AttentionPoint(4096, 4, "forward")
+POINT = LengthPoint(1024, 2, "forward_backward")
+LONG = LengthPoint(4096, 4, "forward")
 PLANTED = "tests.planted_attention:"
 
 
@@ -32,12 +33,12 @@ def test_every_kernel_is_the_one_that_was_asked_for_and_right(variant):
     if variant in ("cudnn", "efficient") and torch.version.hip:
         pytest.skip("AMD's kernels are AOTriton's")
     cell = measured(variant)
-    assert variant in {*implementations_of(cell.kernels, find_device("cuda").kind), "naive", "math"}
+    assert variant in {*variants_with_kernel(cell.kernels, find_device("cuda").kind), "naive", "math"}
     assert cell.checked.error < 1e-2
 
 
 def test_the_choice_of_torch_is_named():
-    assert implementations_of(measured("auto").kernels, find_device("cuda").kind)
+    assert variants_with_kernel(measured("auto").kernels, find_device("cuda").kind)
 
 
 @pytest.mark.parametrize("variant", ["flash", "cudnn", "math"])
@@ -70,7 +71,7 @@ def test_a_planted_fault_is_refused(function, message):
 )
 def test_a_kept_output_is_refused(function, message):
     with pytest.raises(WrongResultError, match=message):
-        measured(PLANTED + function, AttentionPoint(1024, 2, "forward"))
+        measured(PLANTED + function, LengthPoint(1024, 2, "forward"))
 
 
 def test_what_is_right_of_the_users_own_passes():
@@ -97,10 +98,10 @@ def test_tf32_is_less_exact_than_ieee():
 def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
     device, point = find_device("cuda"), LONG._replace(mode=mode)
     with open_attention(AttentionSubject(), AttentionVariant(variant=variant), device) as bench:
-        flops, ready, step = bench.cell(point).demand.flops, bench.ready(point), bench.step(point)
+        flops, ready, step = bench.cell(point).demand.flops, bench.prepare(point), bench.step(point)
         calls = step().calls
         # In turns: a card at its power limit slows down while it is measured.
-        pairs = [(step(), _by_hand(ready.attention, ready.copies, calls)) for _ in range(15)]
+        pairs = [(step(), _by_hand(ready.operation, ready.copies, calls)) for _ in range(15)]
     tool_s, event_s, hand_s = (
         median(times)
         for times in zip(*((sample.latency_s, sample.event_s, by_hand_s) for sample, by_hand_s in pairs), strict=True)
@@ -110,13 +111,13 @@ def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
     assert hand_s == pytest.approx(tool_s, rel=0.02)
 
 
-def _by_hand(attention, copies, calls):
+def _by_hand(operation, copies, calls):
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with attention.around():
+    with operation.around():
         torch.cuda.synchronize()
         first.record()
         for inputs in islice(cycle(copies), calls):
-            output = attention.call(inputs.query, inputs.key, inputs.value)
+            output = operation.call(*inputs.tensors)
             if inputs.gradient is not None:
                 torch.autograd.grad(output, inputs.tensors, inputs.gradient)
         last.record()
@@ -129,7 +130,7 @@ def test_time_grows_with_the_square_of_a_long_sequence(variant):
     times = {}
     for length in (4096, 16384):
         # Four sequences: one of 4,096 positions does not fill the card.
-        point = AttentionPoint(length, 4, "forward")
+        point = LengthPoint(length, 4, "forward")
         with open_attention(AttentionSubject(), AttentionVariant(variant=variant), find_device("cuda")) as bench:
             step = bench.step(point)
             step()

@@ -15,7 +15,8 @@ from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.explained import explained_blocks
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.attention.record import AttentionRecord, AttentionSample, SeenKernel
+from benchmarker.workloads.attention.record import AttentionRecord
+from benchmarker.workloads.operation.record import OperationSample, SeenKernel
 
 LENGTHS = (64, 128, 256, 512)
 LIMITS = Limits(
@@ -45,7 +46,7 @@ def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=
     cells = tuple(
         cell.model_copy(
             update={
-                "samples": (AttentionSample(latency_s=time_s),),
+                "samples": (OperationSample(latency_s=time_s),),
                 "kernels": (kernel,) if kernel else (),
                 "batch_size": batch,
             }

@@ -5,20 +5,20 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.base import first_problem
-from benchmarker.workloads.attention.demand import allowed_pairs, demand_of, scores_passes
+from benchmarker.workloads.attention.attention_flops import allowed_pairs, demand_of, scores_passes
 from benchmarker.workloads.attention.spec import (
     AttentionGrid,
-    AttentionPoint,
     AttentionSubject,
     AttentionVariant,
     shape_of,
 )
-from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of, missing_module
+from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
+from benchmarker.workloads.operation.spec import LengthPoint
 
 
 def shape(*, seq_len=8, batch_size=1, mode="forward", variant="naive", dtype=None, **subject):
     spec = AttentionSubject(**{"heads": 2, "head_dim": 4, **subject})
-    return shape_of(spec, AttentionVariant(variant=variant, dtype=dtype), AttentionPoint(seq_len, batch_size, mode))
+    return shape_of(spec, AttentionVariant(variant=variant, dtype=dtype), LengthPoint(seq_len, batch_size, mode))
 
 
 def problem(kind, **values):
@@ -29,7 +29,7 @@ def problem(kind, **values):
 
 def test_tokens_give_each_length_its_batch_size():
     grid = AttentionGrid(tokens=(16384,), seq_len=(1024, 16384), mode=("forward",))
-    assert grid.points() == [AttentionPoint(1024, 16, "forward"), AttentionPoint(16384, 1, "forward")]
+    assert grid.points() == [LengthPoint(1024, 16, "forward"), LengthPoint(16384, 1, "forward")]
 
 
 def test_the_shortest_length_comes_first():
@@ -44,7 +44,7 @@ def test_the_shortest_length_comes_first():
         (
             AttentionGrid,
             {"tokens": (64,), "seq_len": (8,), "batch_size": (2,)},
-            "tokens: gives the batch size already; leave out batch_size or tokens",
+            "tokens: already determines the batch size; leave out batch_size or tokens",
         ),
         (
             AttentionSubject,
@@ -85,8 +85,8 @@ def test_tf32_is_unsupported_on_a_processor():
 
 
 def test_a_library_that_is_missing_is_named():
-    assert missing_module(VARIANTS["fa4"]) == "flash_attn.cute.interface"
-    assert missing_module(VARIANTS["flash"]) is None
+    assert VARIANTS["fa4"].missing_module() == "flash_attn.cute.interface"
+    assert VARIANTS["flash"].missing_module() is None
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ from queue import Queue
 import pytest
 import torch
 
-from benchmarker.workloads.attention.spec import Shape
-from benchmarker.workloads.context_parallel.demand import sent_bytes
-from benchmarker.workloads.context_parallel.split import most_of_ideal, spans_of, steps_of
-from benchmarker.workloads.context_parallel.variants.block_kernels import Merged, ProcessorFlash
-from benchmarker.workloads.context_parallel.variants.merge import MergedOutput, rows_of
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.communication_volume import sent_bytes
+from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal, spans_of, steps_of
+from benchmarker.workloads.context_parallel.variants.block_kernels import CpuFlash, Merged
 from benchmarker.workloads.context_parallel.variants.registry import VARIANTS
-from benchmarker.workloads.context_parallel.variants.ring import Ring
+from benchmarker.workloads.context_parallel.variants.ring import MergedOutput, Ring, rows_of
 
 ORDERS = ("contiguous", "zigzag")
 
@@ -78,7 +77,7 @@ def by_ranks(order, ranks, query, key, value, gradient):
     def run(rank):
         own = positions(order, rank, ranks, query.shape[2])
         following = Round(queues[rank], queues[(rank + 1) % ranks], sent[rank])
-        ring = Ring(ProcessorFlash(), steps_of(order, rank, ranks), following)
+        ring = Ring(CpuFlash(), steps_of(order, rank, ranks), following)
         parts = [tensor[:, :, own] for tensor in (query, key, value)]
         block = ring.forward(*parts)
         gradients = ring.backward(*parts, Merged(block.output, block.lse, gradient[:, :, own], block.rest))
@@ -111,7 +110,7 @@ def test_output_and_gradients_are_those_of_one_process_in_float64(order, ranks, 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_rank_of_a_ring_sends_what_the_formula_says(ranks, dtype):
-    shape = Shape(1, 16 * ranks, 4, 2, 8, True, None, dtype, "forward_backward")
+    shape = AttentionShape(1, 16 * ranks, 4, 2, 8, True, None, dtype, "forward_backward")
     sizes = [(1, heads, shape.seq_len, 8) for heads in (4, 2, 2, 4)]
     tensors = [torch.randn(size).to(getattr(torch, dtype)) for size in sizes]
     for name, order in (("zigzag", "zigzag"), ("ring", "contiguous")):

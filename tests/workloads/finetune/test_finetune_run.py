@@ -15,15 +15,15 @@ from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.quantization.load import load_model
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.collect import collect
-from benchmarker.workloads.finetune.built import frozen_sha256
-from benchmarker.workloads.finetune.gradients import check_gradients, unpacked_nf4, wrong
+from benchmarker.workloads.finetune.gradient_check import check_gradients, unpacked_nf4, wrong
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
 from benchmarker.workloads.finetune.trainee import make_trainee
+from benchmarker.workloads.finetune.trainee_facts import frozen_sha256
+from benchmarker.workloads.training.training_step import TrainingStep
 
 ASKED = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits", "--no-profile")
@@ -145,7 +145,7 @@ def test_a_gradient_that_is_no_number_is_found_out(qlora):
     adapter = qlora.base.get_decoder().layers[0].mlp.up_proj.lora_A["default"].weight
     hook = adapter.register_hook(lambda gradient: gradient * float("nan"))
     try:
-        with pytest.raises(WrongResultError, match="wrong result: a gradient is no number"):
+        with pytest.raises(WrongResultError, match="wrong result: a gradient holds a number that is not finite"):
             check_gradients(qlora, ids())
     finally:
         hook.remove()
@@ -154,8 +154,8 @@ def test_a_gradient_that_is_no_number_is_found_out(qlora):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ("q_proj,v_porj", "--targets v_porj: no linear layer is called so; did you mean 'v_proj'?"),
-        ("lm_head", "--targets lm_head: no linear layer is called so; there is down_proj, gate_proj, k_proj, "),
+        ("q_proj,v_porj", "--targets v_porj: no linear layer has this name; did you mean 'v_proj'?"),
+        ("lm_head", "--targets lm_head: no linear layer has this name; there is down_proj, gate_proj, k_proj, "),
     ],
 )
 def test_a_target_that_is_no_linear_layer_is_refused(targets, message):

@@ -6,9 +6,9 @@ import pytest
 
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
-from benchmarker.measure.training_step import TrainingStep
 from benchmarker.profiling.sections import section_mark
 from benchmarker.profiling.trace import device_work
+from benchmarker.workloads.training.training_step import TrainingStep
 from tests.fakes import FakeDevice
 
 

@@ -14,8 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoders.torch_engine import TorchSource
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import Device
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.experiment import Procedure
@@ -91,7 +90,7 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
     device = FakeDevice()
     subject = ModelBenchmarker(model, device=device)
     if runtime == "graph":
-        subject.source = TorchSource(model, CudaGraphDecoder(model, device, capture=Rerun()), device)
+        subject.source = cuda_graph_decoder(model, device, capture=Rerun())
     grid = Grid(prompt_tokens=(3,), new_tokens=(4,), batch_size=(1, 2, 64))
     cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]

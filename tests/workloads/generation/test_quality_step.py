@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import Scores, TokenSource, UnsupportedError
-from benchmarker.engines.decoders import decode_loop, prefill_decode
-from benchmarker.engines.decoders.cuda_graph import CudaGraphDecoder
-from benchmarker.engines.decoders.torch_engine import TorchSource
+from benchmarker.engines.base import Scorer, Scores, TokenSource, UnsupportedError
+from benchmarker.engines.decoders import prefill_decode, static_decoder
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.torch_engine import TorchScorer
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality import step
-from benchmarker.quality.step import step_divergence, texts_for
+from benchmarker.quality import step_check
+from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.after_timing import step_checked
@@ -39,24 +39,28 @@ def checked(kl: float, plain: float | None = None) -> StepDivergence:
     return StepDivergence(steps=256, text_tokens=126, kl_mean=kl, kl_max=2 * kl, same_top=0.99, plain_kl_mean=plain)
 
 
-class Source(TokenSource):
+class Source(TokenSource, Scorer):
     """A model of two tokens whose step moves each position's odds by `shift`."""
 
     def __init__(self, shift: float, *, plain_shift: float | None = None) -> None:
         self.shift, self.plain_shift = shift, plain_shift
+
+    @property
+    def scorer(self) -> Scorer:
+        return self
 
     @staticmethod
     def at(odds: float, rows: int) -> Scores:
         logits = numpy.array([[odds, 0.0]] * rows, dtype=numpy.float32)
         return Scores(logits - numpy.log(numpy.exp(logits).sum(axis=1, keepdims=True)))
 
-    def forward(self, ids: Any) -> Scores | None:
+    def forward_scores(self, ids: Any) -> Scores | None:
         return self.at(0.0, len(ids))
 
-    def score(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
+    def step_scores(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
         return self.at(self.shift, len(ids) - prompt_tokens + 1)
 
-    def score_plainly(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
+    def library_step_scores(self, ids: Any, *, prompt_tokens: int = 1) -> Scores | None:
         return None if self.plain_shift is None else self.at(self.plain_shift, len(ids) - prompt_tokens + 1)
 
 
@@ -99,7 +103,7 @@ def test_the_libraries_own_step_is_measured_beside_it() -> None:
 
 
 class Plain(Source):
-    scores_plainly = True
+    is_library_step = True
 
 
 def test_a_step_that_is_the_libraries_own_is_its_own_measure_of_rounding() -> None:
@@ -131,13 +135,13 @@ def test_texts_fit_into_the_timed_shape_and_take_no_minutes(longest, step_s, sha
 def captured(model: PreTrainedModel) -> ModelBenchmarker:
     device = CpuDevice()
     subject = ModelBenchmarker(model, device=device)
-    subject.source = TorchSource(model, CudaGraphDecoder(model, device, capture=Rerun()), device)
+    subject.source = cuda_graph_decoder(model, device, capture=Rerun())
     return subject
 
 
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "STEPS", 32)
+    monkeypatch.setattr(step_check, "STEPS", 32)
 
 
 def after_timing(subject: ModelBenchmarker) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
         token, logits = right(*arguments)  # type: ignore[arg-type]
         return token, 1.5 * logits
 
-    monkeypatch.setattr(decode_loop, "decode_step", sharpened)
+    monkeypatch.setattr(static_decoder, "decode_step", sharpened)
     changed = after_timing(captured(model))
     assert changed["step_divergence"].verdict == "wrong"
     assert [(cell.status, cell.error_kind) for cell in changed["cells"]] == [("invalid", "wrong_result")] * 2
@@ -184,7 +188,7 @@ def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monke
     def refuse(self: object, ids: object, **_: object) -> Scores:
         raise UnsupportedError("not with this cache")
 
-    monkeypatch.setattr(TorchSource, "score", refuse)
+    monkeypatch.setattr(TorchScorer, "step_scores", refuse)
     assert after_timing(captured(model))["no_step_divergence"].reason == "not with this cache"
 
 

@@ -17,17 +17,18 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.workloads.mixers.block import make_model, training_demand
-from benchmarker.workloads.mixers.matching import block_facts, parameters_of
+from benchmarker.workloads.mixers.held_out_text import held_out_bytes, shipped_bytes
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
+from benchmarker.workloads.mixers.parameter_matching import block_facts, parameters_of, training_demand
 from benchmarker.workloads.mixers.reading.tasks import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.spec import MixersBlock, MixersPoint, MixersSubject, MixersTasks, shape_of
-from benchmarker.workloads.mixers.task_text import judged_bytes, shipped_bytes
-from benchmarker.workloads.mixers.tasks import IGNORED, Setting, make_batch, settings_of, train
-from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.small_model import make_model
+from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks, shape_of
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
+from benchmarker.workloads.operation.spec import LengthPoint
 
-POINT = MixersPoint(32, 2, "training_step")
+POINT = LengthPoint(32, 2, "training_step")
 
 
 def subject(**block):
@@ -95,7 +96,7 @@ def test_text_is_read_four_times_at_most():
 
 
 def test_a_training_steps_work_by_hand():
-    demand = training_demand(VARIANTS["linear-torch"], subject(), POINT)
+    demand = training_demand(LINEAR, subject(), POINT)
     products = parameters_of(LINEAR, subject(), 64, 32) - (64 + 32) * 32
     mixer = 2 * 3 * 4 * 64 * 2 * 16 * 16
     assert (demand.mixer_flops, demand.flops) == (mixer, 6 * products * 64 + mixer)
@@ -123,7 +124,7 @@ def test_what_models_of_text_are_judged_by_is_not_trained_on():
     text, border = shipped_bytes(), int(0.9 * len(shipped_bytes()))
     tasks = subject().tasks.model_copy(update={"batch_size": 64})
     for judged, part in ((False, text[:border]), (True, text[border:])):
-        tokens, labels = make_batch(Setting("bytes", 40), tasks, torch.Generator().manual_seed(1), judged=judged)
+        tokens, labels = make_batch(Setting("bytes", 40), tasks, torch.Generator().manual_seed(1), held_out=judged)
         content = part
         assert all(bytes(row) in content for row in tokens.tolist())
         assert torch.equal(tokens[:, 1:], labels[:, :-1])
@@ -159,8 +160,8 @@ def test_a_run_has_the_step_and_the_tasks(tmp_path: Path):
 def test_a_sequence_longer_than_the_text_to_judge_by_is_refused():
     words = ["mixers", "--variant", "gdn-torch", "--tasks", "bytes", "--text-len"]
     with pytest.raises(SpecError, match="more than the text to judge by has"):
-        read_job([*words, str(judged_bytes())])
-    assert read_job([*words, str(judged_bytes() - 1)])
+        read_job([*words, str(held_out_bytes())])
+    assert read_job([*words, str(held_out_bytes() - 1)])
 
 
 def test_too_few_tokens_for_the_keys_are_refused():

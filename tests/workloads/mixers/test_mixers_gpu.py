@@ -1,6 +1,7 @@
 """Token mixers on a GPU: each kernel is the one that was asked for and right, and the order of the lengths holds."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -8,17 +9,18 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
-from benchmarker.workloads.mixers.bench import MixersBench
-from benchmarker.workloads.mixers.spec import MixersBlock, MixersPoint, MixersSubject, MixersTasks
-from benchmarker.workloads.mixers.tasks import Setting, train
+from benchmarker.workloads.mixers.mixer_tasks import Setting, train
+from benchmarker.workloads.mixers.mixers_bench import MixersBench
+from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks
 from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
+from benchmarker.workloads.operation.spec import LengthPoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 needs_fla = pytest.mark.skipif(find_spec("fla") is None, reason="fla-core is not installed")
 
 FLA = [name for name in VARIANTS if "-fla-" in name]
-POINT = MixersPoint(1000, 2, "forward_backward")
+POINT = LengthPoint(1000, 2, "forward_backward")
 
 
 def bench_of(variant, **subject):
@@ -49,7 +51,7 @@ def measured(variant, point=POINT, **subject):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_kernel_of_the_library_is_its_own_and_right(variant, dtype):
     mode = "forward_backward" if VARIANTS[variant].has_backward else "forward"
-    cell = measured(variant, MixersPoint(1000, 2, mode), dtype=dtype)
+    cell = measured(variant, LengthPoint(1000, 2, mode), dtype=dtype)
     assert cell.checked.error < 1e-2
     assert cell.checked.lengths == (63, 64, 65, 127)
 
@@ -71,9 +73,7 @@ def test_a_delta_rule_whose_gate_is_lost_is_refused(monkeypatch):
     monkeypatch.setitem(
         VARIANTS,
         "gdn-fla-chunk",
-        right.__class__(
-            right.mixer, "planted", "", open_without_gate, right.kernels, right.layout, right.dtypes, right.modules
-        ),
+        replace(right, open=open_without_gate),
     )
     with pytest.raises(WrongResultError, match="o is off by"):
         measured("gdn-fla-chunk")
@@ -82,7 +82,7 @@ def test_a_delta_rule_whose_gate_is_lost_is_refused(monkeypatch):
 @needs_fla
 def test_a_delta_rule_loses_at_1024_positions_and_wins_at_16384():
     def latency_s(variant, length):
-        point = MixersPoint(length, 2, "forward")
+        point = LengthPoint(length, 2, "forward")
         step = bench_of(variant, heads=16).step(point)
         step()
         return min(step().latency_s for _ in range(3))
@@ -94,7 +94,7 @@ def test_a_delta_rule_loses_at_1024_positions_and_wins_at_16384():
 @needs_fla
 def test_what_a_delta_rule_keeps_grows_with_the_tokens_and_naive_softmax_with_their_square():
     def kept(variant, length):
-        return measured(variant, MixersPoint(length, 1, "forward_backward")).passes.kept_bytes
+        return measured(variant, LengthPoint(length, 1, "forward_backward")).passes.kept_bytes
 
     assert kept("gdn-fla-chunk", 4096) == pytest.approx(2 * kept("gdn-fla-chunk", 2048), rel=0.05)
     assert kept("softmax-naive", 4096) > 3 * kept("softmax-naive", 2048)

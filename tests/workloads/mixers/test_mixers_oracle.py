@@ -7,18 +7,19 @@ import pytest
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.attention.record import AttentionMemory, AttentionSample, SeenKernel
-from benchmarker.workloads.mixers.demand import demand_of
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.mixer_flops import demand_of
 from benchmarker.workloads.mixers.reading.reasons import timed_call
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,
     MixersRecord,
+    MixersTensorError,
     MixersVariantFacts,
-    TensorError,
 )
-from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
-from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
+from benchmarker.workloads.operation.record import OperationSample, PassMemory, SeenKernel
+from benchmarker.workloads.operation.spec import LengthPoint
 from tests.comparison.test_oracles import differing
 from tests.records import environment
 
@@ -35,7 +36,7 @@ LIMITS = Limits(
 def cell(mixer, subject, point, latency_s):
     both = point.mode != "forward"
     parts = {"forward": 0.3 * latency_s, "backward": 0.7 * latency_s} if both else {}
-    output = TensorError(tensor="o", error=3e-3, tolerance=0.01)
+    output = MixersTensorError(tensor="o", error=3e-3, tolerance=0.01)
     tensors = (output, output.model_copy(update={"tensor": "dq", "error": 4e-3}))
     return MixersCell(
         status="ok",
@@ -46,8 +47,8 @@ def cell(mixer, subject, point, latency_s):
         checked=MixersChecked(
             against="float64", error=4e-3, tolerance=0.01, tensors=tensors, rows=512, heads=2, causal_error=0.0
         ),
-        passes=AttentionMemory(forward_peak_bytes=5000, kept_bytes=3000 if both else None, backward_peak_bytes=9000),
-        samples=tuple(AttentionSample(latency_s=latency_s * more, parts_s=parts) for more in (1.0, 1.01, 1.03)),
+        passes=PassMemory(forward_peak_bytes=5000, kept_bytes=3000 if both else None, backward_peak_bytes=9000),
+        samples=tuple(OperationSample(latency_s=latency_s * more, parts_s=parts) for more in (1.0, 1.01, 1.03)),
     )
 
 
@@ -56,7 +57,7 @@ def written(tmp_path):
     for subject in (MixersSubject(heads=4, head_dim=64, value_dim=96),):
         for number in range(3):
             for mixer, base_s in ((SOFTMAX, 2e-3), (LINEAR, 1e-3), (GATED_DELTA, 1.5e-3)):
-                points = [MixersPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
+                points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
                 record = MixersRecord(
                     benchmarker="0.1.0",
                     run_id=f"{mixer.name}-{number}",
@@ -109,5 +110,5 @@ def test_every_number_of_a_row_is_the_oracles(tmp_path):
     [("BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"), ("GATE_BYTES", 400, "floor_s")],
 )
 def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
-    monkeypatch.setattr(f"benchmarker.workloads.mixers.demand.{place}", value)
+    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer_flops.{place}", value)
     assert wrong in differing(written(tmp_path))

@@ -7,16 +7,18 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention.reference import relative_error
-from benchmarker.workloads.mixers.bench import MixersBench
-from benchmarker.workloads.mixers.reference import recurrence
-from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject
-from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, RETENTION, Implementation, Operation
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, RETENTION, MixerImplementation
+from benchmarker.workloads.mixers.mixer_reference import recurrence
+from benchmarker.workloads.mixers.mixers_bench import MixersBench
+from benchmarker.workloads.mixers.spec import MixersSubject
 from benchmarker.workloads.mixers.variants.chunked import chunked, head_decay, open_chunked
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
+from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.result_check import relative_error
+from benchmarker.workloads.operation.spec import LengthPoint
 
 ANYWHERE = {"cpu": ""}
-POINT = MixersPoint(96, 2, "forward_backward")
+POINT = LengthPoint(96, 2, "forward_backward")
 
 
 def subject(**values):
@@ -74,7 +76,7 @@ def test_retention_forgets_by_a_fixed_share_of_each_head():
 @pytest.mark.parametrize("variant", ["softmax-naive", "softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 def test_what_runs_on_a_processor_is_right_to_rounding(variant, mode):
-    cell = checked(variant, MixersPoint(96, 2, mode))
+    cell = checked(variant, LengthPoint(96, 2, mode))
     assert cell.checked.error < 1e-5
     assert cell.checked.causal_error < 1e-6
     gates = ["dg", "dbeta"] if variant.startswith("gdn") else []
@@ -94,7 +96,7 @@ def test_values_wider_than_keys_are_right_for_softmax_too():
 
 
 def test_a_length_above_the_recurrence_is_compared_at_every_position():
-    cell = checked("gdn-torch", MixersPoint(600, 1, "forward"), heads=1)
+    cell = checked("gdn-torch", LengthPoint(600, 1, "forward"), heads=1)
     assert (cell.checked.rows, cell.checked.heads) == (600, 1)
     assert cell.checked.lengths == (63, 64, 65, 127)
 
@@ -106,7 +108,11 @@ def planted(monkeypatch, mixer, call):
         right = open_chunked(mixer)(shape, where).call
         return Operation(lambda *tensors: call(right, *tensors))
 
-    monkeypatch.setitem(VARIANTS, "planted", Implementation(mixer, "test", "", open_wrong, ANYWHERE))
+    monkeypatch.setitem(
+        VARIANTS,
+        "planted",
+        MixerImplementation(mixer=mixer, source="test", summary="", open=open_wrong, kernels=ANYWHERE),
+    )
 
 
 FAULTS = {
@@ -142,7 +148,7 @@ def test_an_output_that_is_kept_from_an_earlier_call_is_refused(monkeypatch):
 
     planted(monkeypatch, LINEAR, kept)
     with pytest.raises(WrongResultError, match="o is off by"):
-        checked("planted", MixersPoint(96, 2, "forward"))
+        checked("planted", LengthPoint(96, 2, "forward"))
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "-fla-" in name])

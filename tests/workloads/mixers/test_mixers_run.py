@@ -17,13 +17,14 @@ from benchmarker.report.compare import compare, to_markdown, to_rows
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import write_record
-from benchmarker.workloads.mixers.demand import demand_of, least_bytes
-from benchmarker.workloads.mixers.inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
+from benchmarker.workloads.mixers.mixer_inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
-from benchmarker.workloads.mixers.spec import MixersPoint, MixersSubject, shape_of
-from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, SOFTMAX
+from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.mixers.words import Against, crossover_in_words, kernels_in_words, slope
+from benchmarker.workloads.operation.spec import LengthPoint
 from tests.records import environment
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -42,7 +43,7 @@ def record_of(folder, *words) -> MixersRecord:
 
 
 def shape(seq_len=1024, mode="forward", **subject):
-    return shape_of(MixersSubject(**subject), MixersPoint(seq_len, 1, mode))
+    return shape_of(MixersSubject(**subject), LengthPoint(seq_len, 1, mode))
 
 
 def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
@@ -143,7 +144,7 @@ def test_a_state_grows_for_softmax_alone():
 def test_inputs_are_those_of_the_formula_and_the_same_for_every_mixer():
     here = shape(64, "forward_backward", heads=2, head_dim=8)
     for mixer in (SOFTMAX, LINEAR, GATED_DELTA):
-        inputs = make_inputs(mixer, here, "cpu", seed=0)
+        inputs = make_inputs(mixer, here, "cpu", seed=0, layout="heads first")
         tensors = (*inputs.tensors, inputs.gradient)
         assert input_bytes(mixer, here) == sum(tensor.nbytes for tensor in tensors)
         assert copies_needed(mixer, here, 10 * input_bytes(mixer, here), kind="cpu") == 11

@@ -23,10 +23,11 @@ from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.attention.demand import scores_passes
+from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.reading.comparing import PLAIN, form
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
-from benchmarker.workloads.attention.spec import AttentionPoint, AttentionVariant, Shape, shape_of
+from benchmarker.workloads.attention.spec import AttentionShape, AttentionVariant, shape_of
+from benchmarker.workloads.operation.spec import LengthPoint
 
 SHOWN_KERNELS = 3
 MATMUL_LIMIT = 1.02
@@ -77,9 +78,9 @@ def scores_s(record: AttentionRecord, cell: AttentionCell, limits: Limits) -> fl
     return scores_passes(_shape(record, cell)) * cell.demand.scores_bytes / limits.bytes_per_s
 
 
-def _shape(record: AttentionRecord, cell: AttentionCell) -> Shape:
+def _shape(record: AttentionRecord, cell: AttentionCell) -> AttentionShape:
     variant = AttentionVariant(name=record.variant.name, variant=record.variant.variant, dtype=record.variant.dtype)
-    return shape_of(record.subject, variant, AttentionPoint(cell.seq_len, cell.batch_size, cell.mode))
+    return shape_of(record.subject, variant, LengthPoint(cell.seq_len, cell.batch_size, cell.mode))
 
 
 def _measured(record: AttentionRecord, key: CellKey) -> bool:

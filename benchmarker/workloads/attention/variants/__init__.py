@@ -1,1 +1,1 @@
-"""Implementations of attention, one file each where they are more than a line."""
+"""Implementations of attention."""

@@ -1,8 +1,8 @@
-"""A function of the user's own, by its import path: `mykernels.attention:forward`.
+"""A user's own function by its import path: `mykernels.attention:forward`.
 
-It is called with queries [batch, heads, length, head_dim], keys and values [batch, kv_heads, length, head_dim], and
-with those of `is_causal`, `window` and `enable_gqa` that it has a parameter of that name for. It returns the output in
-the queries' shape, in a tensor of its own for each call. Nothing is imported unless the user said --trust-code.
+It gets queries [batch, heads, length, head_dim] and keys and values [batch, kv_heads, length, head_dim], and those of
+the keywords `is_causal`, `window` and `enable_gqa` that it has a parameter for. It returns the output in the queries'
+shape, in a new tensor for each call. Nothing is imported without --trust-code.
 """
 
 from __future__ import annotations
@@ -17,33 +17,45 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import SpecError, first_line
-from benchmarker.workloads.attention.spec import Shape
-from benchmarker.workloads.attention.variants.base import Attention, Implementation
+from benchmarker.core.fingerprint import fingerprint
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.operation.implementation import Operation
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a variant is a function and not a name of the registry."""
+    """Return whether a variant is a `module:function`."""
     module, colon, function = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
-def user_function(path: str) -> Implementation:
-    """An entry for it. Any kernel will do: the proof is the result."""
-    return Implementation(
-        summary=f"{path}, a function of your own",
-        open=lambda shape, where: Attention(_call(path, shape)),
-        kernels={"cuda": "", "rocm": "", "cpu": ""},
-    )
+def open_user_function(path: str) -> Callable[[AttentionShape, str], Operation]:
+    """Return an opener of the function."""
+    return lambda shape, device: Operation(_call(path, shape))
 
 
-def imported(path: str) -> Callable[..., Any]:
-    """The function. The current folder is looked in first, as python itself does.
+def source_sha256(variant: str) -> str | None:
+    """Return the SHA-256 of the module's file; None for a variant of the registry or a module without a file.
+
+    Imports the packages that contain the module, but not the module.
+    """
+    if not is_import_path(variant):
+        return None
+    _search_current_folder()
+    try:
+        spec = find_spec(variant.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return fingerprint(Path(spec.origin)) if spec and spec.origin and spec.has_location else None
+
+
+def _import_function(path: str) -> Callable[..., Any]:
+    """Import the function.
 
     Raises:
-        SpecError: There is no such module or function, or importing it fails.
+        SpecError: The module or function does not exist, or importing it fails.
     """
     module_name, _, name = path.partition(":")
-    _look_here_too()
+    _search_current_folder()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -54,23 +66,14 @@ def imported(path: str) -> Callable[..., Any]:
     return function
 
 
-def source_of(path: str) -> Path | None:
-    """The file of the module; None where there is none. The packages that it is in are imported for it, it is not."""
-    _look_here_too()
-    try:
-        spec = find_spec(path.partition(":")[0])
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
-
-
-def _look_here_too() -> None:
+def _search_current_folder() -> None:
+    """Search the current folder first, as `python` does without a script."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def _call(path: str, shape: Shape) -> Callable[..., Any]:
-    function = imported(path)
+def _call(path: str, shape: AttentionShape) -> Callable[..., Any]:
+    function = _import_function(path)
     offered = {"is_causal": shape.causal, "window": shape.window, "enable_gqa": shape.heads != shape.kv_heads}
     parameters = inspect.signature(function).parameters
     options = {name: value for name, value in offered.items() if name in parameters}
@@ -78,11 +81,11 @@ def _call(path: str, shape: Shape) -> Callable[..., Any]:
     def call(query: Any, key: Any, value: Any) -> Any:
         try:
             return function(query, key, value, **options)
-        except RuntimeError:  # Out of memory and torch's refusals, which are told apart elsewhere.
+        except RuntimeError:  # out of memory, or a refusal of torch: handled by the caller
             raise
         except Exception as error:
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
-            raise SpecError(f"variant {path}: {type(error).__name__}: {first_line(error)} ({place})") from error
+            location = f"{Path(frame.f_code.co_filename).name}, line {line}"
+            raise SpecError(f"variant {path}: {type(error).__name__}: {first_line(error)} ({location})") from error
 
     return call

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import escaped
-from benchmarker.workloads.context_parallel.split import most_of_ideal
+from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal
 
 HIDES = 0.05
 """A larger share of the time in which only communication runs is a cost."""

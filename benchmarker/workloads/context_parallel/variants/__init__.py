@@ -1,1 +1,1 @@
-"""The ways to split a sequence over ranks, one file each."""
+"""Ways to split a sequence over ranks."""

@@ -1,38 +1,40 @@
-"""What a way to split is made ready for, on one of several processes."""
+"""One rank's share of one call, and attention over the full sequence on one GPU. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from benchmarker.workloads.attention.spec import Shape
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.attention.variants.torch_attention import Backend, open_sdpa
+from benchmarker.workloads.context_parallel.sequence_split import Order
 from benchmarker.workloads.context_parallel.spec import KernelName
-from benchmarker.workloads.context_parallel.split import Order
+from benchmarker.workloads.operation.implementation import Operation
 
-
-class RankPlace(NamedTuple):
-    """Which rank this process is, of how many, and its device."""
-
-    rank: int
-    ranks: int
-    device: str
-    """As torch names it: `cuda:1`, `cpu`."""
-
-
-def devices_of(first: str, ranks: int) -> tuple[str, ...]:
-    """The device of each rank, where rank 0 has `first`: the GPUs in their order, or the processor for all."""
-    kind, _, index = first.partition(":")
-    return tuple(kind if kind == "cpu" else f"{kind}:{int(index or 0) + rank}" for rank in range(ranks))
+SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 
 
 @dataclass(frozen=True)
 class Plan:
     """One rank's share of one call."""
 
-    shape: Shape
-    """Of the whole call, over all ranks."""
-    place: RankPlace
+    shape: AttentionShape
+    """Shape of the call over all ranks."""
+    rank: int
+    ranks: int
+    device: str
+    """Device of the rank, as torch names it."""
     kernel: KernelName
     order: Order
     is_exchanging: bool = True
-    """False for the same work without exchange: each rank uses what it has itself. Its result is wrong."""
+    """False for the same work without exchange: each rank uses its own tensors, and the result is wrong."""
+
+
+def devices_of(first: str, ranks: int) -> tuple[str, ...]:
+    """Return the device of each rank, with `first` for rank 0: consecutive GPUs, or the CPU for all."""
+    kind, _, index = first.partition(":")
+    return tuple(kind if kind == "cpu" else f"{kind}:{int(index or 0) + rank}" for rank in range(ranks))
+
+
+def open_single(plan: Plan) -> Operation:
+    """Prepare attention over the full sequence on one rank, with the plan's kernel."""
+    return open_sdpa(SDPA_BACKENDS[plan.kernel])(plan.shape, plan.device)

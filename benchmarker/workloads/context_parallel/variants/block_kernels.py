@@ -1,11 +1,10 @@
-"""One block of attention by a library's kernel, with the log-sum-exp by which blocks are merged.
+"""One block of attention by a library's kernel, with the log-sum-exp that merges blocks.
 
-All tensors are [batch, heads, length, head_dim]. The log-sum-exp is [batch, heads, length], float32, of the natural
-logarithm: cuDNN returns it with a last dimension of 1. Fewer heads of keys and values than of queries are shared by the
-kernels themselves.
+Tensors are [batch, heads, length, head_dim]. The log-sum-exp is [batch, heads, length], float32, of the natural
+logarithm; cuDNN returns it with an additional last dimension of 1. The kernels handle shared key and value heads.
 
-The backward pass of a block takes the merged output and the merged log-sum-exp: exp(scores - lse) are then the block's
-part of the whole softmax, and the gradients of the blocks add up.
+The backward pass of a block takes the merged output and the merged log-sum-exp: exp(scores - lse) is then the block's
+share of the full softmax, and the gradients of the blocks add up.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ aten = torch.ops.aten
 
 
 class Block(NamedTuple):
-    """The result of a block's forward pass."""
+    """Result of a block's forward pass."""
 
     output: Tensor
     lse: Tensor
     rest: tuple[Any, ...]
-    """What else the backward pass takes: the state of a random generator that nothing was drawn from."""
+    """Further arguments of the backward pass: the state of a random generator that was not used."""
 
 
 class Merged(NamedTuple):
-    """What all blocks of some queries gave together."""
+    """Merged result of all blocks of some queries."""
 
     output: Tensor
     lse: Tensor
     gradient: Tensor
-    """Of the loss with respect to the output."""
+    """Gradient of the loss with respect to the output."""
     rest: tuple[Any, ...]
 
 
 Gradients = tuple[Tensor, Tensor, Tensor]
-"""Of queries, keys and values."""
+"""Gradients of queries, keys and values."""
 
 
 class BlockKernel(Protocol):
-    """A library's kernel."""
+    """Attention kernel of a library."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
-        """One block; `is_causal` for one on the diagonal, as many queries as keys."""
+        """Compute one block; `is_causal` for a block on the diagonal, with as many queries as keys."""
 
     def backward(self, query: Tensor, key: Tensor, value: Tensor, merged: Merged, *, is_causal: bool) -> Gradients:
-        """The block's part of the gradients."""
+        """Compute the block's share of the gradients."""
 
 
-class ProcessorFlash:
-    """torch's flash attention for processors."""
+class CpuFlash:
+    """torch's flash attention for CPUs."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
         output, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
@@ -68,7 +67,7 @@ class ProcessorFlash:
 
 
 class Flash:
-    """torch's FlashAttention 2; on AMD AOTriton's."""
+    """torch's FlashAttention 2; AOTriton's on AMD."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
         output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention(
@@ -85,7 +84,7 @@ class Flash:
             value,
             merged.output,
             merged.lse,
-            None,  # cumulative lengths are of packed sequences
+            None,  # cumulative lengths, for packed sequences
             None,
             query.shape[2],
             key.shape[2],
@@ -117,7 +116,7 @@ class Cudnn:
             merged.lse.unsqueeze(-1),
             seed,
             offset,
-            None,  # no bias
+            None,  # bias
             None,
             None,
             query.shape[2],
@@ -129,7 +128,7 @@ class Cudnn:
 
 
 def block_kernel(name: KernelName, device: str) -> BlockKernel:
-    """The kernel of that name on a device, as torch names it."""
+    """Return the kernel of that name on a device (torch's name)."""
     if device == "cpu":
-        return ProcessorFlash()
+        return CpuFlash()
     return Cudnn() if name == "cudnn" else Flash()

@@ -1,9 +1,13 @@
-"""Ring attention: keys and values go round the ranks, while each computes its block with those that it has.
+"""Ring attention over a library's kernels.
 
-Forward, in each step: pass keys and values on, compute the block, merge it by its log-sum-exp (Liu et al., "Ring
-Attention", arXiv 2310.01889). Backward: keys and values go round once more, and behind them the gradients of keys and
-values, to which each rank adds its part. A rank's own part stays at home until they arrive there. A gradient of one
-block alone travels in the type of the inputs, as the kernel gave it; a sum of several in float32.
+Forward: keys and values go round while the previous ones are computed (Liu et al., "Ring Attention", arXiv 2310.01889).
+Each block is a softmax over its own keys, merged by its share of the total:
+
+    lse = log(exp(lse_1) + exp(lse_2))        o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
+
+The sum is kept in float32 and rounded once. Backward: keys and values go round once more, followed by the gradients of
+keys and values, to which each rank adds its share. A rank's own share stays until those arrive. The gradient of one
+block travels in the inputs' type, as the kernel returned it; a sum of several in float32.
 """
 
 from __future__ import annotations
@@ -13,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarker.workloads.attention.variants.base import Attention
 from benchmarker.workloads.context_parallel.exchange import Exchange, Pending, exchange_of
-from benchmarker.workloads.context_parallel.split import Step, steps_of
+from benchmarker.workloads.context_parallel.sequence_split import RingStep, Rows, steps_of
 from benchmarker.workloads.context_parallel.variants.base import Plan
 from benchmarker.workloads.context_parallel.variants.block_kernels import (
     Block,
@@ -24,18 +27,73 @@ from benchmarker.workloads.context_parallel.variants.block_kernels import (
     Merged,
     block_kernel,
 )
-from benchmarker.workloads.context_parallel.variants.merge import MergedOutput, SummedGradient, rows_of
+from benchmarker.workloads.operation.implementation import Operation
+
+
+def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
+    """Return a view of all rows, or of the early or late half; rows are dimension 2."""
+    half = tensor.shape[2] // 2
+    if rows == "early":
+        return tensor[:, :, :half]
+    return tensor[:, :, half:] if rows == "late" else tensor
+
+
+class MergedOutput:
+    """Outputs of blocks of the same queries, merged so far. The first block must cover all rows."""
+
+    def __init__(self, output: Tensor, lse: Tensor) -> None:
+        self._dtype = output.dtype
+        self._output = output
+        self._lse = lse.contiguous()
+
+    def add(self, output: Tensor, lse: Tensor, rows: Rows) -> None:
+        """Merge another block of some of the rows.
+
+        Args:
+            output: [batch, heads, rows, head_dim].
+            lse: Log-sum-exp, [batch, heads, rows].
+        """
+        if self._output.dtype != torch.float32:
+            self._output = self._output.float()
+        merged, merged_lse = rows_of(self._output, rows), rows_of(self._lse, rows)
+        total = torch.logaddexp(merged_lse, lse)
+        old_share, new_share = ((part - total).exp().unsqueeze(-1) for part in (merged_lse, lse))
+        # In place: 64k positions are half a gigabyte, and each pass over it costs time.
+        merged.mul_(old_share).addcmul_(output, new_share.to(merged.dtype))
+        merged_lse.copy_(total)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return the output in the blocks' type, and the log-sum-exp over all blocks."""
+        return self._output.to(self._dtype), self._lse
+
+
+class SummedGradient:
+    """Gradients of blocks, summed in float32. The first block must cover all rows."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        self._dtype = gradient.dtype
+        self._gradient = gradient
+
+    def add(self, gradient: Tensor, rows: Rows = "all") -> None:
+        """Add another block of some of the rows."""
+        if self._gradient.dtype in (torch.bfloat16, torch.float16):
+            self._gradient = self._gradient.float()
+        rows_of(self._gradient, rows).add_(gradient)
+
+    def result(self) -> Tensor:
+        """Return the sum in the blocks' type."""
+        return self._gradient.to(self._dtype)
 
 
 class Ring(NamedTuple):
-    """One rank's part of a ring."""
+    """One rank of a ring."""
 
     kernel: BlockKernel
-    steps: tuple[Step, ...]
+    steps: tuple[RingStep, ...]
     exchange: Exchange
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Block:
-        """All blocks of this rank's queries, merged."""
+        """Return the merged blocks of this rank's queries."""
         merged: MergedOutput | None = None
         rest: tuple[Any, ...] = ()
         for number, step in enumerate(self.steps):
@@ -57,11 +115,11 @@ class Ring(NamedTuple):
         return Block(*merged.result(), rest)
 
     def backward(self, query: Tensor, key: Tensor, value: Tensor, merged: Merged) -> Gradients:
-        """Gradients of this rank's queries, keys and values."""
+        """Return the gradients of this rank's queries, keys and values."""
         pending = self._pass_on(0, key, value)
-        home = self._block(query, key, value, merged, self.steps[0])
-        assert home is not None
-        of_query = SummedGradient(home[0])
+        own = self._block(query, key, value, merged, self.steps[0])
+        assert own is not None
+        query_gradient = SummedGradient(own[0])
         travelling: Pending | None = None
         for number, step in enumerate(self.steps[1:], start=1):
             assert pending is not None
@@ -69,27 +127,27 @@ class Ring(NamedTuple):
             pending = self._pass_on(number, key, value)
             block = self._block(query, key, value, merged, step)
             if block is not None:
-                of_query.add(block[0], step.queries)
-            parts = _whole(block, step, key, value)
+                query_gradient.add(block[0], step.queries)
+            shares = _kv_gradients(block, step, key, value)
             if travelling:
-                parts = tuple(sent.float().add_(part) for sent, part in zip(travelling.wait(), parts, strict=True))
-            travelling = self.exchange.send(*parts)
-        of_key, of_value = SummedGradient(home[1]), SummedGradient(home[2])
+                shares = tuple(sent.float().add_(share) for sent, share in zip(travelling.wait(), shares, strict=True))
+            travelling = self.exchange.send(*shares)
+        key_gradient, value_gradient = SummedGradient(own[1]), SummedGradient(own[2])
         if travelling:
-            from_elsewhere = travelling.wait()
-            of_key.add(from_elsewhere[0])
-            of_value.add(from_elsewhere[1])
-        return of_query.result(), of_key.result(), of_value.result()
+            returned = travelling.wait()
+            key_gradient.add(returned[0])
+            value_gradient.add(returned[1])
+        return query_gradient.result(), key_gradient.result(), value_gradient.result()
 
     def _pass_on(self, number: int, key: Tensor, value: Tensor) -> Pending | None:
-        """Start the exchange that lies beside a step's block; the last step needs none."""
+        """Start the exchange during a step's block; the last step needs none."""
         return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
 
-    def _block(self, query: Tensor, key: Tensor, value: Tensor, merged: Merged, step: Step) -> Gradients | None:
-        """One block's gradients; None for a hidden one."""
+    def _block(self, query: Tensor, key: Tensor, value: Tensor, merged: Merged, step: RingStep) -> Gradients | None:
+        """Return one block's gradients; None for a hidden block."""
         if step.is_hidden:
             return None
-        output, gradient = (rows_of(part, step.queries) for part in (merged.output, merged.gradient))
+        output, gradient = (rows_of(tensor, step.queries) for tensor in (merged.output, merged.gradient))
         # The kernels read the log-sum-exp as if it were contiguous.
         lse = rows_of(merged.lse, step.queries).contiguous()
         return self.kernel.backward(
@@ -101,19 +159,19 @@ class Ring(NamedTuple):
         )
 
 
-def _whole(block: Gradients | None, step: Step, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """A block's gradients of keys and values over all of their rows; zero where it has none."""
+def _kv_gradients(block: Gradients | None, step: RingStep, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Return a block's gradients of keys and values over all rows; zero for rows outside the block."""
     if block is not None and step.keys == "all":
         return block[1], block[2]
-    whole = torch.zeros_like(key), torch.zeros_like(value)
+    full = torch.zeros_like(key), torch.zeros_like(value)
     if block is not None:
-        for target, part in zip(whole, block[1:], strict=True):
-            rows_of(target, step.keys).copy_(part)
-    return whole
+        for target, gradient in zip(full, block[1:], strict=True):
+            rows_of(target, step.keys).copy_(gradient)
+    return full
 
 
 class RingFunction(torch.autograd.Function):
-    """A ring as one operator of autograd."""
+    """Ring as one autograd operator."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, ring: Ring) -> Tensor:
@@ -129,15 +187,12 @@ class RingFunction(torch.autograd.Function):
         return (*ctx.ring.backward(query, key, value, merged), None)
 
 
-def open_ring(plan: Plan) -> Attention:
-    """A ring in the plan's order."""
-    place = plan.place
-    ring = Ring(
-        block_kernel(plan.kernel, place.device), steps_of(plan.order, place.rank, place.ranks), exchange_of(plan)
-    )
+def open_ring(plan: Plan) -> Operation:
+    """Prepare a ring in the plan's order."""
+    ring = Ring(block_kernel(plan.kernel, plan.device), steps_of(plan.order, plan.rank, plan.ranks), exchange_of(plan))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output: Tensor = RingFunction.apply(query, key, value, ring)
         return output
 
-    return Attention(attend)
+    return Operation(attend)

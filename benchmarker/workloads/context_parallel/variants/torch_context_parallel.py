@@ -1,51 +1,37 @@
-"""torch's own context_parallel, a prototype in 2.11 and 2.13: it replaces scaled_dot_product_attention while it lasts.
+"""torch's own context_parallel, a prototype in 2.11 and 2.13: it replaces scaled_dot_product_attention in its context.
 
-Keys and values come by one all-gather (its default, which is no ring) or by an all-to-all a step; their gradients by an
-all-to-all in both. Its order is the zigzag of `split`, which is proven by a tensor of positions that it splits.
+Keys and values come by one all-gather (its default, not a ring) or by one all-to-all per step; their gradients by an
+all-to-all in both. Its order is the zigzag order of `sequence_split`, which a split tensor of positions verifies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
-from benchmarker.workloads.attention.variants.base import Attention
-from benchmarker.workloads.context_parallel.split import spans_of
-from benchmarker.workloads.context_parallel.variants.base import Plan
-from benchmarker.workloads.context_parallel.variants.single import BACKENDS
+from benchmarker.workloads.context_parallel.sequence_split import spans_of
+from benchmarker.workloads.context_parallel.variants.base import SDPA_BACKENDS, Plan
+from benchmarker.workloads.operation.implementation import Operation
 
 
-def open_allgather(plan: Plan) -> Attention:
-    """With its default, which gathers all keys and values at once."""
-    return _open(plan, "allgather")
-
-
-def open_alltoall(plan: Plan) -> Attention:
-    """With keys and values passed on by all-to-all."""
-    return _open(plan, "alltoall")
-
-
-def _open(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Attention:
+def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operation:
+    """Prepare torch's context_parallel with one of its rotations of keys and values."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh(plan.place.device.split(":")[0], (plan.place.ranks,))
+    mesh = init_device_mesh(plan.device.split(":")[0], (plan.ranks,))
     is_grouped = plan.shape.heads != plan.shape.kv_heads
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # Looked up at every call: it is another function inside the context.
+        # Looked up at every call, since the context replaces the function.
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=is_grouped
         )
 
-    return Attention(attend, _around(plan, mesh, rotation))
-
-
-def _around(plan: Plan, mesh: Any, rotation: str) -> Callable[[], AbstractContextManager[object]]:
     @contextmanager
     def around() -> Iterator[None]:
         from torch.distributed.tensor.experimental import context_parallel
@@ -53,11 +39,11 @@ def _around(plan: Plan, mesh: Any, rotation: str) -> Callable[[], AbstractContex
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         set_rotate_method(rotation)
-        positions = torch.arange(plan.shape.seq_len, device=plan.place.device)
+        positions = torch.arange(plan.shape.seq_len, device=plan.device)
         functional, original = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
         try:
             with (
-                sdpa_kernel(getattr(SDPBackend, BACKENDS[plan.kernel])),
+                sdpa_kernel(getattr(SDPBackend, SDPA_BACKENDS[plan.kernel])),
                 context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0]),
                 _rotation(plan),
             ):
@@ -67,19 +53,16 @@ def _around(plan: Plan, mesh: Any, rotation: str) -> Callable[[], AbstractContex
             # In 2.11 an exception inside leaves it replaced.
             functional.scaled_dot_product_attention = original
 
-    return around
+    return Operation(attend, around)
 
 
 def refuse_other_order(positions: Tensor, plan: Plan) -> None:
-    """Refuse a result that would be put together in another order than it was split in.
+    """Raise WrongResultError if torch split the sequence in another order, in which the results would be gathered.
 
     Args:
-        positions: Those that torch gave to this rank.
-
-    Raises:
-        WrongResultError: They are not those of `split`.
+        positions: Positions that torch assigned to this rank.
     """
-    spans = spans_of(plan.order, plan.place.rank, plan.place.ranks, plan.shape.seq_len)
+    spans = spans_of(plan.order, plan.rank, plan.ranks, plan.shape.seq_len)
     expected = torch.cat([torch.arange(first, end) for first, end in spans])
     if positions.shape != expected.shape or not torch.equal(positions.cpu(), expected):
         raise WrongResultError("wrong result: torch's context_parallel gives the ranks other positions than zigzag's")
@@ -87,38 +70,38 @@ def refuse_other_order(positions: Tensor, plan: Plan) -> None:
 
 @contextmanager
 def _rotation(plan: Plan) -> Iterator[None]:
-    """For the same work without exchange, put something in the place of torch's rotation that keeps what it is given.
+    """Without exchange, replace torch's rotation by one that returns its input.
 
     Raises:
-        UnsupportedError: This torch has no such place.
+        UnsupportedError: This torch has no such function.
     """
     if plan.is_exchanging:
         yield
         return
-    from torch.distributed.tensor.experimental import _attention as outer
-
-    module = _module_of_rotation(outer)
+    module = _rotation_module()
     original = getattr(module, "_create_rotater", None)
     if original is None:
-        raise UnsupportedError("this torch names its rotation otherwise: the same work without exchange is not known")
-    setattr(module, "_create_rotater", lambda *_, **__: Kept())  # noqa: B010
+        raise UnsupportedError("this torch names its rotation differently: the exchange cannot be left out")
+    setattr(module, "_create_rotater", lambda *_, **__: NoRotation())  # noqa: B010
     try:
         yield
     finally:
         setattr(module, "_create_rotater", original)  # noqa: B010
 
 
-def _module_of_rotation(outer: Any) -> Any:
-    """The module in which torch's ring looks its rotation up: a package of its own since 2.10."""
+def _rotation_module() -> Any:
+    """Return the module in which torch's ring looks up its rotation: a package of its own since 2.10."""
+    from torch.distributed.tensor.experimental import _attention as older
+
     try:
-        from torch.distributed.tensor.experimental._context_parallel import _attention as inner
+        from torch.distributed.tensor.experimental._context_parallel import _attention as newer
     except ImportError:
-        return outer
-    return inner
+        return older
+    return newer
 
 
-class Kept:
-    """A rotation that gives back what it was given."""
+class NoRotation:
+    """Rotation that returns its input."""
 
     def exchange_buffers(self, buffer: Tensor) -> None:
         self._buffer = buffer.contiguous()

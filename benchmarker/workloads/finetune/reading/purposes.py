@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from benchmarker.profiling.categories import shares
 from benchmarker.profiling.float32 import is_float32
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.training import RECOMPUTE
+from benchmarker.workloads.training.record import RECOMPUTE
 
 FLOAT32_PRODUCTS = "products in float32"
 FLOAT32_ATTENTION = "attention in float32"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.comparison.aggregate import by_round
 from benchmarker.comparison.rows import Row
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
-from benchmarker.workloads.mixers.spec import MixersPoint
+from benchmarker.workloads.operation.spec import LengthPoint
 
 if TYPE_CHECKING:
     from benchmarker.schema.record import Moment
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 class MixersRow(Row):
     """One variant in one cell."""
 
-    misfits: dict[MixersPoint, MixersCell] = field(default_factory=dict)
+    misfits: dict[LengthPoint, MixersCell] = field(default_factory=dict)
     """Cells of the variant that ran out of memory."""
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
     """Seconds of all kernels of one profiled call, by round. Empty on a processor, and for a model's training step,
@@ -40,7 +40,7 @@ class MixersRow(Row):
         """This row's cell where it ran out of memory, with what it needed and what was free."""
         if self.cell is None or self.status not in OUT_OF_MEMORY:
             return None
-        return self.misfits.get(MixersPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
+        return self.misfits.get(LengthPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
 
     @property
     def tokens(self) -> int:
@@ -57,7 +57,7 @@ def row_fields(records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]])
         "tasks": next((record.tasks for record in newest if record.tasks), ()),
         "mixer_share": demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         "misfits": {
-            MixersPoint(cell.seq_len, cell.batch_size, cell.mode): cell
+            LengthPoint(cell.seq_len, cell.batch_size, cell.mode): cell
             for record in records
             for cell in record.cells
             if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None

@@ -1,1 +1,1 @@
-"""Implementations of token mixers, one file for each library that they come from."""
+"""Implementations of mixers."""

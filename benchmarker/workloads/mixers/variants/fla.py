@@ -1,7 +1,7 @@
-"""flash-linear-attention's kernels, in Triton. Its functions take [batch, length, heads, numbers].
+"""Kernels of flash-linear-attention, in Triton. Its functions take [batch, length, heads, width].
 
-They import where triton does, and run on a GPU alone. Which kernel ran is proven by name: the library may hand a call
-to another one's.
+The library imports on any machine with triton and runs only on a GPU. It may hand a call to another library's kernel,
+so the kernel that ran is checked by name.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.packages import install_hint
-from benchmarker.workloads.mixers.spec import Shape
-from benchmarker.workloads.mixers.variants.base import Implementation, Layout, Mixer, Operation
+from benchmarker.workloads.mixers.mixer import Mixer, MixerImplementation
+from benchmarker.workloads.mixers.spec import MixerShape
+from benchmarker.workloads.operation.implementation import Operation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LENGTH_FIRST: Layout = "length first"
 COMPILER_REFUSED = "upgrade triton"
-"""In fla's words where it knows that this Triton compiles a kernel wrongly, as 3.4.0 to 3.7.0 do the delta rule's
-backward pass on Hopper (fla-org/flash-linear-attention, issue 640)."""
+"""Part of fla's message if it knows that this Triton miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
+of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
 def fla(
     mixer: Mixer, function: str, kernel: str, summary: str, *, normalizes: bool = False, has_backward: bool = True
-) -> Implementation:
-    """An implementation that is one function of the library.
+) -> MixerImplementation:
+    """Return the registry entry of one function of the library.
 
     Args:
         function: `fla.ops.<module>:<name>`.
-        kernel: Pattern of one of its kernels' names.
+        kernel: Pattern of the name of one of its kernels.
     """
     module, _, name = function.partition(":")
 
-    def open_function(shape: Shape, where: str) -> Operation:  # noqa: ARG001
+    def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
         mix: Callable[..., Any] = getattr(import_module(module), name)
-        # Only linear attention can divide, and it does so unless told.
+        # Only linear attention can normalize, which is its default.
         options = {"normalize": shape.normalize} if normalizes else {}
 
         def call(query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Tensor:
@@ -48,15 +48,15 @@ def fla(
 
         return Operation(call)
 
-    return Implementation(
+    return MixerImplementation(
         mixer=mixer,
         source="fla",
         summary=summary,
         open=open_function,
         kernels={"cuda": kernel, "rocm": kernel},
-        layout=LENGTH_FIRST,
+        layout="length first",
         dtypes=("bfloat16", "float16"),
-        modules=("triton", "fla.ops"),
+        modules=("triton", "fla"),
         remedy=install_hint("mixers"),
         packages=("fla-core", "triton", "torch"),
         normalizes=normalizes,
@@ -66,7 +66,7 @@ def fla(
 
 @contextmanager
 def refused_compiler_is_unsupported() -> Iterator[None]:
-    """Turn fla's refusal of a Triton that compiles a kernel wrongly into one line.
+    """Turn fla's refusal of a Triton that miscompiles a kernel into one line.
 
     Raises:
         UnsupportedError: With fla's reason and remedy.

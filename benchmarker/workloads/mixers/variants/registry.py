@@ -1,38 +1,49 @@
-"""The implementations by name: the mixer, then where it is from. A new one is a line here.
-
-Kernel names of fla as its release 0.6.0 has them.
-"""
+"""Implementations of mixers by name: the mixer, then the source. Kernel names are those of fla 0.6.0."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.workloads.attention.variants.base import Kind
-from benchmarker.workloads.mixers.variants.base import GATED_DELTA, LINEAR, RETENTION, Implementation, Mixer
+from benchmarker.workloads.attention.variants.registry import VARIANTS as ATTENTION_VARIANTS
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, RETENTION, SOFTMAX, Mixer, MixerImplementation
+from benchmarker.workloads.mixers.mixer_flops import softmax_shape
 from benchmarker.workloads.mixers.variants.chunked import open_chunked
 from benchmarker.workloads.mixers.variants.fla import fla
-from benchmarker.workloads.mixers.variants.softmax import softmax
-
-_ANYWHERE: dict[Kind, str] = {"cuda": "", "rocm": "", "cpu": ""}
+from benchmarker.workloads.operation.implementation import ANY_KERNEL
 
 
-def _in_torch(mixer: Mixer) -> Implementation:
-    return Implementation(
+def _softmax(name: str, *, writes_scores: bool = False, wide_values: bool = False) -> MixerImplementation:
+    """Return an implementation of the workload attention as a mixer."""
+    attention = ATTENTION_VARIANTS[name]
+    return MixerImplementation(
+        mixer=SOFTMAX,
+        source=f"torch, {name}",
+        summary=attention.summary,
+        open=lambda shape, device: attention.open(softmax_shape(shape), device),
+        kernels=attention.kernels,
+        dtypes=tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in attention.dtypes),
+        modules=attention.modules,
+        remedy=attention.remedy,
+        wide_values=wide_values,
+        writes_scores=writes_scores,
+    )
+
+
+def _in_torch(mixer: Mixer) -> MixerImplementation:
+    return MixerImplementation(
         mixer=mixer,
         source="torch, chunked",
         summary="chunks of 64 positions in torch's operators, products in float32: a reference, not a fast kernel",
         open=open_chunked(mixer),
-        kernels=_ANYWHERE,
+        kernels=ANY_KERNEL,
         normalizes=True,
     )
 
 
-VARIANTS: dict[str, Implementation] = {
-    "softmax-naive": softmax("naive", writes_scores=True, wide_values=True),
-    "softmax-sdpa": softmax("auto"),
-    "softmax-flash": softmax("flash"),
-    "softmax-cudnn": softmax("cudnn"),
+VARIANTS: dict[str, MixerImplementation] = {
+    "softmax-naive": _softmax("naive", writes_scores=True, wide_values=True),
+    "softmax-sdpa": _softmax("auto"),
+    "softmax-flash": _softmax("flash"),
+    "softmax-cudnn": _softmax("cudnn"),
     "linear-torch": _in_torch(LINEAR),
     "linear-fla-chunk": fla(
         LINEAR, "fla.ops.linear_attn:chunk_linear_attn", r"chunk_fwd_kernel_[ho]", "fla's chunks", normalizes=True
@@ -50,36 +61,24 @@ VARIANTS: dict[str, Implementation] = {
     ),
     "gdn-torch": _in_torch(GATED_DELTA),
     "gdn-fla-chunk": fla(
-        GATED_DELTA,
-        "fla.ops.gated_delta_rule:chunk_gated_delta_rule",
-        r"chunk_gated_delta_rule_fwd",
-        "fla's chunks",
+        GATED_DELTA, "fla.ops.gated_delta_rule:chunk_gated_delta_rule", r"chunk_gated_delta_rule_fwd", "fla's chunks"
     ),
     "gdn-fla-recurrent": fla(
         GATED_DELTA,
         "fla.ops.gated_delta_rule:fused_recurrent_gated_delta_rule",
         r"fused_recurrent_gated_delta_rule",
-        "fla's loop over positions, for decoding: forward alone",
+        "fla's loop over positions, for decoding: forward only",
         has_backward=False,
     ),
 }
 
 
-def implementation_of(name: str) -> Implementation:
-    """The entry of a name.
+def implementation_of(name: str) -> MixerImplementation:
+    """Return the entry of a name.
 
     Raises:
-        SpecError: There is none.
+        SpecError: The registry has no such name.
     """
     if name not in VARIANTS:
         raise SpecError(f"no mixer '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]
-
-
-def missing_module(implementation: Implementation) -> str | None:
-    """The first module that it needs and that is not installed. Packages are not imported for that."""
-    return next((module for module in implementation.modules if not _is_installed(module.split(".")[0])), None)
-
-
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None

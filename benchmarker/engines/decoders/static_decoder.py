@@ -1,0 +1,420 @@
+"""Generation over a fixed KV cache: a new shape is set up once, then only prefill and decode steps are repeated.
+
+A step reads its token from a fixed address and leaves the next token there, so that it can be compiled or replayed from
+a graph without the host. New tokens stay on the device and are read once, after the clock has stopped.
+
+`LibraryStep` is the plain step, which the engine cuda_graph captures. The steps of the engines compile (compile.py) and
+native (native.py) do the same work with other kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
+from benchmarker.engines.capture.graph_capture import Capture, Captured, capture_for
+from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
+from benchmarker.engines.decoders.captured_prefill import CapturedPrefill, RecordedPrefill, padded, plain_prefill
+from benchmarker.engines.decoders.linear_kernels import linear_kernels
+from benchmarker.engines.decoders.prefill_decode import (
+    CHUNK,
+    cache_length,
+    decode_step,
+    fill,
+    greedy,
+    log_probabilities,
+)
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
+from benchmarker.engines.decoders.token_stream import TokenStream
+from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
+from benchmarker.hardware.device import Device
+from benchmarker.measure.clock import Generation, time_steps
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.kernels_used import KernelUse, ProductChoice, read_attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+@dataclass
+class Latest:
+    """Output of the step that ran last."""
+
+    logits: Tensor | None = None
+    """[batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
+
+
+@dataclass
+class Shape:
+    """Cache, token memory and step of one batch size and cache length."""
+
+    cache: StaticKVCache
+    token: Tensor
+    """Input tokens of the next step, [batch, 1]."""
+    tokens: Tensor
+    """Each token at its own position, [batch, positions of the cache]."""
+    plain_step: Callable[[], None]
+    """One decode step, kernel by kernel."""
+    step: Callable[[], None]
+    """One decode step as the engine runs it: kernel by kernel, or as the replay of a graph."""
+    captured: Captured | None = None
+    context: Tensor | None = None
+    """Tokens of the depth that the cache holds; None for none."""
+    prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
+    """Captured prefills by padded length."""
+    latest: Latest = field(default_factory=lambda: Latest())
+
+
+class LibraryStep:
+    """The decode step as the libraries wrote it, and the base of the compiled steps."""
+
+    name = "cuda_graph"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
+        """Run one decode step; see `decode_step`."""
+        return decode_step(self.model, token, cache)
+
+    def run_prompt(
+        self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Put a padded prompt into the cache, for a captured prefill.
+
+        Args:
+            ids: [batch, padded tokens].
+            visible: Filled part of the cache, the padded prompt included.
+            last: [1]: index of the last real token.
+
+        Returns:
+            The next token, [batch, 1], and its logits, [batch, 1, vocabulary].
+        """
+        with prompt_attention_backend(self.model):
+            logits: Tensor = self.model(
+                input_ids=ids,
+                past_key_values=cache.layers,
+                use_cache=True,
+                sequence_lengths=visible,
+                logits_to_keep=last,
+            ).logits
+        return greedy(logits), logits
+
+    def prepare(self, batch: int, length: int) -> None:
+        """Get ready for a new shape, before its cache is allocated."""
+
+    def forget(self) -> None:
+        """Drop everything that belongs to the previous shape."""
+
+    def tuning(self) -> AbstractContextManager[None]:
+        """Surround code that compiles or runs for the first time."""
+        return nullcontext()
+
+    def timed(self) -> AbstractContextManager[None]:
+        """See TokenSource.timed."""
+        return nullcontext()
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn errors of set-up and steps into UnsupportedError."""
+        return nullcontext()
+
+    def check(self) -> None:
+        """See TokenSource.check."""
+
+    def attention(self, keys: Tensor) -> str:
+        """Name of the attention kernels, as in a record.
+
+        Args:
+            keys: Cached keys of one layer, [batch, key heads, positions, head_dim].
+        """
+        return attention_backend(keys)
+
+    def linear_kernels(self) -> tuple[KernelUse, ...]:
+        """Origin of the kernels that multiply by the weights."""
+        return linear_kernels(self.model, compiled=False)
+
+    def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
+        """Origin of all kernels of a step at the shape that ran last."""
+        return (*self.linear_kernels(), read_attention(attention))
+
+    def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:  # noqa: ARG002
+        """Measured choices of GEMM kernels for these numbers of rows."""
+        return ()
+
+    def facts(self, *, has_shape: bool) -> dict[str, Any]:  # noqa: ARG002
+        """Fields of EngineFacts that this kind of step adds."""
+        return {}
+
+
+class StaticCacheDecoder(TorchDecoder):
+    """A fixed KV cache, prefill, and a decode step that is captured as a graph if there is a `capture`."""
+
+    def __init__(
+        self,
+        step: LibraryStep,
+        device: Device,
+        *,
+        capture: Capture | None,
+        captured_prefill: bool = False,
+    ) -> None:
+        """Wrap a step.
+
+        Args:
+            captured_prefill: Record the prefill as a graph too, for each padded prompt length.
+        """
+        super().__init__(step.model, device)
+        self.step = step
+        self._capture = capture
+        self._captured_prefill = CapturedPrefill(step, capture) if captured_prefill else None
+        self.shape: Shape | None = None
+        self._setup_s: float | None = None
+        self._captured = 0
+        self._replays = 0
+        self._is_timed = False
+
+    @property
+    def scorer(self) -> StaticCacheScorer:
+        return StaticCacheScorer(self)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[TokenIds] | Tensor,
+        new_tokens: int,
+        *,
+        context: Sequence[TokenIds] | Tensor | None = None,
+    ) -> Generation:
+        """See TokenSource.generate. The first call at a new shape sets it up."""
+        import torch
+
+        prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
+        self.check_device()
+        called_ns = time.perf_counter_ns()
+        depth = 0 if context is None else context.shape[1]
+        with torch.no_grad(), self.step.explained():
+            room = max(prompt.shape[1] + new_tokens, self.padded_length(prompt.shape[1]))
+            shape, is_new = self._prepare(len(prompt), cache_length(depth + room))
+            if self._captured_prefill:
+                is_new = self._captured_prefill.prepare(shape, prompt.shape[1]) or is_new
+            prepared_ns = time.perf_counter_ns()
+            self._fill(shape, context)
+            shape.cache.go_to(depth)
+            generation = self._timed_generation(shape, prompt, new_tokens, depth)
+        if is_new:
+            # Filling the cache to a depth happens in between and is not set-up.
+            setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
+            self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
+        return generation
+
+    def _timed_generation(self, shape: Shape, prompt: Tensor, new_tokens: int, depth: int) -> Generation:
+        def prefill() -> None:
+            self.prefill(shape, prompt)
+            shape.cache.begin_decoding()
+
+        first = depth + prompt.shape[1]
+        generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
+        if self._is_timed and shape.captured:
+            self._replays += new_tokens - 1
+        return generation
+
+    def prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
+        """Put the prompt into the cache, at its position, and the first new token into `shape.token`.
+
+        Args:
+            prompt: [batch, prompt_tokens].
+            shared: True if prompts of other lengths will follow.
+
+        Returns:
+            Logits after the prompt's last token, [batch, 1, vocabulary].
+        """
+        if self._captured_prefill:
+            return self._captured_prefill.run(shape, prompt, shared=shared)
+        return plain_prefill(self.model, shape, prompt)
+
+    def padded_length(self, prompt_tokens: int) -> int:
+        """Number of positions to which a prefill of so many tokens writes."""
+        return padded(prompt_tokens) if self._captured_prefill else prompt_tokens
+
+    def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        import torch
+
+        self.check_device()
+        with torch.no_grad(), self.step.explained():
+            shape = self.shape_with_room(prompt.shape[1] + new_tokens)
+            shape.cache.go_to(0)
+            for chunk in prompt.split(CHUNK, dim=1):
+                self.prefill(shape, chunk, shared=True)
+            shape.cache.begin_decoding()
+        runs_ahead = self.device.kind != "cpu"
+        stream = TokenStream(shape, prompt.shape[1], new_tokens, runs_ahead=runs_ahead, explained=self.step.explained)
+        yield from stream.pieces(stop)
+
+    def shape_with_room(self, tokens: int) -> Shape:
+        """Return a shape of one sequence with room for so many tokens: the one that is ready, or a new one that is
+        much larger, so that texts of many lengths need few shapes."""
+        if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
+            positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
+            self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))
+        assert self.shape is not None
+        self.shape.context = None
+        return self.shape
+
+    def check_device(self) -> None:
+        """Refuse a device that this engine cannot run on.
+
+        Raises:
+            UnsupportedError: With an engine that can.
+        """
+        if self._capture is None and self.step.name in NEEDS_GPU:
+            raise UnsupportedError(NEEDS_GPU[self.step.name])
+
+    def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
+        """Return a shape, and whether it is new. One shape is kept at a time."""
+        if self.shape and self.shape.tokens.shape == (batch, length):
+            return self.shape, False
+        self.step.prepare(batch, length)
+        with self.step.tuning():
+            self.shape = None  # frees its memory before the new one is allocated
+            self.step.forget()
+            self.device.release()
+            self.shape = self._new_shape(batch, length)
+        return self.shape, True
+
+    def _new_shape(self, batch: int, length: int) -> Shape:
+        import torch
+
+        cache = StaticKVCache(self.model, batch=batch, length=length)
+        device = cache.position.on_device.device
+        token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+        tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
+        latest = Latest()
+
+        def step() -> None:
+            following, latest.logits = self.step.run(token, cache)
+            token.copy_(following)
+            tokens.index_copy_(1, cache.position.on_device.view(1), token)
+
+        cache.begin_decoding()
+        captured = self._capture(step) if self._capture else None
+        self._captured += captured is not None
+        replay = captured.replay if captured else step
+        return Shape(cache, token, tokens, step, replay, captured, latest=latest)
+
+    def _fill(self, shape: Shape, context: Tensor | None) -> None:
+        """Put the depth into the cache unless it is there already: steps write only behind it."""
+        if context is not None and context is not shape.context:
+            fill(self.model, context, shape.cache)
+        shape.context = context
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        self._is_timed = True
+        try:
+            with self.step.timed():
+                yield
+        finally:
+            self._is_timed = False
+
+    def check(self) -> None:
+        # `generate` runs no step but the shape's own: a failure here would be a fault of this program.
+        assert not self._capture or (self.shape and self.shape.captured)
+        self.step.check()
+
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+        import torch
+
+        if self.shape is None:
+            return None
+        depth = 0 if self.shape.context is None else self.shape.context.shape[1]
+        self.shape.cache.go_to(depth)
+        self.shape.cache.begin_decoding()
+        # A profiler that starts after a capture may miss the kernels of a replay. The plain step runs the same ones.
+        captured_logits = self.shape.latest.logits
+        with torch.no_grad():
+            kernels = float(count(self.shape.plain_step))
+        # A replay still writes to the memory that was captured.
+        self.shape.latest.logits = captured_logits
+        return kernels
+
+    @property
+    def graph_pool_bytes(self) -> int | None:
+        if self.shape is None or self.shape.captured is None or self.shape.captured.pool_bytes is None:
+            return None
+        prefills = self.shape.prefills.values()
+        return self.shape.captured.pool_bytes + sum(recorded.captured.pool_bytes or 0 for recorded in prefills)
+
+    def step_facts(self) -> StepFacts | None:
+        if self.shape is None:
+            return None
+        captured, batch = self.shape.captured, len(self.shape.tokens)
+        return StepFacts(
+            graph_kernels=captured.kernels if captured else None,
+            attention=self.step.attention(self.shape.cache.keys),
+            products=self.step.products({batch, *(batch * length for length in self.shape.prefills)}),
+        )
+
+    def facts(self) -> EngineFacts:
+        last = self.step_facts() or StepFacts()
+        return EngineFacts(
+            name=self.step.name,
+            tokens_read="end",
+            kv_cache="static",
+            setup_s=self._setup_s,
+            graphs_captured=self._captured if self._capture else None,
+            graph_replays=self._replays if self._capture else None,
+            graph_kernels=last.graph_kernels,
+            attention=last.attention,
+            kernels_used=self.step.kernels_used(last.attention) if last.attention else self.step.linear_kernels(),
+            **(self._captured_prefill.facts(self.shape) if self._captured_prefill else {}),
+            **self.step.facts(has_shape=self.shape is not None),
+        )
+
+
+class StaticCacheScorer(TorchScorer):
+    """Predictions of the step that is timed."""
+
+    def __init__(self, decoder: StaticCacheDecoder) -> None:
+        super().__init__(decoder)
+        self._static = decoder
+
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Score a text at the shape that ran last, if it has room: all of its sequences are the text."""
+        import torch
+
+        decoder = self._static
+        decoder.check_device()
+        with torch.no_grad(), decoder.step.explained():
+            shape = decoder.shape if decoder.shape and decoder.shape.tokens.shape[1] >= ids.shape[1] else None
+            shape = shape or decoder.shape_with_room(ids.shape[1])
+            shape.context = None
+            shape.cache.go_to(0)
+            prompt = ids[:, :prompt_tokens].expand(len(shape.tokens), -1)
+            rows = [log_probabilities(decoder.prefill(shape, prompt))]
+            shape.cache.begin_decoding()
+            for position in range(prompt_tokens, ids.shape[1]):
+                shape.token.copy_(ids[:, position : position + 1].expand_as(shape.token))
+                shape.step()
+                assert shape.latest.logits is not None
+                rows.append(log_probabilities(shape.latest.logits))
+        return torch.stack(rows)
+
+
+def cuda_graph_decoder(
+    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, captured_prefill: bool = False
+) -> StaticCacheDecoder:
+    """The libraries' own step, captured once as a CUDA or HIP graph and then replayed.
+
+    `generate` launches every kernel of every layer from Python: two thousand launches per token, while the GPU waits.
+    Replayed from a graph, the same kernels follow each other without the host. Any quantization's kernels work if they
+    never wait for the device.
+
+    Args:
+        capture: Replaces the device's own.
+    """
+    return StaticCacheDecoder(
+        LibraryStep(model), device, capture=capture or capture_for(device), captured_prefill=captured_prefill
+    )

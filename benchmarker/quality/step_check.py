@@ -1,0 +1,79 @@
+"""Comparison of the timed decode step with the model's forward.
+
+A step that is captured, compiled or given other kernels may be fast because it is wrong, and greedy tokens hardly show
+it: with logits 1.5 times too large they are all the same. So the step runs over a text token by token, and its
+distributions are compared with those of the same model's forward over the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarker.core.errors import QualityError
+from benchmarker.engines.base import Scores, TokenIds, TokenSource
+from benchmarker.schema.quality import StepDivergence
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+STEPS = 256
+LEAST_STEPS = 32
+LIMIT_S = 30.0
+"""Time limit of the steps. If a step takes a second, as for a large model on a CPU, fewer are compared."""
+
+
+def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
+    """Return texts of equal length with about 256 steps in all; the prompt of each is one token."""
+    steps = max(LEAST_STEPS, min(STEPS, int(LIMIT_S / step_s)))
+    length = max(2, min(longest, steps + 1))
+    count = -(-steps // (length - 1))
+    tokens = ids(count * length)
+    return [tokens[begin : begin + length] for begin in range(0, count * length, length)]
+
+
+def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
+    """Compare the step with the forward over texts of one length; None if the engine gives no predictions.
+
+    Raises:
+        QualityError: A prediction is not finite.
+    """
+    import numpy
+
+    steps, plain, scorer = [], [], source.scorer
+    # A quantized cache packs a prompt at once and new tokens late: as a prompt, half of the text is packed.
+    prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
+    for text in texts:
+        forward, step = scorer.forward_scores(text), scorer.step_scores(text, prompt_tokens=prompt_tokens)
+        if forward is None or step is None:
+            return None
+        steps.append(_compared(forward, step))
+        if scorer.is_library_step:
+            plain.append(steps[-1][0])
+        elif plain_scores := scorer.library_step_scores(text, prompt_tokens=prompt_tokens):
+            plain.append(_compared(forward, plain_scores)[0])
+    kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
+    if not numpy.isfinite(kl).all():
+        raise QualityError("the step or the forward gives predictions that are not finite")
+    return StepDivergence(
+        steps=len(kl),
+        text_tokens=len(texts[0]),
+        kl_mean=float(kl.mean()),
+        kl_max=float(kl.max()),
+        same_top=float(same_top.mean()),
+        plain_kl_mean=float(numpy.concatenate(plain).mean()) if plain else None,
+        of_engine=source.is_elsewhere,
+        of_cache=source.kv_value_bytes is not None,
+    )
+
+
+def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
+    """Return KL and agreement of the most likely tokens for each step. The first row is the prompt's: left out."""
+    import numpy
+
+    expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)
+    actual = step.log_probabilities[1:].astype(numpy.float64)
+    kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
+    # Rounding can make the sum negative if both are equal.
+    return numpy.maximum(kl, 0.0), expected.argmax(axis=1) == actual.argmax(axis=1)

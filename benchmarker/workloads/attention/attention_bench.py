@@ -1,0 +1,99 @@
+"""Measurement of one attention implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_flops import demand_of
+from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.attention.attention_reference import check, wrong
+from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
+from benchmarker.workloads.attention.spec import (
+    AttentionJob,
+    AttentionShape,
+    AttentionSubject,
+    AttentionVariant,
+    shape_of,
+)
+from benchmarker.workloads.attention.variants.registry import implementation_of, variants_with_kernel
+from benchmarker.workloads.attention.variants.user_function import source_sha256
+from benchmarker.workloads.base import Session
+from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, results_of
+from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
+from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.operation.record import SeenKernel
+from benchmarker.workloads.operation.result_check import check_new_memory
+from benchmarker.workloads.operation.spec import LengthPoint
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+
+class AttentionBench(OperationBench):
+    """Measures one attention implementation."""
+
+    def __init__(
+        self,
+        subject: AttentionSubject,
+        variant: AttentionVariant,
+        device: Device,
+        *,
+        precision: MatmulPrecision | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        super().__init__(implementation_of(variant.variant), device, cache_bytes=cache_bytes)
+        self._subject = subject
+        self._variant = variant
+        self._precision = precision
+
+    def facts(self) -> Mapping[str, Any]:
+        precision = None if self.device.kind == "cpu" else self._precision
+        source = source_sha256(self._variant.variant)
+        return {"built": AttentionFacts(matmul_precision=precision, source_sha256=source)}
+
+    def shape(self, point: LengthPoint) -> AttentionShape:
+        return shape_of(self._subject, self._variant, point)
+
+    def cell(self, point: LengthPoint) -> AttentionCell:
+        self._ready = None
+        shape = self.shape(point)
+        digest = inputs_sha256(shape, self.device.torch_name, seed=self._subject.seed)
+        return AttentionCell(status="ok", **point._asdict(), demand=demand_of(shape), inputs_sha256=digest)
+
+    def copies(self, point: LengthPoint) -> list[CallInputs]:
+        shape = self.shape(point)
+        first = make_inputs(shape, self.device.torch_name, seed=self._subject.seed)
+        count = copies_needed(input_bytes(shape), self.cache_bytes, kind=self.device.kind)
+        return [first, *(first.shifted(positions) for positions in range(1, count))]
+
+    def checked(self, ready: ReadyCall) -> AttentionChecked:
+        first, results = ready.copies[0], results_of(ready.operation, ready.copies[0])
+        check_new_memory(results, results_of(ready.operation, first))
+        del results
+        first.overwrite(make_inputs(ready.shape, self.device.torch_name, seed=self._subject.seed + 1))
+        checked = check(results_of(ready.operation, first), first, ready.shape)
+        if problem := wrong(checked):
+            raise WrongResultError(problem)
+        return checked
+
+    def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
+        return " and ".join(variants_with_kernel(kernels, self.device.kind)) or super().name_kernels(kernels)
+
+
+@contextmanager
+def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
+    """Open the bench of a job. The device's limits are measured with the job's precision of float32 products."""
+    with measured_limits(session, job.dtype) as (cache_bytes, precision):
+        yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)
+
+
+@contextmanager
+def open_attention(
+    subject: AttentionSubject, variant: AttentionVariant, device: Device, *, cache_bytes: int | None = None
+) -> Iterator[AttentionBench]:
+    """Open a bench without a job."""
+    with matmul_precision(variant.dtype or subject.dtype) as precision:
+        yield AttentionBench(subject, variant, device, precision=precision, cache_bytes=cache_bytes)

@@ -1,0 +1,301 @@
+"""Measurement of context parallel attention. This process is rank 0 and sends commands to the other ranks.
+
+Order for each cell: every rank makes its shard of the inputs and runs a call; the gathered result is checked; the
+repeats are timed; then the same work without exchange, one GPU's work over as many positions, the link between
+neighbours, and a profiled call on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.core.errors import DeviceError, UnsupportedError
+from benchmarker.distributed.rank_processes import RankError
+from benchmarker.distributed.ranks import Ranks, open_ranks
+from benchmarker.distributed.torchrun import hosts
+from benchmarker.measure.repeat import Measured, calls_needed
+from benchmarker.workloads.attention.attention_inputs import inputs_sha256
+from benchmarker.workloads.base import Nothing, Session
+from benchmarker.workloads.context_parallel.check import refuse_missing_devices
+from benchmarker.workloads.context_parallel.communication_volume import demand_of
+from benchmarker.workloads.context_parallel.declared import cell_fields
+from benchmarker.workloads.context_parallel.record import (
+    ContextParallelCell,
+    ContextParallelChecked,
+    ContextParallelFacts,
+    ContextParallelSample,
+    RankTrace,
+)
+from benchmarker.workloads.context_parallel.shards import refuse_wrong
+from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
+from benchmarker.workloads.context_parallel.variants.base import devices_of
+from benchmarker.workloads.context_parallel.variants.registry import splitting_of, unsupported, wrong_shape
+from benchmarker.workloads.operation.call_timing import split_passes
+from benchmarker.workloads.operation.operation_bench import measured_limits
+from benchmarker.workloads.operation.record import SeenKernel
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+    from benchmarker.workloads.context_parallel.rank_work import RankWork
+
+RANK_TARGET = "benchmarker.workloads.context_parallel.rank_work:serve_rank_0"
+REPEATS = 3
+"""Repeats of the measurements after the timed repeats; their median counts."""
+LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
+VARIABLES = re.compile(r"NCCL_\w+|TORCH_NCCL_\w+|GLOO_\w+")
+PRIVATE = re.compile(r"(FILE|PATH|DIR|HOST|ADDR)")
+"""Parts of names whose values reveal paths or addresses."""
+
+
+class RanksStep:
+    """Timed repeat of one cell on all ranks. The slowest rank's time is the latency."""
+
+    def __init__(self, call: Callable[..., list[Any]], *, is_backward: bool) -> None:
+        self._call = call
+        self._work = "forward_backward" if is_backward else "forward"
+        self._calls: dict[str, int] = {}
+
+    def __call__(self) -> ContextParallelSample:
+        answers = self.timed(self._work)
+        latency_s = slowest(answers)
+        is_backward = self._work == "forward_backward"
+        parts_s = split_passes(latency_s, slowest(self.timed("forward"))) if is_backward else {}
+        events = [answer["event_s"] for answer in answers]
+        peaks = [answer["peak_bytes"] for answer in answers]
+        return ContextParallelSample(
+            latency_s=latency_s,
+            calls=self._calls[self._work],
+            parts_s=parts_s,
+            event_s=None if None in events else max(events),
+            ranks_s=tuple(answer["host_s"] for answer in answers),
+            rank_peak_bytes=() if None in peaks else tuple(peaks),
+        )
+
+    def timed(self, work: str, method: str = "times") -> list[dict[str, Any]]:
+        """Return each rank's times of as many calls in a row as take 20 ms."""
+        if work not in self._calls:
+            self._calls[work] = calls_needed(lambda calls: slowest(self._call("times", calls=calls, work=work)) * calls)
+        return self._call(method, calls=self._calls[work], work=work)
+
+
+def slowest(answers: list[dict[str, Any]]) -> float:
+    """Return the seconds of one call on the slowest rank."""
+    return max(float(answer["host_s"]) for answer in answers)
+
+
+class ContextParallelBench(Nothing):
+    """Measures one way to split."""
+
+    def __init__(
+        self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
+    ) -> None:
+        self._job, self._device, self._session = job, device, session
+        self._splitting = splitting_of(job.variant.variant)
+        self._cache_bytes = cache_bytes
+        self._stack = ExitStack()
+        self._ranks: Ranks | None = None
+        self._own: RankWork | None = None
+        """Work of rank 0. None while no ranks are running."""
+        self._point: ContextParallelPoint | None = None
+        self._device_names: tuple[str, ...] = ()
+        self._devices: tuple[str, ...] = ()
+        self._count = 0
+
+    def facts(self) -> Mapping[str, Any]:
+        on_cpu = self._device.kind == "cpu"
+        count = max(1, len(self._device_names))
+        return {
+            "built": ContextParallelFacts(
+                backend="gloo" if on_cpu else "nccl",
+                collectives=None if on_cpu else _nccl_version(),
+                devices=self._devices or devices_of(self._device.torch_name, count),
+                hosts=hosts(),
+                device_names=self._device_names,
+                peer_access=None if on_cpu or count < 2 else _peer_access(self._device.torch_name),
+                variables=read_variables(os.environ),
+            )
+        }
+
+    def cell(self, point: ContextParallelPoint) -> ContextParallelCell:
+        subject = self._job.subject
+        shape = shape_of(subject, point.seq_len, point.mode)
+        return ContextParallelCell(
+            status="ok",
+            **cell_fields(self._job, point),
+            demand=demand_of(shape, point.ranks, self._splitting),
+            inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
+        )
+
+    def correct(self, point: ContextParallelPoint) -> Mapping[str, Any]:
+        """Start the ranks, make the inputs, and check the gathered result.
+
+        Raises:
+            UnsupportedError: The device or torch does not support the split.
+            WrongResultError: The result is not that of attention.
+            RankError: A rank died, failed or hangs.
+        """
+        self._refuse(point)
+        self._point = point
+        prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
+        self._device_names = tuple(answer["device_name"] for answer in prepared)
+        self._devices = tuple(answer["device"] for answer in prepared)
+        checked = ContextParallelChecked.model_validate(self._call("correct")[0], strict=False)
+        refuse_wrong(checked, self._job.subject.dtype)
+        return {
+            "checked": checked,
+            "input_copies": prepared[0]["input_copies"],
+            "sent_bytes": prepared[0]["sent_bytes"],
+        }
+
+    def step(self, point: ContextParallelPoint) -> RanksStep:
+        return RanksStep(self._call, is_backward=point.mode == "forward_backward")
+
+    def measured(
+        self,
+        cell: ContextParallelCell,
+        step: RanksStep,
+        measured: Measured[Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
+        fields: dict[str, Any] = {}
+        if not self._splitting.is_alone:
+            fields |= self._without_exchange(cell, step)
+            fields["single_s"] = median(slowest(step.timed(cell.mode, "times_single")) for _ in range(REPEATS))
+        if cell.gpus > 1:
+            size = LINK_BYTES[self._device.kind]
+            fields |= {"link_bytes": size, "link_bytes_per_s": size / max(self._call("link", message_bytes=size))}
+        profiled = self._call("profile", work=cell.mode)
+        traces = [answer["trace"] for answer in profiled if answer["trace"]]
+        return {
+            **fields,
+            "kernels": tuple(SeenKernel(**kernel) for kernel in profiled[0]["kernels"]),
+            "traces": tuple(RankTrace.model_validate(trace, strict=False) for trace in traces),
+        }
+
+    def _without_exchange(self, cell: ContextParallelCell, step: RanksStep) -> dict[str, Any]:
+        try:
+            repeats = [step.timed(cell.mode, "times_alone") for _ in range(REPEATS)]
+        except UnsupportedError as error:
+            return {"no_alone": str(error)}
+        by_rank = zip(*([answer["host_s"] for answer in answers] for answers in repeats), strict=True)
+        return {"alone_s": tuple(median(times) for times in by_rank)}
+
+    def _refuse(self, point: ContextParallelPoint) -> None:
+        """Raise UnsupportedError if the point cannot run here."""
+        job, variant = self._job, self._job.variant
+        problem = wrong_shape(variant.variant, variant.kernel, job.subject, point) or unsupported(
+            variant.variant, variant.kernel, self._device.kind, job.subject.dtype
+        )
+        if problem:
+            raise UnsupportedError(problem)
+        try:
+            refuse_missing_devices(job, point.ranks)
+        except DeviceError as error:
+            raise UnsupportedError(str(error)) from error
+
+    def _call(self, name: str, **arguments: Any) -> list[Any]:
+        """Call a method of RankWork on all ranks, which are started if necessary; return their answers.
+
+        Raises:
+            UnsupportedError: All ranks refuse alike.
+            RankError: A rank died, failed or hangs. All ranks are ended.
+        """
+        point = self._point
+        assert point is not None
+        count = 1 if self._splitting.is_alone else point.ranks
+        try:
+            if self._own is None or self._count != count:
+                self._open(count)
+            own = self._own
+            assert own is not None
+            if self._ranks is None:
+                return [getattr(own, name)(**arguments)]
+            # Calls of one kind take equally long; a much longer call hangs.
+            kind = f"{name} {point} {arguments.get('work')} {arguments.get('calls')}"
+            answer, answers = self._ranks.together(
+                {"do": name, "with": arguments}, lambda: getattr(own, name)(**arguments), kind=kind
+            )
+        except UnsupportedError:
+            raise
+        except Exception:
+            self.close()
+            raise
+        return [answer, *answers]
+
+    def _open(self, count: int) -> None:
+        """Start that many ranks."""
+        from benchmarker.workloads.context_parallel.rank_work import RankWork
+
+        self.close()
+        options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
+        devices = devices_of(self._device.torch_name, count)
+        self._count = count
+        self._stack.enter_context(_restored_threads())
+        if count > 1:
+            ranks = open_ranks(RANK_TARGET, options, devices=devices, device=self._device, stuck=self._save_cell)
+            self._ranks = self._stack.enter_context(ranks)
+        self._own = RankWork(0, count, devices[0], **options)
+
+    def _save_cell(self, error: RankError) -> None:
+        """Save the cell in which this process hangs, before it is ended."""
+        assert self._point is not None
+        cell = self.cell(self._point).model_copy(
+            update={"status": "timeout" if error.kind == "timeout" else "crash", "error_kind": error.kind}
+        )
+        record = self._session.record
+        self._session.keep(cells=(*record.cells, cell.model_copy(update={"reason": str(error)})), **self.facts())
+
+    def close(self) -> None:
+        """End the ranks."""
+        self._own = self._ranks = None
+        self._stack.close()
+
+
+@contextmanager
+def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
+    """Open the bench of a job."""
+    with (
+        measured_limits(session, job.subject.dtype) as (cache_bytes, _),
+        closing(ContextParallelBench(job, device, session, cache_bytes=cache_bytes)) as bench,
+    ):
+        yield bench
+
+
+@contextmanager
+def _restored_threads() -> Iterator[None]:
+    """Restore the number of threads, which ranks on one CPU divide."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def read_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of NCCL and gloo, without those that reveal paths or addresses."""
+    return {
+        name: value[:200]
+        for name, value in sorted(variables.items())
+        if VARIABLES.fullmatch(name) and not PRIVATE.search(name)
+    }
+
+
+def _nccl_version() -> str:
+    import torch
+
+    version = torch.cuda.nccl.version()
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+
+
+def _peer_access(first: str) -> bool:
+    import torch
+
+    index = torch.device(first).index or 0
+    return bool(torch.cuda.can_device_access_peer(index, index + 1))

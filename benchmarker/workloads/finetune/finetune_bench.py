@@ -1,0 +1,279 @@
+"""Measurement of fine-tuning: load a model, make it trainable, check its gradients, and time its steps.
+
+Order for each cell: loss and gradients compared with their references, the memory of one step, then the clock. After
+all cells one step is profiled, and with real weights some steps on text show whether the recipe learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.checkpoints.base import Checkpoint, Target
+from benchmarker.checkpoints.model_config import shapes_sha256
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.core.errors import BenchmarkerError, SpecError, WrongResultError, first_line
+from benchmarker.core.formatting import gib, seconds
+from benchmarker.engines.base import Form
+from benchmarker.engines.decoders.torch_engine import load
+from benchmarker.hardware.device import Device, kind_of
+from benchmarker.measure.profile import profile_step
+from benchmarker.profiling.table import profile_table
+from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
+from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
+from benchmarker.workloads.finetune.learning_check import learned, mean_loss
+from benchmarker.workloads.finetune.record import DTypes, FinetuneCell, FinetuneFacts
+from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
+from benchmarker.workloads.finetune.token_batches import (
+    BASE_LOSS_WINDOWS,
+    TokenText,
+    inputs_sha256,
+    on_device,
+    token_text,
+    windows,
+)
+from benchmarker.workloads.finetune.trainee import Trainee, attention_of, make_trainee
+from benchmarker.workloads.finetune.trainee_facts import built_facts, frozen_sha256, seen_dtypes, state_bytes
+from benchmarker.workloads.finetune.training_flops import demand_of
+from benchmarker.workloads.training.training_step import TrainingStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmarker.measure.repeat import Measured
+
+LOSS_TOLERANCE = 0.05
+"""Largest difference in nats between the first loss and that of the unquantized base."""
+
+
+class FinetuneBench(Nothing):
+    """Measures one variant."""
+
+    def __init__(
+        self,
+        job: FinetuneJob,
+        trainee: Trainee,
+        text: TokenText,
+        session: Session,
+        *,
+        base_loss: Callable[[list[Tensor]], float] | None,
+    ) -> None:
+        """Store what is trained.
+
+        Args:
+            base_loss: Mean loss of the unquantized base on some batches; None for random weights.
+        """
+        self._job = job
+        self._trainee = trainee
+        self._text = text
+        self._session = session
+        self._base_loss = base_loss
+        self._device = trainee.device
+        self._attention = attention_of(trainee.base)
+        self._optimizer = trainee.optimizer()
+        self._frozen = frozen_sha256(trainee)
+        self._built: FinetuneFacts | None = None
+        self._ready: tuple[FinetunePoint, TrainingStep] | None = None
+        self._first_losses: dict[FinetunePoint, float] = {}
+        self._loss_fields: dict[str, Any] = {}
+
+    def facts(self) -> Mapping[str, Any]:
+        if self._built is None:
+            return self._loss_fields
+        unchanged = None if self._frozen is None else frozen_sha256(self._trainee) == self._frozen
+        return {**self._loss_fields, "built": self._built.model_copy(update={"frozen_unchanged": unchanged})}
+
+    def cell(self, point: FinetunePoint) -> FinetuneCell:
+        self._ready = None
+        # Before the first step only counts are known, which suffice for the formulas.
+        facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
+        return FinetuneCell(
+            status="ok",
+            **point._asdict(),
+            inputs_sha256=inputs_sha256(self._text.batches(point)),
+            input_source=self._text.source,
+            demand=demand_of(facts, self._attention, point),
+        )
+
+    def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
+        """Compare loss and gradients with their references; measure the memory of one step.
+
+        Raises:
+            WrongResultError: An error is above its tolerance.
+        """
+        self._check_first_loss()
+        step, batch = self._new_step(point)
+        checked = check_gradients(self._trainee, batch)
+        self._device.release()
+        if problem := wrong(checked):
+            raise WrongResultError(problem)
+        # The first step allocates the optimizer's state; the second is like every later one.
+        step.memory()
+        memory = step.memory()
+        self._first_losses[point] = step.losses[0].item()
+        self._ready = point, step
+        if self._built is None:
+            self._built = built_facts(
+                self._trainee,
+                dtypes=seen_dtypes(self._trainee, self._optimizer, batch),
+                trained_bytes=state_bytes(self._trainee.trained, self._optimizer),
+                frozen=self._frozen,
+            )
+        return {"checked": checked, "step_memory": memory}
+
+    def step(self, point: FinetunePoint) -> TrainingStep:
+        if self._ready is None or self._ready[0] != point:
+            self._ready = point, self._new_step(point)[0]
+        return self._ready[1]
+
+    def measured(
+        self,
+        cell: FinetuneCell,  # noqa: ARG002
+        step: TrainingStep,
+        measured: Measured[Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """Return the first and the last loss.
+
+        Raises:
+            WrongResultError: A loss is not finite, or frozen weights changed.
+        """
+        losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
+        finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
+        if len(finite) < len(losses):
+            raise WrongResultError(f"wrong result: the loss came to {losses[-1]}")
+        if self._frozen is not None and frozen_sha256(self._trainee) != self._frozen:
+            raise WrongResultError("wrong result: frozen weights changed while the adapters were trained")
+        return {"losses": finite}
+
+    def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
+        """Profile one step of the largest cell that ran, and check whether the recipe learns."""
+        last = record.last_good
+        if last is None or not self._job.procedure.profile:
+            return {}
+        fields = self._profiled(self._job.points()[last], path)
+        self._session.keep(**fields)
+        if self._text.held_out and self._base_loss is not None:
+            fields["learned"] = learned(self._trainee, self._text, self._session.terminal)
+        return fields
+
+    def _profiled(self, point: FinetunePoint, path: Path) -> dict[str, Any]:
+        """Profile one step, with its trace beside the record at `path`."""
+        step, terminal = self.step(point), self._session.terminal
+        terminal.line("profiling one step")
+        try:
+            step.profiled()
+            profile = profile_step(step.profiled, device=self._device, trace_path=path.with_suffix(".trace.json.gz"))
+        except Exception as error:
+            if not isinstance(error, BenchmarkerError) and not self._device.is_out_of_memory(error):
+                raise
+            missing = Missing(error_kind=kind_of(error, self._device), reason=first_line(error))
+        else:
+            if not self._job.part:
+                what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
+                table = profile_table(profile, what=what, limit=self._job.subject.profile_rows)
+                terminal.table(table, detail=True)
+            return {"profile": profile}
+        # Outside the except block, whose traceback keeps the failed step's tensors alive.
+        self._device.release()
+        terminal.line(f"no profile: {missing.reason}")
+        return {"no_profile": missing}
+
+    def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
+        """Return a step that alternates over the point's batches, and the first batch."""
+        batches = on_device(self._text.batches(point), self._device.torch_name)
+        turns = cycle(batches)
+        step = TrainingStep(
+            lambda: self._trainee.loss(next(turns)), self._optimizer, self._device, accumulate=point.accumulate
+        )
+        self._trainee.wrap_recomputing(step)
+        return step, batches[0]
+
+    def _check_first_loss(self) -> None:
+        """Compare the loss with untrained adapters, which add nothing, with the base's: only before the first step."""
+        if self._base_loss is None or self._built is not None or self._loss_fields:
+            return
+        batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
+        expected = self._base_loss(batches)
+        self._device.release()
+        first = mean_loss(self._trainee.loss, batches)
+        if not (math.isfinite(first) and math.isfinite(expected)):
+            raise WrongResultError(f"wrong result: the first loss is {first}, and {expected} of the unquantized model")
+        self._loss_fields = {"base_loss": expected, "first_loss": first}
+        if abs(first - expected) > LOSS_TOLERANCE:
+            raise WrongResultError(
+                f"wrong result: the first loss is {first:.4f}, and {expected:.4f} of the unquantized model; "
+                f"{LOSS_TOLERANCE} is allowed"
+            )
+
+
+@contextmanager
+def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[FinetuneBench]:
+    """Find the checkpoint, load it quantized as the recipe requires, and make it trainable.
+
+    Raises:
+        BenchmarkerError: The model cannot be loaded or trained.
+    """
+    recipe, terminal = job.recipe, session.terminal
+    checkpoint = find_checkpoint(
+        job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)
+    )
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
+    tokenizer = load_tokenizer(checkpoint)
+    text = token_text(tokenizer, checkpoint.config["vocab_size"], seed=job.subject.seed)
+    session.ready()
+    model = _loaded(job, checkpoint, device, session)
+    trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
+    trained = sum(parameter.numel() for parameter in trainee.trained)
+    terminal.line(f"trained: {trained:,} parameters")
+
+    def base_loss(batches: list[Tensor]) -> float:
+        return _base_loss(job, device, session, batches)
+
+    is_random = job.model.load_format == "dummy"
+    yield FinetuneBench(job, trainee, text, session, base_loss=None if is_random else base_loss)
+
+
+def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
+    """Load the model and record the facts of loading."""
+    quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
+    form = Form(quant.quant, loader_options(quant), job.model.dtype)
+    loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
+    model = session.record.model.model_copy(
+        update={
+            "revision": checkpoint.revision,
+            "config_sha256": shapes_sha256(checkpoint.config),
+            "parameters": facts.parameters,
+        }
+    )
+    session.keep(model=model, load=facts)
+    session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
+    return loaded
+
+
+def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
+    """Load the unquantized model in the same type, and return its mean loss."""
+    quant = QUANTS["plain"]
+    checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
+    target = Target(device.torch_name, job.model.dtype)
+    model: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, session.terminal).model
+    return mean_loss(lambda ids: model(input_ids=ids, labels=ids, use_cache=False).loss, batches)
+
+
+def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
+    """Raise SpecError for a job that exceeds the model's positions or width, before any weight is read."""
+    positions = config.get("max_position_embeddings")
+    longest = max(job.grid.seq_len)
+    if positions is not None and longest > positions:
+        raise SpecError(
+            f"--seq-len {longest}: is past the {positions} positions of {job.model.id}; use at most {positions}"
+        )
+    width, recipe = config.get("hidden_size"), job.recipe
+    if recipe.train == "lora" and width is not None and recipe.rank > width:
+        raise SpecError(f"--rank {recipe.rank}: is above the model's width of {width}; use a lower rank")

@@ -1,0 +1,246 @@
+"""Gradients of the first layers compared with float32.
+
+The reference is transformers' model of as many layers in float32, with eager attention, without checkpointing and
+autocast. Quantized weights are dequantized here, by code table and scales, and an adapter is written out as
+
+    y = x W^T + scaling * (x A^T) B^T
+
+so that the reference contains neither peft's layers nor bitsandbytes' kernels. B is zero before the first step, and A
+would have no gradient, so B is random for this check. The error is 1 - cosine over all trained weights together. The
+same reference in the model's type shows the error of the type alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.core.errors import UnsupportedError, WrongResultError
+from benchmarker.workloads.finetune.record import FinetuneChecked
+from benchmarker.workloads.finetune.trainee import Trainee
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+LAYERS = 4
+POSITIONS = 256
+TOLERANCE = 0.01
+INT8_TOLERANCE = 0.05
+"""Tolerance of LLM.int8(), which also rounds activations; the reference does not."""
+PLAIN_RATIO = 2.0
+B_STD = 0.02
+
+
+def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
+    """Compare one sequence's gradients.
+
+    Args:
+        ids: [batch, length]; the first sequence is cut to at most POSITIONS.
+
+    Raises:
+        WrongResultError: A loss or a gradient is not finite.
+        UnsupportedError: The model does not keep its layers in one list.
+    """
+    import torch
+
+    ids = ids[:1, :POSITIONS]
+    with _first_layers(trainee.base) as layers, _random_b(trainee):
+        loss, gradients = _trainee_gradients(trainee, ids)
+        reference = reference_model(trainee, layers)
+        exact_loss, exact = _reference_gradients(reference, trainee, ids)
+        _, plain = _reference_gradients(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
+    del reference
+    if not (math.isfinite(loss) and math.isfinite(exact_loss)):
+        raise WrongResultError(f"wrong result: the loss of the first layers is {loss}, and {exact_loss} in float32")
+    if len(gradients) != len(exact):
+        raise WrongResultError(f"wrong result: {len(gradients)} weights have a gradient, and {len(exact)} in float32")
+    cosines = [cosine(compared, exact) for compared in (gradients, plain)]
+    if not all(map(math.isfinite, cosines)):
+        raise WrongResultError("wrong result: a gradient holds a number that is not finite")
+    error, plain_error = (max(0.0, 1 - value) for value in cosines)
+    least = INT8_TOLERANCE if trainee.recipe.base == "int8" else TOLERANCE
+    return FinetuneChecked(
+        against="gradients in float32",
+        error=error,
+        tolerance=max(least, PLAIN_RATIO * plain_error),
+        layers=layers,
+        positions=ids.shape[1],
+        plain_error=plain_error,
+        loss=loss,
+        reference_loss=exact_loss,
+    )
+
+
+def wrong(checked: FinetuneChecked) -> str | None:
+    """Return the fault in one line, or None if the gradients are right."""
+    if checked.error <= checked.tolerance:
+        return None
+    return (
+        f"wrong result: the gradients' cosine with those in float32 is {1 - checked.error:.4f}; "
+        f"{1 - checked.tolerance:.4f} is allowed"
+    )
+
+
+def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
+    """Return the cosine of two gradients, each concatenated into one vector, summed in float64."""
+    product = square = reference_square = 0.0
+    for gradient, reference in zip(gradients, references, strict=True):
+        computed, expected = gradient.double().flatten(), reference.double().flatten()
+        product += (computed @ expected).item()
+        square += (computed @ computed).item()
+        reference_square += (expected @ expected).item()
+    return float(product / (square * reference_square) ** 0.5) if square and reference_square else 0.0
+
+
+@contextmanager
+def _first_layers(base: Any) -> Iterator[int]:
+    """Cut the model to its first layers while the context is open; yield their number.
+
+    Raises:
+        UnsupportedError: The model does not keep its layers in one list.
+    """
+    from torch import nn
+
+    decoder, config = base.get_decoder(), base.config.get_text_config()
+    lists = {name: child for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)}
+    if len(lists) != 1:
+        raise UnsupportedError(
+            f"{type(decoder).__name__} keeps its layers in {len(lists)} lists and not in one: its gradients cannot be "
+            "checked"
+        )
+    ((name, layers),) = lists.items()
+    count = config.num_hidden_layers
+    least = min(LAYERS, count)
+    setattr(decoder, name, nn.ModuleList(list(layers)[:least]))
+    config.num_hidden_layers = least
+    try:
+        yield least
+    finally:
+        setattr(decoder, name, layers)
+        config.num_hidden_layers = count
+
+
+@contextmanager
+def _random_b(trainee: Trainee) -> Iterator[None]:
+    """Make the adapters' B matrices random while the context is open."""
+    import torch
+
+    generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
+    matrices = [parameter for name, parameter in trainee.model.named_parameters() if ".lora_B." in name]
+    with torch.no_grad():
+        for matrix in matrices:
+            matrix.normal_(0, B_STD, generator=generator)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for matrix in matrices:
+                matrix.zero_()
+
+
+def _trainee_gradients(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
+    """Return loss and gradients of the variant, and clear the gradients of its weights."""
+    loss = trainee.loss(ids)
+    loss.backward()
+    trained = trainee.trained
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    for parameter in trained:
+        parameter.grad = None
+    return loss.item(), gradients
+
+
+def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
+    """Return loss and gradients of the reference, in the order of the trainee's weights."""
+    loss = reference(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    parameters = dict(reference.named_parameters())
+    gradients = []
+    for name, parameter in trainee.model.named_parameters():
+        reference_name = name.removeprefix("base_model.model.").replace(".default.weight", "")
+        if parameter.requires_grad and (gradient := parameters[reference_name].grad) is not None:
+            gradients.append(gradient.detach().clone())
+    reference.zero_grad(set_to_none=True)
+    return loss.item(), gradients
+
+
+def reference_model(trainee: Trainee, layers: int) -> Any:
+    """Return a model in float32 with the trainee's weights and explicit adapters."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = copy.deepcopy(trainee.base.config)
+    text_config = config.get_text_config()
+    text_config.num_hidden_layers = layers
+    if getattr(text_config, "layer_types", None):
+        text_config.layer_types = text_config.layer_types[:layers]
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.device(trainee.device.torch_name):
+        reference = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    reference.train()
+    with torch.no_grad():
+        for name, parameter in list(reference.named_parameters()):
+            parent, _, last = name.rpartition(".")
+            parameter.copy_(plain_weight(trainee.base.get_submodule(parent), last))
+            parameter.requires_grad_(trainee.recipe.train == "full")
+    for name, module in list(trainee.base.named_modules()):
+        if hasattr(module, "lora_A"):
+            parent, _, last = name.rpartition(".")
+            adapted = _adapted(reference.get_submodule(name), module)
+            setattr(reference.get_submodule(parent), last, adapted)
+    return reference
+
+
+def _adapted(linear: nn.Module, module: Any) -> nn.Module:
+    """Return a linear layer with its adapter as three products."""
+    import torch
+    from torch.nn.functional import linear as multiply
+
+    class Adapted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+            self.lora_A = torch.nn.Parameter(module.lora_A["default"].weight.detach().float().clone())
+            self.lora_B = torch.nn.Parameter(module.lora_B["default"].weight.detach().float().clone())
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            narrow = multiply(hidden, self.lora_A)
+            added: Tensor = self.linear(hidden) + module.scaling["default"] * multiply(narrow, self.lora_B)
+            return added
+
+    return Adapted()
+
+
+def plain_weight(module: Any, name: str) -> Tensor:
+    """Return a parameter of a trainee's module in float32, dequantized if necessary."""
+    module = getattr(module, "base_layer", module)
+    weight: Any = getattr(module, name)
+    kind = type(weight).__name__
+    if kind == "Params4bit":
+        return unpacked_nf4(weight)
+    if kind == "Int8Params":
+        scales = weight.SCB if weight.SCB is not None else module.state.SCB
+        scaled: Tensor = weight.data.float() * (scales.float() / 127)[:, None]
+        return scaled
+    plain: Tensor = weight.detach().float()
+    return plain
+
+
+def unpacked_nf4(weight: Any) -> Tensor:
+    """Return an NF4 weight in float32: two codes per byte, high first; each a table value times its block's scale."""
+    import torch
+
+    state = weight.quant_state
+    absmax = state.absmax
+    if state.nested:
+        from bitsandbytes.functional import dequantize_blockwise
+
+        absmax = dequantize_blockwise(state.absmax, state.state2) + state.offset
+    packed = weight.data.view(torch.uint8).flatten()
+    codes = torch.stack((packed >> 4, packed & 15), dim=1).flatten().long()
+    values = state.code.float()[codes].view(-1, state.blocksize) * absmax.float()[:, None]
+    unpacked: Tensor = values.view(-1)[: state.shape.numel()].view(state.shape)
+    return unpacked

@@ -1,0 +1,153 @@
+"""Mixers in float64, and the errors of one call's output and gradients relative to them.
+
+The reference is the recurrence of a mixer's paper, one token after the other, up to 512 positions. A longer sequence is
+compared with chunks in float64, whose first 512 positions must equal the recurrence. Heads are independent, so only the
+first and the last head of the last sequence are compared, at every position. Softmax is compared as in the workload
+attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from benchmarker.workloads.attention.attention_reference import check as check_attention
+from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer
+from benchmarker.workloads.mixers.mixer_flops import softmax_shape
+from benchmarker.workloads.mixers.record import MixersTensorError
+from benchmarker.workloads.mixers.spec import MixerShape
+from benchmarker.workloads.mixers.variants.chunked import EPSILON, chunked, head_decay
+from benchmarker.workloads.operation.call_inputs import GRADIENT_NAMES, CallInputs, Results
+from benchmarker.workloads.operation.record import TensorName
+from benchmarker.workloads.operation.result_check import check_finite, relative_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
+GATE_FACTOR = 3.0
+"""Factor of the tolerance for decays and strengths: their gradients are sums in which large numbers cancel."""
+RECURRENCE_LENGTH = 512
+REFERENCE_DISTANCE = 1e-9
+"""Largest distance between the recurrence and the chunks."""
+COMPARED_HEADS = 2
+
+
+def tolerance_of(tensor: TensorName, dtype: str) -> float:
+    """Return the largest error of a tensor that passes."""
+    return TOLERANCES[dtype] * (GATE_FACTOR if tensor in ("dg", "dbeta") else 1.0)
+
+
+def errors_of(
+    results: Results, mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout
+) -> tuple[MixersTensorError, ...]:
+    """Return the error of each result.
+
+    Args:
+        results: `o`, and with a backward pass the gradients; full tensors in the layout.
+
+    Raises:
+        WrongResultError: A result holds a number that is not finite.
+    """
+    check_finite(results)
+    if mixer.state_products is None and shape.value_dim == shape.head_dim:
+        checked = check_attention(results, inputs, softmax_shape(shape))
+        errors = {tensor.tensor: tensor.error for tensor in checked.tensors}
+    else:
+        expected = reference(mixer, inputs, shape, layout)
+        errors = {name: relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()}
+    return tuple(
+        MixersTensorError(tensor=name, error=error, tolerance=tolerance_of(name, shape.dtype))
+        for name, error in errors.items()
+    )
+
+
+def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
+    """Return the first and the last head of the last sequence, [2, length, ..], or the only head."""
+    heads_first = tensor if layout == "heads first" else tensor.transpose(1, 2)
+    last = heads_first[-1]
+    return last[:: max(1, last.shape[0] - 1)][:COMPARED_HEADS]
+
+
+def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout) -> Results:
+    """Return output and gradients of two heads in float64, [2, length, ..]."""
+    import torch
+
+    leaves = {
+        name: two_heads(tensor.detach(), layout).double().requires_grad_(shape.is_backward)
+        for name, tensor in inputs.named.items()
+    }
+    decay = head_decay(mixer, shape.heads, inputs.named["q"].device)
+    decay = None if decay is None else decay[:: max(1, shape.heads - 1)][:COMPARED_HEADS]
+    output = _output(mixer, leaves, decay, is_normalized=shape.normalize and mixer is LINEAR)
+    if not shape.is_backward or inputs.gradient is None:
+        return {"o": output}
+    gradient = two_heads(inputs.gradient, layout).double()
+    gradients = torch.autograd.grad(output, tuple(leaves.values()), gradient)
+    named = {GRADIENT_NAMES[name]: tensor for name, tensor in zip(leaves, gradients, strict=True)}
+    return {"o": output.detach(), **named}
+
+
+def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *, is_normalized: bool) -> Tensor:
+    """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
+    import torch
+
+    if mixer.state_products is None:
+        return _softmax(leaves["q"], leaves["k"], leaves["v"])
+    length = leaves["q"].shape[1]
+    log_decay = leaves.get("g", None if decay is None else decay[:, None].expand(-1, length))
+    arguments = [leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")]
+
+    def compute(function: Callable[..., Tensor], tensors: list[Tensor | None]) -> Tensor:
+        return function(*tensors, is_delta=mixer.is_delta, is_normalized=is_normalized)
+
+    if length <= RECURRENCE_LENGTH:
+        return compute(recurrence, arguments)
+    output = compute(chunked, arguments)
+    with torch.no_grad():
+        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in arguments]
+        distance = relative_error(output[:, :RECURRENCE_LENGTH], compute(recurrence, start))
+    assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
+    return output
+
+
+def recurrence(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor | None,
+    strength: Tensor | None,
+    *,
+    is_delta: bool,
+    is_normalized: bool = False,
+) -> Tensor:
+    """Return the output token by token, [heads, length, value_dim]. Arguments as in `chunked`."""
+    import torch
+
+    state = value.new_zeros(value.shape[0], key.shape[-1], value.shape[-1])
+    key_sum = torch.zeros_like(key[:, 0])
+    outputs = []
+    for position in range(query.shape[1]):
+        q, k, update = query[:, position] / query.shape[-1] ** 0.5, key[:, position], value[:, position]
+        if log_decay is not None:
+            state = log_decay[:, position, None, None].exp() * state
+        if is_delta:
+            update = update - (k[:, None] @ state)[:, 0]
+        if strength is not None:
+            update = strength[:, position, None] * update
+        state = state + k[:, :, None] * update[:, None, :]
+        output = (q[:, None] @ state)[:, 0]
+        if is_normalized:
+            key_sum = key_sum + k
+            output = output / ((q * key_sum).sum(-1, keepdim=True) + EPSILON)
+        outputs.append(output)
+    return torch.stack(outputs, dim=1)
+
+
+def _softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    import torch
+
+    scores: Tensor = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    later: Tensor = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
+    output: Tensor = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
+    return output

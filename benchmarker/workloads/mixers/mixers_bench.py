@@ -1,0 +1,240 @@
+"""Measurement of one implementation of a mixer.
+
+Beyond the checks of every operation, later inputs must not change earlier outputs, and once per process and mode the
+lengths around the end of a chunk are compared with float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.core.errors import WrongResultError
+from benchmarker.measure.repeat import Step
+from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.attention.attention_reference import rows_of
+from benchmarker.workloads.base import Session
+from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
+from benchmarker.workloads.mixers.mixer_inputs import copies_needed, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.mixer_reference import COMPARED_HEADS, TOLERANCES, errors_of
+from benchmarker.workloads.mixers.parameter_matching import block_facts
+from benchmarker.workloads.mixers.record import (
+    MixersCell,
+    MixersChecked,
+    MixersDemand,
+    MixersFacts,
+    MixersTensorError,
+)
+from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
+from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
+from benchmarker.workloads.mixers.variants.registry import implementation_of
+from benchmarker.workloads.operation.call_inputs import CallInputs, Results, results_of
+from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.operation.record import OperationSample
+from benchmarker.workloads.operation.result_check import check_new_memory, relative_error
+from benchmarker.workloads.operation.spec import LengthPoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmarker.hardware.device import Device
+
+TRAINING = "training_step"
+CHUNK_ENDS = (63, 64, 65, 127)
+"""Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks."""
+
+
+class MixersBench(OperationBench):
+    """Measures one implementation of a mixer."""
+
+    def __init__(
+        self,
+        subject: MixersSubject,
+        variant: str,
+        device: Device,
+        *,
+        cache_bytes: int | None = None,
+        is_judged: bool = False,
+        report: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        """Open a variant.
+
+        Args:
+            is_judged: Train models on the subject's tasks after timing.
+            report: Called with a line of progress for each training.
+        """
+        self._mixer_implementation = implementation_of(variant)
+        super().__init__(self._mixer_implementation, device, cache_bytes=cache_bytes)
+        self._mixer = self._mixer_implementation.mixer
+        self._subject = subject
+        self._is_judged = is_judged
+        self._report = report
+        self._chunk_end_errors: dict[bool, float] = {}
+
+    def facts(self) -> Mapping[str, Any]:
+        packages = ("torch",) if self.implementation.missing_module() else self._mixer_implementation.packages
+        return {"built": MixersFacts(versions={name: version(name) for name in packages})}
+
+    def shape(self, point: LengthPoint) -> MixerShape:
+        return shape_of(self._subject, point)
+
+    def cell(self, point: LengthPoint) -> MixersCell:
+        self._ready = None
+        shape, is_training = self.shape(point), point.mode == TRAINING
+        return MixersCell(
+            status="ok",
+            **point._asdict(),
+            demand=self._demand(point),
+            block=block_facts(self._mixer, self._subject, point.seq_len) if is_training else None,
+            least_bytes=least_bytes(self._mixer, shape, writes_scores=self._mixer_implementation.writes_scores),
+            free_bytes=free_bytes(self.device),
+            inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=self._subject.seed),
+        )
+
+    def _demand(self, point: LengthPoint) -> MixersDemand:
+        if point.mode != TRAINING:
+            return demand_of(self._mixer, self.shape(point))
+        from benchmarker.workloads.mixers.parameter_matching import training_demand
+
+        return training_demand(self._mixer, self._subject, point)
+
+    def _inputs(self, shape: MixerShape, seed: int) -> CallInputs:
+        layout = self._mixer_implementation.layout
+        return make_inputs(self._mixer, shape, self.device.torch_name, seed=seed, layout=layout)
+
+    def copies(self, point: LengthPoint) -> list[CallInputs]:
+        shape = self.shape(point)
+        count = copies_needed(self._mixer, shape, self.cache_bytes, kind=self.device.kind)
+        # A model's own tensors fill the cache: its mixer is checked on one copy and not timed by itself.
+        count = 1 if point.mode == TRAINING else count
+        return [self._inputs(shape, self._subject.seed + number) for number in range(count)]
+
+    def library_refusals(self) -> AbstractContextManager[None]:
+        return refused_compiler_is_unsupported()
+
+    def correct(self, point: LengthPoint) -> Mapping[str, Any]:
+        return self.prove(point)[1] if point.mode == TRAINING else super().correct(point)
+
+    def step(self, point: LengthPoint) -> Step[OperationSample]:
+        if point.mode != TRAINING:
+            return super().step(point)
+        from benchmarker.workloads.mixers.small_model import ModelStep
+
+        self._ready = None
+        return ModelStep(self._mixer_implementation, self._subject, point, self.device)
+
+    def measured(self, cell: MixersCell, step: Any, measured: Any) -> Mapping[str, Any]:  # noqa: ARG002
+        return {"passes": step.passes()} if cell.mode == TRAINING else {}
+
+    def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
+        if not self._is_judged:
+            return {}
+        from benchmarker.workloads.mixers.mixer_tasks import scores
+
+        self._ready = None
+        return scores(self._mixer_implementation, self._subject, self.device, self._report)
+
+    def checked(self, ready: ReadyCall) -> MixersChecked:
+        first, shape, seed = ready.copies[0], ready.shape, self._subject.seed + len(ready.copies)
+        results = results_of(ready.operation, first)
+        check_new_memory(results, results_of(ready.operation, first))
+        del results
+        first.overwrite(self._inputs(shape, seed))
+        results = results_of(ready.operation, first)
+        errors = self._checked_errors(results, first, shape)
+        output = results["o"]
+        del results
+        causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
+        is_softmax = self._mixer_implementation.is_softmax
+        return MixersChecked(
+            against="float64",
+            error=max(tensor.error for tensor in errors),
+            tolerance=TOLERANCES[shape.dtype],
+            tensors=errors,
+            rows=len(rows_of(shape.seq_len)) if is_softmax else shape.seq_len,
+            heads=shape.heads if is_softmax else min(COMPARED_HEADS, shape.heads),
+            causal_error=causal_error,
+            lengths=() if is_softmax else CHUNK_ENDS,
+            lengths_error=None if is_softmax else self._chunk_end_error(shape),
+        )
+
+    def _checked_errors(
+        self, results: Results, inputs: CallInputs, shape: MixerShape, length: str = ""
+    ) -> tuple[MixersTensorError, ...]:
+        """Return the errors of the results; raise WrongResultError if one is above its tolerance."""
+        errors = errors_of(results, self._mixer, inputs, shape, self._mixer_implementation.layout)
+        for tensor in errors:
+            if tensor.error > tensor.tolerance:
+                raise WrongResultError(
+                    f"wrong result{length}: {tensor.tensor} is off by {tensor.error:.2g} of its size from float64; "
+                    f"{tensor.tolerance:.0e} is allowed"
+                )
+        return errors
+
+    def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
+        """Return the relative change of the outputs before the middle when all later inputs change.
+
+        Raises:
+            WrongResultError: The change is larger than rounding.
+        """
+        import torch
+
+        shape, first = ready.shape, ready.copies[0]
+        middle, axis = shape.seq_len // 2, 2 if self._mixer_implementation.layout == "heads first" else 1
+        if not middle:
+            return 0.0
+        with torch.no_grad():
+            for target, source in zip(first.tensors, fresh.tensors, strict=True):
+                size = shape.seq_len - middle
+                target.narrow(axis, middle, size).copy_(source.narrow(axis, middle, size))
+            with ready.operation.around():
+                changed = ready.operation.call(*first.tensors)
+        error = relative_error(changed.narrow(axis, 0, middle), output.narrow(axis, 0, middle))
+        if error > TOLERANCES[shape.dtype]:
+            raise WrongResultError(f"wrong result: later inputs change earlier outputs, by {error:.2g}")
+        return error
+
+    def _chunk_end_error(self, shape: MixerShape) -> float:
+        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode.
+
+        Raises:
+            WrongResultError: A result at one of the lengths is wrong.
+        """
+        if shape.is_backward not in self._chunk_end_errors:
+            largest = 0.0
+            for length in CHUNK_ENDS:
+                short = shape._replace(seq_len=length, batch_size=1)
+                inputs = self._inputs(short, self._subject.seed)
+                results = results_of(self.implementation.open(short, self.device.torch_name), inputs)
+                errors = self._checked_errors(results, inputs, short, f" at {length} positions")
+                largest = max(largest, errors[0].error)
+            self._chunk_end_errors[shape.is_backward] = largest
+        return self._chunk_end_errors[shape.is_backward]
+
+
+@contextmanager
+def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
+    """Open the bench of a job. float32 products are IEEE single precision."""
+    with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
+        yield MixersBench(
+            job.subject,
+            job.variant.variant,
+            device,
+            cache_bytes=cache_bytes,
+            is_judged=job.is_judged,
+            report=session.terminal.line,
+        )
+
+
+def free_bytes(device: Device) -> int:
+    """Return the free memory of the device."""
+    if device.kind == "cpu":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    import torch
+
+    return int(torch.cuda.mem_get_info(device.torch_name)[0])

@@ -1,0 +1,163 @@
+"""Small language model around a mixer: pre-norm blocks of mixer and MLP, learned positions.
+
+    x += mixer(norm(x));  x += W2 gelu(W1 norm(x))
+
+All mixers have the same projections to heads * head_dim and back. Gated mixers add a decay and a strength per head;
+mixers whose outputs are sums scale them to a root mean square of 1, without weights. With `match: parameters` the width
+of the MLP compensates, so that every model has the parameters of the softmax model.
+
+Weights are float32; in 16-bit types the products run under autocast, as in training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarker.workloads.mixers.mixer import MixerImplementation
+from benchmarker.workloads.mixers.mixer_inputs import GATE_OFFSET, scaled
+from benchmarker.workloads.mixers.parameter_matching import CONVOLUTION, mlp_width
+from benchmarker.workloads.mixers.spec import MixerShape, MixersSubject, shape_of
+from benchmarker.workloads.operation.record import OperationSample, PassMemory
+from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.training.training_step import TrainingStep, autocast
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+
+
+class MixerLayer(nn.Module):
+    """Projections, optional short convolution, mixer, and output projection."""
+
+    def __init__(
+        self, implementation: MixerImplementation, subject: MixersSubject, shape: MixerShape, device: str
+    ) -> None:
+        super().__init__()
+        self._mixer, self._shape = implementation.mixer, shape
+        self._is_heads_first = implementation.layout == "heads first"
+        self._operation = implementation.open(shape, device)
+        self._widths = [shape.heads * size for size in (shape.head_dim, shape.head_dim, shape.value_dim)]
+        inner = sum(self._widths)
+        self.inward = nn.Linear(subject.block.hidden, inner, bias=False)
+        self.outward = nn.Linear(self._widths[2], subject.block.hidden, bias=False)
+        if self._mixer.is_gated:
+            self.gates = nn.Linear(subject.block.hidden, 2 * shape.heads)
+        self.convolution = (
+            nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False) if subject.block.short_conv else None
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        projected = self.inward(hidden)
+        if self.convolution is not None:
+            padded = functional.pad(projected.transpose(1, 2), (CONVOLUTION - 1, 0))
+            projected = functional.silu(self.convolution(padded).transpose(1, 2))
+        query, key, value = (
+            tensor.unflatten(-1, (self._shape.heads, -1)) for tensor in projected.split(self._widths, dim=-1)
+        )
+        arguments = [scaled(query, self._mixer, self._shape), scaled(key, self._mixer, self._shape), value]
+        if self._mixer.is_gated:
+            decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
+            arguments += [functional.logsigmoid(decay + GATE_OFFSET), strength.sigmoid()]
+        dtype = getattr(torch, self._shape.dtype)
+        # The log decays (number 3) stay in float32.
+        arguments = [tensor if number == 3 else tensor.to(dtype) for number, tensor in enumerate(arguments)]
+        if self._is_heads_first:
+            arguments = [tensor.transpose(1, 2).contiguous() for tensor in arguments]
+        with self._operation.around():
+            output = self._operation.call(*arguments)
+        if self._is_heads_first:
+            output = output.transpose(1, 2)
+        if self._mixer.state_products is not None:
+            output = functional.rms_norm(output.float(), output.shape[-1:])
+        result: Tensor = self.outward(output.flatten(-2))
+        return result
+
+
+class SmallModel(nn.Module):
+    """Language model: tokens [batch, length] to logits [batch, length, vocabulary]."""
+
+    def __init__(
+        self,
+        implementation: MixerImplementation,
+        subject: MixersSubject,
+        shape: MixerShape,
+        vocabulary: int,
+        device: str,
+    ) -> None:
+        super().__init__()
+        block = subject.block
+        width = mlp_width(implementation.mixer, subject)
+        self.tokens = nn.Embedding(vocabulary, block.hidden)
+        self.positions = nn.Embedding(shape.seq_len, block.hidden)
+        self.mixers = nn.ModuleList(MixerLayer(implementation, subject, shape, device) for _ in range(block.layers))
+        self.feeds = nn.ModuleList(
+            nn.Sequential(
+                nn.RMSNorm(block.hidden),
+                nn.Linear(block.hidden, width, bias=False),
+                nn.GELU(),
+                nn.Linear(width, block.hidden, bias=False),
+            )
+            for _ in range(block.layers)
+        )
+        self.norms = nn.ModuleList(nn.RMSNorm(block.hidden) for _ in range(block.layers))
+        self.last = nn.RMSNorm(block.hidden)
+        self.head = nn.Linear(block.hidden, vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for norm, mixer, feed in zip(self.norms, self.mixers, self.feeds, strict=True):
+            hidden = hidden + mixer(norm(hidden))
+            hidden = hidden + feed(hidden)
+        logits: Tensor = self.head(self.last(hidden))
+        return logits
+
+
+def make_model(
+    implementation: MixerImplementation,
+    subject: MixersSubject,
+    shape: MixerShape,
+    device: str,
+    *,
+    vocabulary: int,
+    seed: int,
+) -> SmallModel:
+    """Return a model with fresh weights, the same for one seed on every device."""
+    torch.manual_seed(seed)
+    return SmallModel(implementation, subject, shape, vocabulary, device).to(device)
+
+
+class ModelStep:
+    """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
+
+    def __init__(
+        self, implementation: MixerImplementation, subject: MixersSubject, point: LengthPoint, device: Device
+    ) -> None:
+        name, vocabulary, shape = device.torch_name, subject.block.vocabulary, shape_of(subject, point)
+        model = make_model(implementation, subject, shape, name, vocabulary=vocabulary, seed=subject.seed)
+        size = point.batch_size, point.seq_len + 1
+        tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(subject.seed)).to(name)
+
+        def loss() -> Tensor:
+            with autocast(name, shape.dtype):
+                logits = model(tokens[:, :-1])
+            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
+        self._step = TrainingStep(loss, optimizer, device, parts=False)
+
+    def __call__(self) -> OperationSample:
+        return OperationSample(latency_s=self._step().latency_s)
+
+    def passes(self) -> PassMemory:
+        """Run an untimed step; return its bytes of live tensors without weights and optimizer state."""
+        memory = self._step.memory()
+        if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
+            return PassMemory()
+        return PassMemory(
+            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
+            kept_bytes=memory.kept_bytes,
+            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
+        )

@@ -1,0 +1,96 @@
+"""Inputs of one call, in copies that together exceed the cache, and the results of the call.
+
+A kernel that is called again on the same inputs finds them in the cache, unlike in a model. Calls therefore alternate
+over copies: between two uses of one copy, at least one cache size of other copies was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.record import TensorName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNKNOWN_CACHE_BYTES = 2**28
+MAX_COPY_BYTES = {"cuda": 2**33, "rocm": 2**33, "cpu": 2**28}
+"""Limit of all copies together; a larger single copy is allowed. On CPU, the cache of all sockets is reported."""
+HASHED_NUMBERS = 2**16
+GRADIENT_NAMES: dict[str, TensorName] = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta"}
+
+Results = dict[TensorName, "Tensor"]
+"""Output `o` of a call, and with a backward pass the gradients of its inputs."""
+
+
+@dataclass(frozen=True)
+class CallInputs:
+    """One copy of the inputs of a call."""
+
+    named: dict[str, Tensor]
+    """q, k, v, and for a gated mixer g and beta, in the order of the arguments."""
+    gradient: Tensor | None
+    """Gradient of the loss with respect to the output; None without a backward pass."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Arguments of the call. All require a gradient if `gradient` is given."""
+        return tuple(self.named.values())
+
+    def shifted(self, positions: int) -> CallInputs:
+        """Return a copy with every tensor rolled: as random as new numbers, and made much faster."""
+        named = {
+            name: tensor.detach().roll(positions).requires_grad_(tensor.requires_grad)
+            for name, tensor in self.named.items()
+        }
+        return CallInputs(named, None if self.gradient is None else self.gradient.roll(positions))
+
+    def overwrite(self, source: CallInputs) -> None:
+        """Copy the numbers of another copy into this copy's memory."""
+        import torch
+
+        with torch.no_grad():
+            for target, values in zip(self.tensors, source.tensors, strict=True):
+                target.copy_(values)
+            if self.gradient is not None and source.gradient is not None:
+                self.gradient.copy_(source.gradient)
+
+
+def copies_needed(copy_bytes: int, cache_bytes: int | None, *, kind: str) -> int:
+    """Return how many copies are needed: one, and enough others to fill the cache."""
+    needed = 1 + -(-(cache_bytes or UNKNOWN_CACHE_BYTES) // copy_bytes)
+    return max(1, min(needed, MAX_COPY_BYTES[kind] // copy_bytes))
+
+
+def hash_inputs(header: tuple[object, ...], tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the header and of the first numbers of each tensor."""
+    digest = hashlib.sha256(repr(header).encode())
+    for tensor in tensors:
+        digest.update(tensor.flatten()[:HASHED_NUMBERS].cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def results_of(operation: Operation, inputs: CallInputs) -> Results:
+    """Return the output of one call, and the gradients of its inputs if there is a backward pass.
+
+    Raises:
+        WrongResultError: The output has another shape than queries with the width of the values.
+    """
+    import torch
+
+    with operation.around():
+        output = operation.call(*inputs.tensors)
+        expected = [*inputs.named["q"].shape[:-1], inputs.named["v"].shape[-1]]
+        if list(output.shape) != expected:
+            raise WrongResultError(f"wrong result: o has the shape {list(output.shape)}, not {expected}")
+        if inputs.gradient is None:
+            return {"o": output}
+        gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
+    named = {GRADIENT_NAMES[name]: gradient for name, gradient in zip(inputs.named, gradients, strict=True)}
+    # The caller compares the output once more, without its graph.
+    return {"o": output.detach(), **named}

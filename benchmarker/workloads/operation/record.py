@@ -1,0 +1,95 @@
+"""Record fields that all operations share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from benchmarker.schema.base import Count, Plain, Positive, Seconds, Spent, Whole
+from benchmarker.schema.record import CellBase, Checked, SampleBase
+from benchmarker.schema.roofline import Demand
+
+TensorName = Literal["o", "dq", "dk", "dv", "dg", "dbeta"]
+
+
+class OperationDemand(Demand):
+    """Work of one call, by formula."""
+
+    flops: Positive
+    """FLOPs of the call."""
+    bytes: Positive
+    """Bytes of inputs and outputs, each read or written once."""
+
+
+class OperationSample(SampleBase):
+    """One timed repeat: several calls in a row over copies of the inputs that together exceed the cache."""
+
+    parts_s: dict[str, Spent] = Field(default_factory=dict)
+    """`forward` and `backward` seconds of one call. The forward pass is timed in separate calls that keep the tensors
+    of the backward pass; `backward` is `latency_s` minus `forward`."""
+    event_s: Seconds | None = None
+    """Mean seconds of one call between two device events around the same calls. None on CPU."""
+
+
+class TensorError(Plain):
+    """Error of one result tensor relative to float64."""
+
+    tensor: TensorName
+    error: Spent
+    """Frobenius norm of the difference divided by the norm of the float64 result."""
+
+
+class OperationChecked(Checked):
+    """Comparison of one call's results with float64, before timing."""
+
+    error: Spent
+    """Largest error of the tensors."""
+    tolerance: Spent
+    """Largest error that passes."""
+    tensors: tuple[TensorError, ...] = ()
+    rows: Positive
+    """Query positions of each head that were compared."""
+
+
+class SeenKernel(Plain):
+    """Launches of one kernel in one profiled call; on CPU, calls of one operator."""
+
+    name: str
+    calls: Positive
+    total_s: Spent
+
+
+class PassMemory(Plain):
+    """Bytes of live tensors in one untimed call, without the inputs. None on CPU."""
+
+    forward_peak_bytes: Whole | None = None
+    """Peak of the forward pass."""
+    kept_bytes: Whole | None = None
+    """Bytes that the forward pass keeps for the backward pass, its output included."""
+    backward_peak_bytes: Whole | None = None
+    """Peak of the backward pass."""
+
+
+class OperationCell(CellBase):
+    """One cell of an operation."""
+
+    seq_len: Positive
+    mode: str
+    inputs_sha256: str | None = None
+    """SHA-256 of the shape, the seed and the first numbers of each input before they are scaled or rounded."""
+    demand: OperationDemand | None = None
+    checked: OperationChecked | None = None
+    kernels: tuple[SeenKernel, ...] = ()
+    """Kernels of one profiled call, longest first; of rank 0 if there are several."""
+    input_copies: Count | None = None
+    """Copies of the inputs that successive calls alternate over."""
+    warmup: tuple[OperationSample, ...] = ()
+    samples: tuple[OperationSample, ...] = ()
+
+
+class LengthCell(OperationCell):
+    """One length, batch size and mode."""
+
+    batch_size: Positive
+    passes: PassMemory | None = None

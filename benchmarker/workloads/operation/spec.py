@@ -1,0 +1,56 @@
+"""Grid and element types of operations on sequences."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from benchmarker.schema.experiment import GridBase, Positive
+
+OperationDType = Literal["float32", "tf32", "bfloat16", "float16"]
+"""`tf32` stores float32 and multiplies with 10 bits of fraction; `float32` multiplies in IEEE single precision."""
+PassMode = Literal["forward", "forward_backward"]
+ELEMENT_BYTES: dict[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+
+
+class LengthPoint(NamedTuple):
+    """One cell of a grid over lengths."""
+
+    seq_len: int
+    batch_size: int
+    mode: str
+
+
+class LengthGrid(GridBase):
+    """Lengths, their batch sizes, and the passes to time."""
+
+    seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
+    """Positions of one sequence."""
+    tokens: tuple[Positive, ...] = ()
+    """Tokens of the whole batch. Replaces batch_size: each length gets the batch size tokens / seq_len."""
+    batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
+    """Sequences per call."""
+    mode: tuple[str, ...] = ("forward", "forward_backward")
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Self:
+        if self.tokens and self.batch_size != (1,):
+            raise ValueError("tokens: already determines the batch size; leave out batch_size or tokens")
+        for tokens, seq_len in product(self.tokens, self.seq_len):
+            if tokens % seq_len:
+                raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
+        return self
+
+    def points(self) -> list[LengthPoint]:
+        """Return every cell, smallest first: running out of memory then costs only the larger cells."""
+        sizes = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
+        sizes = sizes or list(product(self.seq_len, self.batch_size))
+        return sorted({LengthPoint(*size, mode) for size, mode in product(sizes, self.mode)})
+
+
+def check_shared_heads(heads: int, kv_heads: int | None) -> None:
+    """Raise ValueError unless each KV head serves the same number of query heads."""
+    if kv_heads is not None and heads % kv_heads:
+        raise ValueError(f"kv_heads: {heads} heads cannot share {kv_heads} evenly; give a divisor")

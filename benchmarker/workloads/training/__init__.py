@@ -1,0 +1,1 @@
+"""Base of the workloads that time a training step: finetune and mixers."""

@@ -1,0 +1,192 @@
+"""One training step: forward, backward, optimizer.
+
+    loss().backward()      for each micro-batch, the loss divided by their number
+    optimizer.step()
+    optimizer.zero_grad()
+
+Gradients are not clipped and the learning rate is constant. The latency is the time of the undivided step, without a
+wait inside. Its parts are timed in a second step that waits for the device after each part. A profiled step is
+annotated instead: the trace then assigns kernels to parts by the time at which the host launched them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from benchmarker.hardware.device import Device
+from benchmarker.profiling.sections import section_mark
+from benchmarker.workloads.training.record import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+Around = Callable[[StepPart], AbstractContextManager[None]]
+Result = TypeVar("Result")
+
+
+class TrainingStep:
+    """Timed repeat: one training step per call."""
+
+    def __init__(
+        self,
+        loss: Callable[[], Tensor],
+        optimizer: Optimizer,
+        device: Device,
+        *,
+        accumulate: int = 1,
+        parts: bool = True,
+    ) -> None:
+        """Store what the step runs.
+
+        Args:
+            loss: Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph.
+            optimizer: Optimizer of the trained parameters.
+            accumulate: Micro-batches per step.
+            parts: Follow each timed step by a step whose parts are timed.
+        """
+        self.loss = loss
+        """Forward pass of the next micro-batch."""
+        self._optimizer = optimizer
+        self._device = device
+        self._accumulate = accumulate
+        self._times_parts = parts
+        self._part: StepPart | None = None
+        self._is_annotated = False
+        self.losses: tuple[Tensor, ...] = ()
+        """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
+
+    def __call__(self) -> TrainingSample:
+        """Time one step, and then the parts of another step if requested."""
+        latency_s = self._timed(lambda part: nullcontext())
+        return TrainingSample(latency_s=latency_s, drained_parts_s=self.parts() if self._times_parts else {})
+
+    def parts(self) -> dict[StepPart, float]:
+        """Return the seconds of each part of one step, with a wait for the device after each."""
+        times = dict.fromkeys(STEP_PARTS, 0.0)
+
+        @contextmanager
+        def timed(part: StepPart) -> Iterator[None]:
+            started_ns = time.perf_counter_ns()
+            yield
+            self._device.synchronize()
+            times[part] += (time.perf_counter_ns() - started_ns) / 1e9
+
+        self._device.synchronize()
+        self._run(timed)
+        return times
+
+    def profiled(self) -> TrainingSample:
+        """Run one step with annotated parts, for `measure.profile.profile_step`."""
+        from torch.profiler import record_function
+
+        @contextmanager
+        def annotated(part: StepPart) -> Iterator[None]:
+            with record_function(section_mark(part)):
+                yield
+
+        self._is_annotated = True
+        try:
+            return TrainingSample(latency_s=self._timed(annotated))
+        finally:
+            self._is_annotated = False
+
+    def memory(self) -> StepMemory:
+        """Run one step and read the allocator around each part.
+
+        With several micro-batches, kept bytes are read after the first forward pass, and peaks are over all of them.
+        """
+        device = self._device
+        before = _allocated_bytes(device)
+        if before is None:
+            self._run(lambda part: nullcontext())
+            return StepMemory()
+        peaks: dict[StepPart, int] = {}
+        after: dict[StepPart, int] = {}
+
+        @contextmanager
+        def watched(part: StepPart) -> Iterator[None]:
+            device.reset_peak()
+            yield
+            device.synchronize()
+            peaks[part] = max(peaks.get(part, 0), device.peak().allocated_bytes or 0)
+            if part != "forward" or part not in after:
+                after[part] = _allocated_bytes(device) or 0
+
+        device.synchronize()
+        before = _allocated_bytes(device) or 0
+        self._run(watched)
+        return StepMemory(
+            before_bytes=before,
+            kept_bytes=after["forward"] - before,
+            gradient_bytes=after["backward"] - before,
+            forward_peak_bytes=peaks["forward"],
+            backward_peak_bytes=peaks["backward"],
+            optimizer_peak_bytes=peaks["optimizer"],
+        )
+
+    def recomputing(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Return the function, annotated if a profiled step calls it inside the backward pass.
+
+        Wrap the function of `torch.utils.checkpoint.checkpoint`: its second call is the recomputation.
+        """
+
+        def call(*arguments: Any, **named: Any) -> Result:
+            from torch.profiler import record_function
+
+            if self._part != "backward" or not self._is_annotated:
+                return function(*arguments, **named)
+            with record_function(section_mark(RECOMPUTE)):
+                return function(*arguments, **named)
+
+        return call
+
+    def _timed(self, around: Around) -> float:
+        self._device.synchronize()
+        started_ns = time.perf_counter_ns()
+        self._run(around)
+        self._device.synchronize()
+        return (time.perf_counter_ns() - started_ns) / 1e9
+
+    def _run(self, around: Around) -> None:
+        losses = []
+        for _ in range(self._accumulate):
+            with self._within("forward", around):
+                loss = self.loss() / self._accumulate
+            with self._within("backward", around):
+                loss.backward()
+            losses.append(loss.detach() * self._accumulate)
+            # Frees the graph, whose memory the next forward pass needs.
+            del loss
+        with self._within("optimizer", around):
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        self.losses = tuple(losses)
+
+    @contextmanager
+    def _within(self, part: StepPart, around: Around) -> Iterator[None]:
+        self._part = part
+        try:
+            with around(part):
+                yield
+        finally:
+            self._part = None
+
+
+def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
+    """Return the context of mixed-precision products on a device (torch's name); nothing for float32."""
+    import torch
+
+    if dtype == "float32":
+        return nullcontext()
+    return torch.autocast(device.split(":")[0], dtype=getattr(torch, dtype))
+
+
+def _allocated_bytes(device: Device) -> int | None:
+    """Return the bytes of live tensors; None on CPU."""
+    import torch
+
+    return None if device.kind == "cpu" else torch.cuda.memory_allocated(device.torch_name)
