@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarker.schema.experiment import ExperimentBase
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 BESIDE_JOB = ("--job", "--part", "--device", "--output", "--quiet", "--verbose")
 """Options that may stand beside --job, which says all the others."""

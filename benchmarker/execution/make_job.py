@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
@@ -20,7 +20,9 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.options import flags_of, is_group, kind_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 Typed = Mapping[str, Any]
 """What was typed, by the place in the job that it fills. None means that it was not typed."""
@@ -56,7 +58,7 @@ def make_job(
     if config and experiment is None:
         experiment = read_experiment(config)
     description = _workload(workload, experiment, config)
-    typed = description.over({place: value for place, value in typed.items() if value is not None})
+    typed = description.overlay({place: value for place, value in typed.items() if value is not None})
     base = None
     if variant is not None and experiment is None and "variant" in _part_class(description, "variant").model_fields:
         typed["variant.variant"] = variant
@@ -64,7 +66,7 @@ def make_job(
         base = _variant_of(description, experiment, variant, config, typed)
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
-    flags = flags_of(description)
+    flags = flags_of(description.options())
     job = description.job(
         workload=description.name,
         variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),
@@ -78,8 +80,7 @@ def make_job(
     )
     if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
-    description.check_typed(job, typed)
-    description.check(job)
+    description.check(job, typed)
     return job
 
 
@@ -168,7 +169,7 @@ def _variant(
         is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
         data[key] = data.get(key, {}) | _each_once(flags[key], value) if is_mapping else value
     if not data:
-        raise SpecError(f"nothing says which variant to run; for example: {workload.options.example}")
+        raise SpecError(f"nothing says which variant to run; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
     return resolved(workload, variant, where=f"{WHERE}: ", joint="", flags=flags)
 
@@ -197,5 +198,5 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         # How often a sweep repeats the run is not how the run measures.
         procedure=job.procedure.model_dump(exclude={"rounds"}),
         reproduce=job.reproduce,
-        **workload.facts(job),
+        **workload.record_fields(job),
     )

@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
-from benchmarker.core.formatting import gib, significant, slug
-from benchmarker.core.named_import import imported
+from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
@@ -27,8 +26,8 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.workloads.base import Bench
 from benchmarker.workloads.measure_cell import measure_cell
+from benchmarker.workloads.session import Bench
 
 SLOW_S = 10
 """A warm-up of more is told, so that nobody takes a slow cell for one that hangs."""
@@ -106,7 +105,7 @@ class Run:
         if self.job.part is None:
             for name in changed_files(self.job):
                 self.terminal.line(f"note: {name} is not what it was when the job was saved")
-        with imported(self.workload.opener)(self.job, self.device, self) as bench:
+        with self.workload.open(self.job, self.device, self) as bench:
             self.ready()
             # Files may change while they are read, which takes minutes for a large model.
             check_unchanged(self.job, self.record.environment)
@@ -122,7 +121,7 @@ class Run:
     def _measured(self, bench: Bench, point: Any) -> CellBase:
         """One cell, with its key."""
         before = bench.cell(point)
-        self.terminal.line(self.workload.words_of(before))
+        self.terminal.line(self.workload.cell_text(before))
         cell: CellBase = measure_cell(
             bench,
             point,
@@ -138,7 +137,7 @@ class Run:
 
     def _measure_limits(self) -> None:
         try:
-            limits = measure_limits(self.device, self.workload.dtype(self.job))
+            limits = measure_limits(self.device, self.workload.matmul_dtype(self.job))
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
@@ -167,15 +166,10 @@ class Run:
         def line(number: int, sample: SampleBase) -> None:
             peak_bytes = sample.peak_allocated_bytes if computes_here else None
             memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
-            words = self._sample_words(cell, sample)
+            words = self.workload.sample_text(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
 
         return line
-
-    def _sample_words(self, cell: CellBase, sample: SampleBase) -> str:
-        if self.workload.sample_words:
-            return self.workload.sample_words(cell, sample)
-        return f"{significant(self.workload.rate(cell, sample))} {self.workload.rate_unit}"
 
     def _save(self, **changes: Any) -> None:
         """Update the record, and replace the one on disk."""

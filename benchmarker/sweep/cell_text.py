@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 
 def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
     """`26 x 50: 0.1525 s, 327.9 tok/s`, or why there is no number."""
-    words, rate = workload.in_words(point), rate_of(workload, cell)
+    words, rate = workload.point_text(point), rate_of(workload, cell)
     if rate is None:
         return f"{words}: {status_words(cell.status)}"
     latency_s = statistics.median(sample.latency_s for sample in cell.samples)

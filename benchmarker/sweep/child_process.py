@@ -22,7 +22,7 @@ from benchmarker.core.process import PARENT
 from benchmarker.execution.fork_server import MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 SERVER = "benchmarker.execution.fork_server"
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -128,7 +128,7 @@ def starter_of(workload: Workload, terminal: Terminal, *, shared_imports: bool) 
         return StartedAnew()
     if sys.platform != "linux":
         raise SpecError("--shared-imports: needs Linux, where a process can be forked; leave it out")
-    own = ("benchmarker.execution.single_run", workload.opener.split(":")[0])
+    own = ("benchmarker.execution.single_run", type(workload).__module__)
     return Forked([*own, *workload.imports], terminal)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.job import Job
-from benchmarker.schema.judging_protocol import Judging
 from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
@@ -23,6 +23,7 @@ from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import TAIL_LINES, CappedLog
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.state import Failure, SweepContext, SweepState
+from benchmarker.workloads.session import Judging
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
@@ -32,7 +33,7 @@ def check_inputs(jobs: Iterable[Job]) -> None:
         BenchmarkerError: An input will not do, or a library is not installed.
     """
     for job in jobs:
-        judging = workload_of(job.workload).judged_by
+        judging = workload_of(job.workload).judging()
         if judging and judging.form(job):
             judging.check(job)
 
@@ -45,7 +46,7 @@ def judge_variants(context: SweepContext, state: SweepState, terminal: Terminal)
         KeyboardInterrupt: Ctrl-C.
         SweepTimeoutError: The sweep's time is up.
     """
-    judging = context.workload.judged_by
+    judging = context.workload.judging()
     for variants, wanted in unjudged(context).items():
         assert judging is not None
         terminal.line(f"[{judging.name}] {', '.join(variants)}")
@@ -59,7 +60,7 @@ def judge_variants(context: SweepContext, state: SweepState, terminal: Terminal)
 def unjudged(context: SweepContext) -> dict[tuple[str, ...], dict[Path, RunRecord]]:
     """The newest record of each variant that has none with what was asked for, by the variants that share a
     measurement of it."""
-    judging = context.workload.judged_by
+    judging = context.workload.judging()
     lacking = {}
     for variants in _forms(context, judging) if judging else []:
         assert judging is not None
@@ -73,7 +74,7 @@ def unjudged(context: SweepContext) -> dict[tuple[str, ...], dict[Path, RunRecor
     return lacking
 
 
-def _forms(context: SweepContext, judging: Judging) -> list[list[str]]:
+def _forms(context: SweepContext, judging: Judging[Any, Any]) -> list[list[str]]:
     """Variants to be judged, those of the same form together."""
     forms: dict[str, list[str]] = {}
     for name, job in context.jobs.items():
@@ -93,7 +94,7 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 
 
 def _run(
-    context: SweepContext, judging: Judging, state: SweepState, terminal: Terminal, variant: str
+    context: SweepContext, judging: Judging[Any, Any], state: SweepState, terminal: Terminal, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
     """One child; its record, and why it ended early if it did."""
     path = context.quality_path(variant)

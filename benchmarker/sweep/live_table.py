@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -13,8 +14,10 @@ from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.cell_text import rate_of
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 UNKNOWN = "·"
 RUNNING = "…"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.status import CellStatus, status_of
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child import Ended, Phase
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
 TRIES = 2
@@ -118,7 +120,7 @@ def _without_larger(
     failed: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
     larger = [position for position in rest if workload.at_least(points[position], points[failed])]
-    reason = f"not tried: the smaller {workload.in_words(points[failed])} ran out of memory"
+    reason = f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory"
     return Decision(
         dict.fromkeys(larger, Fault(kind, reason)),
         tuple(position for position in rest if position not in larger),

@@ -14,14 +14,17 @@ import random
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from benchmarker.core.formatting import approximate_duration, plural
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.folder import CellId
 from benchmarker.sweep.places.place import RAY, local_numbers
 from benchmarker.sweep.request import SweepRequest
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 START_S = 20.0
 """First guess of what a process takes before its first cell."""
@@ -123,7 +126,7 @@ def plan_lines(request: SweepRequest, forecast: Forecast, places: str | None = N
     turns = math.ceil(request.rounds / together)
     return [
         f"plan: {_rounds_words(request)} of {', '.join(request.jobs)}",
-        f"  {workload.grid_heading}: {'; '.join(map(workload.in_words, points))}",
+        f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
         f"by a first guess {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
         *_place_lines(places, together, unused=len(numbers or ()) - together),
@@ -160,6 +163,6 @@ def _rounds_words(request: SweepRequest) -> str:
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
     """What is measured after everything that is timed; nothing where nothing is."""
-    judging = workload.judged_by
+    judging = workload.judging()
     judged = [job for job in jobs if judging and judging.form(job)]
     return [f"  then {judging.name} ({judging.words(judged[0])}), once for each form"] if judging and judged else []

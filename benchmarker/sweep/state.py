@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.formatting import slug
 from benchmarker.execution.job_file import job_path
@@ -17,16 +17,17 @@ from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.options import arguments_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.workload import Workload
 from benchmarker.sweep.child_process import StartedAnew, Starter
 from benchmarker.sweep.folder import SweepFile
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.request import Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 RUN = (sys.executable, "-m", "benchmarker.run")
 REPORT = (sys.executable, "-m", "benchmarker", "report")
@@ -114,7 +115,7 @@ class SweepContext:
 
     def alone(self, variant: str, point: Any = None) -> str:
         """The command that measures one cell, or the whole variant, without a sweep."""
-        arguments = arguments_of(self.workload, point) if point else []
+        arguments = self.workload.point_arguments(point) if point else []
         return f"{self.job(variant).reproduce} {shlex.join(arguments)}".strip()
 
     def _command(self, variant: str, part: Part) -> list[str]:

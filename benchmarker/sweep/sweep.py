@@ -225,7 +225,7 @@ def planned_jobs(request: SweepRequest, surroundings: Environment, *, commit: st
 
 def _commit_before(request: SweepRequest, first: Job) -> str | None:
     """Hub commit that the folder's sweep began with; None where it did not know it."""
-    is_same = workload_of(first.workload).is_same
+    is_same = workload_of(first.workload).is_same_subject
     commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
     return next((commit for commit in commits if commit), None)
 
@@ -292,5 +292,5 @@ def _rounds(
 def _standing(context: SweepContext, state: SweepState, *, running: str | None = None) -> str:
     """What is known so far."""
     jobs = context.request.jobs
-    shapes = [context.workload.in_words(point) for point in next(iter(jobs.values())).grid.points()]
+    shapes = [context.workload.point_text(point) for point in next(iter(jobs.values())).grid.points()]
     return state.live_table.table(list(jobs), shapes, running=running)

@@ -132,7 +132,7 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
     where = f"{attempt.variant}, round {attempt.round + 1}"
     failures = [
         Failure(
-            what=f"{where}, {attempt.context.workload.in_words(point)}" if point else where,
+            what=f"{where}, {attempt.context.workload.point_text(point)}" if point else where,
             fault=why,
             log=attempt.log.path,
             tail=attempt.tail,

@@ -12,7 +12,7 @@ from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.status import status_of
-from benchmarker.workloads.base import Bench
+from benchmarker.workloads.session import Bench
 
 
 def ignored(number: int, sample: Any) -> None:

@@ -30,9 +30,9 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
 from benchmarker.sweep.sweep import Dependencies, Settings
-from benchmarker.workloads.base import refuse_other_commit
 from benchmarker.workloads.generation.job_facts import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
+from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed
 from tests.faults.stage import Stage
 from tests.jobs import job_with

@@ -149,9 +149,9 @@ def add_a_metric(home: Path) -> None:
             "nap_time", "ms a nap", "s", 1e3, "lower", "latency divided by naps",
             of_sample=lambda cell, sample: sample.latency_s / cell.naps,
         ),
-    ),
-    headline="""
-    (home / f"{MODULE}.py").write_text(PACKAGE.replace("    ),\n    headline=", entry.lstrip("\n")))
+    )
+    headline = """
+    (home / f"{MODULE}.py").write_text(PACKAGE.replace("    )\n    headline = ", entry.lstrip("\n")))
     sys.modules.pop(MODULE)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarker.sweep.child import Ended
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
-from benchmarker.workloads.generation import WORKLOAD as GENERATION
 from benchmarker.workloads.generation.spec import Grid
+from benchmarker.workloads.generation.workload import WORKLOAD as GENERATION
 from tests.records import record
 
 POINTS = Grid(prompt_tokens=(512,), new_tokens=(16, 200), batch_size=(1, 2)).points()

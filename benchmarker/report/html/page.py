@@ -27,10 +27,10 @@ from benchmarker.report.answer import answer
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.first_table import first_table
-from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import forced, left_out, sheets, where
 from benchmarker.schema.environment import Environment as MachineFacts
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -46,6 +46,10 @@ class Picture:
     svg: Markup
 
 
+RANDOM_WEIGHTS = "Random weights: time and memory are real, text and quality are not"
+"""Badge of a page whose records have random weights."""
+
+
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     """The whole page.
 
@@ -59,24 +63,24 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    presentation, chosen = presentation_of(results.workload), headline_rows(results.rows)
+    workload, chosen = workload_of(results.workload), headline_rows(results.rows)
     ranking = ranking_of(results)
-    limits = presentation.limits(presentation.beside_limits(results.rows))
+    limits = workload.limit_sheet(workload.limit_rows(results.rows))
     return pages.get_template("page.html").render(
-        title=presentation.title(results),
+        title=workload.page_title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge=presentation.badge(results.rows),
+        badge=RANDOM_WEIGHTS if workload.has_random_weights(results.rows) else "",
         answer=[html(line) for line in answer(results, ranking)],
         forced=[html(line) for line in forced(results)],
         where=html(where(results)),
-        facts=[html(line) for line in presentation.header(results.records)],
+        facts=[html(line) for line in workload.header(results.records)],
         first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
-        caption=html(presentation.caption(results)),
-        batches=[html(line) for line in presentation.remarks(results.rows, results.baseline)],
+        caption=html(workload.caption(results)),
+        batches=[html(line) for line in workload.remarks(results.rows, results.baseline)],
         reasons=[html(reason) for reason in results.reasons],
         caveats=[html(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
@@ -108,13 +112,13 @@ def _policy(script: str) -> str:
 
 
 def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
-    presentation = presentation_of(results.workload)
-    closing = presentation.closing(chosen, results.baseline)
-    return [*presentation.caveats(results.records, results.rows), *closing, *left_out(results)]
+    workload = workload_of(results.workload)
+    closing = workload.closing(chosen, results.baseline)
+    return [*workload.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Sortable]]:
-    words = presentation_of(results.workload).profiled
+    words = workload_of(results.workload).profile_text
     tables = []
     for name, records in results.members.items():
         if profile := profile_of(records):

@@ -189,5 +189,5 @@ def open_rounds(context: SweepContext, state: SweepState, terminal: Terminal) ->
 
 
 def _table(context: SweepContext, state: SweepState) -> str:
-    shapes = [context.workload.in_words(point) for point in next(iter(context.jobs.values())).grid.points()]
+    shapes = [context.workload.point_text(point) for point in next(iter(context.jobs.values())).grid.points()]
     return state.live_table.table(list(context.jobs), shapes)

@@ -7,8 +7,8 @@ from statistics import median
 from typing import Protocol
 
 from benchmarker.core.formatting import MIB
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.workload import Axis, Metric
 from benchmarker.workloads.attention.metrics import share_of_matmul
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionJob
@@ -155,6 +155,7 @@ METRICS = (
     ),
 )
 HEADLINE = "tflops"
+PLAIN = "naive"
 
 
 def title(job: AttentionJob) -> str:

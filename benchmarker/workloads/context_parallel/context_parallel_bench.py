@@ -20,7 +20,6 @@ from benchmarker.distributed.ranks import Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
 from benchmarker.workloads.attention.attention_inputs import inputs_sha256
-from benchmarker.workloads.base import Nothing, Session
 from benchmarker.workloads.context_parallel.check import refuse_missing_devices
 from benchmarker.workloads.context_parallel.communication_volume import demand_of
 from benchmarker.workloads.context_parallel.declared import cell_fields
@@ -38,6 +37,7 @@ from benchmarker.workloads.context_parallel.variants.registry import splitting_o
 from benchmarker.workloads.operation.call_timing import split_passes
 from benchmarker.workloads.operation.operation_bench import measured_limits
 from benchmarker.workloads.operation.record import SeenKernel
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarker.core.formatting import MIB
-from benchmarker.schema.workload import Axis, Metric
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.workloads.attention.declared import BACKWARD, FORWARD, flops_per_s
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord, RankTrace
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint

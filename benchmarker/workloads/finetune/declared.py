@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.job import Job
-from benchmarker.schema.workload import Axis, Metric
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneJob, FinetunePoint
 from benchmarker.workloads.training.record import StepPart, TrainingSample

@@ -26,7 +26,6 @@ from benchmarker.profiling.table import profile_table
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
 from benchmarker.workloads.finetune.learning_check import learned, mean_loss
 from benchmarker.workloads.finetune.record import DTypes, FinetuneCell, FinetuneFacts
@@ -42,6 +41,7 @@ from benchmarker.workloads.finetune.token_batches import (
 from benchmarker.workloads.finetune.trainee import Trainee, attention_of, make_trainee
 from benchmarker.workloads.finetune.trainee_facts import built_facts, frozen_sha256, seen_dtypes, state_bytes
 from benchmarker.workloads.finetune.training_flops import demand_of
+from benchmarker.workloads.session import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:

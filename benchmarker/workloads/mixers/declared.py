@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.schema.workload import Axis, Metric
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.workloads.attention.declared import BACKWARD, FORWARD, KEPT, PEAK, flops_per_s
 from benchmarker.workloads.mixers.record import MixersCell
 from benchmarker.workloads.mixers.spec import MixersJob

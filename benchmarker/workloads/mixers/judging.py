@@ -7,15 +7,13 @@ from typing import Any
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersJob
+from benchmarker.workloads.session import Judging
 
 
-class MixersJudging:
+class MixersJudging(Judging[MixersJob, MixersRecord]):
     """Models trained on tasks, once for each implementation and seed."""
 
     name = "tasks"
-
-    def check(self, job: MixersJob) -> None:
-        """Nothing can be wrong that the spec does not see."""
 
     def form(self, job: MixersJob) -> str | None:
         """Variants of one implementation are one."""
@@ -43,6 +41,3 @@ class MixersJudging:
     def lost(self, job: MixersJob, judged: MixersRecord | None) -> str:  # noqa: ARG002
         """What a process that failed was to measure."""
         return "tasks"
-
-
-JUDGING = MixersJudging()

@@ -16,7 +16,6 @@ from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_reference import rows_of
-from benchmarker.workloads.base import Session
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.mixer_reference import COMPARED_HEADS, TOLERANCES, errors_of
@@ -36,6 +35,7 @@ from benchmarker.workloads.operation.operation_bench import OperationBench, Read
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.result_check import check_new_memory, relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step
-from benchmarker.workloads.base import Nothing, Session
 from benchmarker.workloads.operation.call_inputs import CallInputs, results_of
 from benchmarker.workloads.operation.call_timing import CallStep, memory_of_passes
 from benchmarker.workloads.operation.implementation import Implementation, Operation
@@ -26,6 +25,7 @@ from benchmarker.workloads.operation.kernel_proof import (
 from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

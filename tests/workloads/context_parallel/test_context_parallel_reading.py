@@ -4,7 +4,7 @@ import pytest
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate
-from benchmarker.workloads.context_parallel.reading.presentation import brief
+from benchmarker.workloads.context_parallel.reading.brief import brief_columns
 from benchmarker.workloads.context_parallel.reading.remarks import hiding, remarks
 
 
@@ -62,4 +62,4 @@ def test_two_measures_of_one_thing_that_differ_are_named():
 
 def test_the_first_table_has_scaling_and_both_measures():
     rows = [row(metrics={"scaling": Estimate(0.63)}, facts={"exposed_trace": 0.2}), row("single", exposed=0.0)]
-    assert [column.heading for column in brief(rows)][-3:] == ["scaling %", "exposed %", "traced %"]
+    assert [column.heading for column in brief_columns(rows)][-3:] == ["scaling %", "exposed %", "traced %"]

@@ -8,7 +8,7 @@ fused kernel saves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from benchmarker.comparison.aggregate import make_row
@@ -17,14 +17,13 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import abridged, percent
 from benchmarker.explain.advice import ADVICE, always
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import Floor, NotExplained, Phase
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.attention.attention_flops import scores_passes
-from benchmarker.workloads.attention.reading.comparing import PLAIN, form
+from benchmarker.workloads.attention.declared import PLAIN
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionShape, AttentionVariant, shape_of
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -56,6 +55,10 @@ def timed_call(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExpl
         cell=key,
         floor=floor_of(record, cell),
         notes=tuple(notes),
+        form={"implementation": record.variant.variant, "dtype": record.variant.dtype},
+        floors=FLOORS,
+        products=CATEGORIES,
+        advice=OWN_ADVICE,
     )
 
 
@@ -123,15 +126,8 @@ def _fewer_bytes(case: Case) -> str:
     return ADVICE["bandwidth"](case)
 
 
-REASONS = Reasons(
-    timed=timed_call,  # type: ignore[arg-type]
-    floors=FLOORS,
-    products=CATEGORIES,
-    advice={
-        **ADVICE,
-        "host": always("Larger batches, a captured graph or a compiled model save launches."),
-        "bandwidth": _fewer_bytes,
-        "slow products": always("Another kernel for the same work helps, where a row here is faster."),
-    },
-    form=form,  # type: ignore[arg-type]
-)
+OWN_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "host": always("Larger batches, a captured graph or a compiled model save launches."),
+    "bandwidth": _fewer_bytes,
+    "slow products": always("Another kernel for the same work helps, where a row here is faster."),
+}

@@ -7,7 +7,7 @@ Communication counts as far as nothing else runs beside it: what is hidden costs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from benchmarker.comparison.aggregate import make_row
@@ -15,19 +15,19 @@ from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.advice import ADVICE, always
+from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.reasons import Reasons, floor_of
+from benchmarker.explain.reasons import floor_of
 from benchmarker.explain.sentence_numbers import ms
-from benchmarker.explain.values import NotExplained, Phase
+from benchmarker.explain.values import Bound, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.profile import Kernel
 from benchmarker.workloads.context_parallel.declared import critical_trace, imbalance
-from benchmarker.workloads.context_parallel.reading.comparing import form
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord, RankTrace
 
 COMPUTES = tuple(category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise"))
 """Categories of kernels that the floor is of."""
+FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
 UNEVEN = 1.1
 """Imbalance from which on the order of the sequence costs more than a kernel could win."""
 
@@ -52,6 +52,10 @@ def timed_call(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
         cell=key,
         floor=floor_of(cell.demand, record.limits),
         notes=tuple(_notes(row, trace)),
+        form={"split": record.variant.variant, "kernel": record.variant.kernel},
+        floors=FLOORS,
+        products=COMPUTES,
+        advice=OWN_ADVICE,
     )
 
 
@@ -112,17 +116,10 @@ def _slow_products(case: Case) -> str:
     return "Another kernel for the same blocks helps, where a row here is faster."
 
 
-REASONS = Reasons(
-    timed=timed_call,  # type: ignore[arg-type]
-    floors={"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"},
-    products=COMPUTES,
-    advice={
-        **ADVICE,
-        "communication": always(
-            "A longer sequence gives more arithmetic to hide it behind; fewer ranks or a shared head of keys and "
-            "values sends less."
-        ),
-        "slow products": _slow_products,
-    },
-    form=form,  # type: ignore[arg-type]
-)
+OWN_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "communication": always(
+        "A longer sequence gives more arithmetic to hide it behind; fewer ranks or a shared head of keys and values "
+        "sends less."
+    ),
+    "slow products": _slow_products,
+}

@@ -8,7 +8,7 @@ What gradient checkpointing computes again is in no floor: it is the price of me
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,11 +18,10 @@ from benchmarker.core.tables import code
 from benchmarker.explain.advice import ADVICE as PLAIN_ADVICE
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import phase_of
-from benchmarker.explain.reasons import Reasons, why_no_profile
-from benchmarker.explain.values import Floor, NotExplained, Phase
+from benchmarker.explain.reasons import why_no_profile
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.finetune.reading.purposes import (
     FLOAT32_ATTENTION,
@@ -42,17 +41,16 @@ LARGE = 0.05
 """Of the kernel time: an advice rests on it."""
 
 
-def timed_step(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
+def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
     """The profiled step, held against the time of undivided steps over all processes."""
-    runs = cast("Sequence[FinetuneRecord]", records)
-    profiled = next((record for record in runs if record.profile and record.last_good is not None), None)
+    profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
         return NotExplained(name, why_no_profile(records))
     position = profiled.last_good
     key, cell = keys_of(profiled)[position], profiled.cells[position]
     medians = [
         statistics.median(sample.latency_s for sample in repeat_cell.samples)
-        for record in runs
+        for record in records
         for repeat_cell, repeat_key in zip(record.cells, keys_of(record), strict=True)
         if repeat_key == key and repeat_cell.status == "ok" and repeat_cell.samples
     ]
@@ -64,6 +62,11 @@ def timed_step(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
         floor=floor_of_step(cell.demand, profiled.limits),
         units=cell.batch_size * cell.seq_len * cell.accumulate,
         notes=tuple(_notes(profiled, profiled.profile)),
+        parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
+        floors={"bytes": "moving the bytes", "flops": "linear layers at the measured rate"},
+        products=("matmul", "quantized matmul", FLOAT32_PRODUCTS),
+        advice=ADVICE,
+        loaded=profiled.load,
     )
 
 
@@ -180,8 +183,7 @@ def _between(case: Case) -> str:
     return _switch(case) or PLAIN_ADVICE["small kernels"](case)
 
 
-ADVICE = {
-    **PLAIN_ADVICE,
+ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "host": lambda case: "Fewer launches help: a larger batch or longer sequences do the same work in as many of them.",
     "compute": lambda case: "It is near what the arithmetic units allow: only fewer tokens or weights make it faster.",
     "slow products": _products,
@@ -190,13 +192,3 @@ ADVICE = {
     "copies": _between,
     "attention/KV": _between,
 }
-
-REASONS = Reasons(
-    unit="step",
-    timed=timed_step,
-    parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
-    floors={"bytes": "moving the bytes", "flops": "linear layers at the measured rate"},
-    products=("matmul", "quantized matmul", FLOAT32_PRODUCTS),
-    advice=ADVICE,
-    loaded=lambda record: cast("FinetuneRecord", record).load,
-)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from benchmarker.core.tables import code
-from benchmarker.explain import advice
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case
 from benchmarker.explain.values import Bound
@@ -111,7 +110,6 @@ def _fuse(case: Case) -> str:
 
 
 ADVICE: Mapping[Bound, Callable[[Case], str]] = {
-    **advice.ADVICE,
     "host": _host,
     "bandwidth": _fewer_bytes,
     "compute": always(

@@ -8,24 +8,27 @@ a processor, where no operators of a mixer are told apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import percent
-from benchmarker.explain.advice import ADVICE, always
-from benchmarker.explain.case import Timed
-from benchmarker.explain.reasons import Reasons, floor_of
+from benchmarker.explain.advice import always
+from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.reasons import floor_of
 from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import NotExplained, Phase
+from benchmarker.explain.values import Bound, NotExplained, Phase
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.schema.profile import Kernel
-from benchmarker.workloads.mixers.reading.comparing import form
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
 
 SHOWN_KERNELS = 3
+OWN_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "host": always("Larger batches or longer sequences fill the device; a captured graph saves the launches."),
+    "slow products": always("Another kernel for the same work helps, where a row here is faster."),
+}
 FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
 
 
@@ -46,6 +49,10 @@ def timed_call(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplain
         cell=key,
         floor=floor_of(cell.demand, record.limits),
         notes=(_ran(cell),) if cell.kernels else (),
+        form={"mixer": record.variant.mixer, "implementation": record.variant.implementation},
+        floors=FLOORS,
+        products=CATEGORIES,
+        advice=OWN_ADVICE,
     )
 
 
@@ -74,16 +81,3 @@ def _ran(cell: MixersCell) -> str:
     listed_s = sum(kernel.total_s for kernel in cell.kernels)
     share = percent(sum(kernel.total_s for kernel in cell.kernels[:SHOWN_KERNELS]) / listed_s) if listed_s else ""
     return f"one profiled call ran {', '.join(kernels)}" + (f" ({share} of its kernels' time)" if share else "")
-
-
-REASONS = Reasons(
-    timed=timed_call,  # type: ignore[arg-type]
-    floors=FLOORS,
-    products=CATEGORIES,
-    advice={
-        **ADVICE,
-        "host": always("Larger batches or longer sequences fill the device; a captured graph saves the launches."),
-        "slow products": always("Another kernel for the same work helps, where a row here is faster."),
-    },
-    form=form,  # type: ignore[arg-type]
-)
