@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.finetune.record import FinetuneFacts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
@@ -116,7 +116,7 @@ def test_what_makes_no_sense_is_one_line(words, message):
 
 
 def test_a_run_of_no_variant_is_answered_with_an_example():
-    with pytest.raises(SpecError, match="nothing says which variant to run; for example: --variant gdn-fla-chunk"):
+    with pytest.raises(SpecError, match="no variant is given; for example: --variant gdn-fla-chunk"):
         read_job(["mixers", "--seq-len", "64"])
 
 

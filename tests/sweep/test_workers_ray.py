@@ -5,22 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from benchmarker.cli.sweep import sweep_config
+from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.shipped_configs import find_config
-from benchmarker.sweep.places.ray_cluster import cores_each, places_of
 from benchmarker.sweep.request import Settings
+from benchmarker.sweep.workers.ray_pool import cores_each, workers_of
 from tests.faults.stage import Stage
-from tests.sweep.test_places import places_of_rounds, running_in
+from tests.sweep.test_workers import running_in, workers_of_rounds
 
 slow = pytest.mark.slow
 """Ray is not skipped where it is missing: a run of the slow tests without it fails."""
@@ -30,37 +29,23 @@ def node(name: str, **resources: float) -> dict[str, Any]:
     return {"NodeID": f"id-of-{name}", "NodeManagerHostname": name, "Alive": True, "Resources": resources}
 
 
-def test_every_gpu_of_every_host_that_lives_is_a_place_and_cores_are_the_poorest_hosts() -> None:
+def test_every_gpu_of_a_living_host_is_a_worker_and_the_smallest_host_sets_the_cores() -> None:
     nodes = [node("head", CPU=8.0), node("big", GPU=2.0, CPU=64.0), node("small", GPU=1.0, CPU=12.0)]
     nodes.append({**node("dead", GPU=8.0, CPU=8.0), "Alive": False})
-    assert [place.name for place in places_of(nodes)] == ["big/0", "big/1", "small/0"]
-    assert [place.slots for place in places_of(nodes)] == [2, 2, 1]
+    assert [worker.name for worker in workers_of(nodes)] == ["big/0", "big/1", "small/0"]
+    assert [worker.slots for worker in workers_of(nodes)] == [2, 2, 1]
     assert cores_each(nodes) == 12
     assert cores_each([node("poor", GPU=4.0, CPU=2.0)]) == 1
 
 
-def test_two_hosts_of_one_name_are_told_apart() -> None:
+def test_two_hosts_with_one_name_get_different_names() -> None:
     twins = [{**node("twin", GPU=1.0, CPU=1.0), "NodeID": identity} for identity in ("aaaaaaaa", "bbbbbbbb")]
-    assert [place.name for place in places_of(twins)] == ["twin-aaaaaa/0", "twin-bbbbbb/0"]
+    assert [worker.name for worker in workers_of(twins)] == ["twin-aaaaaa/0", "twin-bbbbbb/0"]
 
 
 def test_rays_environment_is_for_ray(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="--runtime-env goes with --places ray"):
         Stage(tmp_path).sweep(places="local:0", runtime_env=tmp_path / "env.yaml")
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head that only drives, and two hosts with a GPU each."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        whole.add_node(num_cpus=1, num_gpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", whole.address)
-    yield whole
-    whole.shutdown()
 
 
 def once(deed: str, round_number: int) -> dict[str, Any]:
@@ -73,7 +58,7 @@ def test_rounds_are_whole_and_come_back_through_rays_store(cluster: Any, tmp_pat
     alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
     alone.sweep()
     assert stage.sweep(places="ray") == []
-    assert all(len(places) == 1 for places in places_of_rounds(stage).values())
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
     assert [cell.key for record in stage.records() for cell in record.cells] == [
         cell.key for record in alone.records() for cell in record.cells
     ]
@@ -86,7 +71,7 @@ def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) ->
     stage = Stage(tmp_path, rounds=3, faults=[once("kill the worker's parent", 1)])
     assert stage.sweep(places="ray") == []
     assert [cell[3] for cell in stage.cells()] == ["ok"] * 12
-    assert all(len(places) == 1 for places in places_of_rounds(stage).values())
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
 
 
 @slow
@@ -95,7 +80,7 @@ def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp
     stage = Stage(tmp_path, rounds=4, faults=[once("kill the host", 2)])
     assert stage.sweep(places="ray") == []
     assert [cell[3] for cell in stage.cells()] == ["ok"] * 16
-    assert all(len(places) == 1 for places in places_of_rounds(stage).values())
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
 
 
 @slow

@@ -132,7 +132,7 @@ def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
     from benchmarker.core.tables import inert
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
-    from benchmarker.sweep.state import now_id
+    from benchmarker.sweep.session import now_id
 
     title = slug(workload_of(job.workload).title(job).lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
@@ -252,6 +252,19 @@ def read_job(arguments: Sequence[str], experiment: ExperimentBase | None = None)
         return None
     job: Job = answer
     return job.model_copy(update={"reproduce": _reproduce(arguments)})
+
+
+def parse_options(workload: Workload, options: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the values of options for every run of a sweep by their place in the job, and the device.
+
+    Raises:
+        SpecError: An option has no such value.
+    """
+    from benchmarker.cli.run_options import typed_values
+
+    command = command_of(lambda _workload, **values: values, workload)
+    values = command.main(list(options), prog_name="benchmarker sweep", standalone_mode=False)
+    return typed_values(workload, values), values["device"]
 
 
 def command_of(function: Callable[..., object], workload: Workload) -> Any:
