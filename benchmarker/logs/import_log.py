@@ -20,7 +20,7 @@ from benchmarker.logs.log import DeviceKind, Log, kind_of
 from benchmarker.logs.log_text import read_log
 from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.variant import QUANTS, Evidence
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of

@@ -30,7 +30,7 @@ from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.external_facts import DISAGREEMENT
 from benchmarker.schema.kernels_used import multiplies_all_packed
 from benchmarker.schema.model_facts import LoadFacts
