@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
