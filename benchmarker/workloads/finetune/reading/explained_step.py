@@ -42,7 +42,7 @@ ADVISED_SHARE = 0.05
 """Share of the kernel time from which an advice relies on a purpose."""
 
 
-def timed_step(name: str, records: Sequence[FinetuneRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
     """Return the profiled step with the time of undivided steps over all processes."""
     profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
@@ -63,7 +63,6 @@ def timed_step(name: str, records: Sequence[FinetuneRecord], *, form: Mapping[st
         floor=floor_of_step(cell.demand, profiled.limits),
         units=cell.batch_size * cell.seq_len * cell.accumulate,
         notes=tuple(_notes(profiled, profiled.profile)),
-        form=form,
         parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
         floors={"bytes": "moving the bytes", "flops": "linear layers at the measured rate"},
         products=("matmul", "quantized matmul", FLOAT32_PRODUCTS),
