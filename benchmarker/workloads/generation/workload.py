@@ -372,9 +372,20 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return generation_tables.every_cell(rows)
 
     def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.generation.reading.generation_tables import details
+        from benchmarker.core.tables import Sheet
+        from benchmarker.workloads.generation.reading import answer_tables, quality_tables, step_tables
 
-        return details(rows)
+        sheets = []
+        if step := step_tables.step_columns(rows):
+            sheets.append(Sheet("Timed step", step, rows, (step_tables.step_caption(rows),)))
+        if quality := quality_tables.quality_columns(rows):
+            sheets.append(Sheet("Quality", quality, rows, (quality_tables.quality_caption(rows),)))
+        if differences := quality_tables.difference_columns(rows):
+            sheets.append(Sheet("Greedy text", differences, rows, (quality_tables.difference_caption(rows),)))
+        task_rows = answer_tables.answers(rows)
+        if tasks := answer_tables.task_columns(task_rows):
+            sheets.append(Sheet("Tasks", tasks, task_rows, (answer_tables.task_caption(task_rows),)))
+        return sheets
 
     def limit_sheet(self, rows: Sequence[GenerationRow]) -> Sheet | None:
         from benchmarker.workloads.generation.reading.step_tables import beside_limits

@@ -13,13 +13,14 @@ from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
+from benchmarker.core.tables import code
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
 from benchmarker.schema.record import Energy, EnergyWindow, Moment
 from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
 
-OWN_KERNELS = "benchmarker's own kernels, which `benchmarker generate` runs and no other program"
+OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 

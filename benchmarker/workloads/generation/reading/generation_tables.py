@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import CellKey, Results, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
-from benchmarker.core.tables import Column, Sheet, escaped, plain_line
+from benchmarker.core.tables import Column, code, escaped, plain_line
 from benchmarker.report import captions
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.report.header import each, in_brackets, machine_lines, plain_title
@@ -18,20 +17,8 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.status import status_words
 from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
-from benchmarker.workloads.generation.reading.answer_tables import answers, task_caption, task_columns
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.quality_tables import (
-    difference_caption,
-    difference_columns,
-    quality_caption,
-    quality_columns,
-)
-from benchmarker.workloads.generation.reading.step_tables import step_caption, step_columns
 from benchmarker.workloads.generation.record import GenerationRecord
-
-if TYPE_CHECKING:
-    pass
-
 
 Columns = list[Column[GenerationRow]]
 SHOWN_ELSEWHERE = ("latency", "decode")
@@ -40,9 +27,9 @@ SHOWN_ELSEWHERE = ("latency", "decode")
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
     """The columns of the variant's name, and of its engine where that varies."""
-    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True)]
+    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left")]
     if len({row.engine for row in rows}) > 1:
-        columns.append(Column("engine", lambda row: row.engine, "left", is_foreign=True))
+        columns.append(Column("engine", lambda row: row.engine, "left"))
     return columns
 
 
@@ -148,7 +135,9 @@ def quality_words(row: GenerationRow) -> str:
     if row.quality and row.kl_divergence is not None:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
     return (
-        "quality not measured: random weights" if row.dummy_weights else "quality not measured: add `--quality quick`"
+        "quality not measured: random weights"
+        if row.dummy_weights
+        else f"quality not measured: add {code('--quality quick')}"
     )
 
 
@@ -226,21 +215,6 @@ def _energy(rows: Sequence[GenerationRow]) -> list[str]:
         "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
         "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
     ]
-
-
-def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """The tables of the timed step, of quality, of greedy text and of tasks, as far as they were measured."""
-    tables = []
-    if step := step_columns(rows):
-        tables.append(Sheet("Timed step", step, rows, (step_caption(rows),)))
-    if quality := quality_columns(rows):
-        tables.append(Sheet("Quality", quality, rows, (quality_caption(rows),)))
-    if differences := difference_columns(rows):
-        tables.append(Sheet("Greedy text", differences, rows, (difference_caption(rows),)))
-    task_rows = answers(rows)
-    if tasks := task_columns(task_rows):
-        tables.append(Sheet("Tasks", tasks, task_rows, (task_caption(task_rows),)))
-    return tables
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:

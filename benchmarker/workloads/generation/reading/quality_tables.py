@@ -29,7 +29,7 @@ def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]
     if not any(row.quality for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left"),
         _column("perplexity", lambda quality: quality.perplexity, lambda quality: decimal(quality.perplexity)),
         _column("change", _change, lambda quality: "baseline" if quality.is_reference else change_text(quality)),
         _beside("KL divergence", lambda quality: quality.against.kl_mean, kl_text),
@@ -253,7 +253,7 @@ def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationR
     if not any(row.first_difference for row in rows):
         return []
     return [
-        Column["GenerationRow"]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column["GenerationRow"]("variant", lambda row: row.variant, "left"),
         Column["GenerationRow"]("same text", _of(lambda found: f"{found.same} of {found.prompts}")),
         Column["GenerationRow"](
             "first difference", _of(lambda found: f"token {found.token}" if found.token else MISSING)

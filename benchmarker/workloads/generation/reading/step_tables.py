@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
-from benchmarker.core.tables import Column, Sheet, escaped
+from benchmarker.core.tables import Column, Sheet, code, escaped
 from benchmarker.report.floors import LIMITS_TITLE
 from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.demand import MBU_LIMIT
@@ -67,7 +67,7 @@ def limit_caption(rows: Sequence[GenerationRow]) -> str:
             "reached is the share of it that it has against the baseline's quantization in the same engine."
         )
     if any(row.same_tokens is not None for row in rows):
-        sentences.append("As eager: how many of the first greedy tokens are those of `generate`.")
+        sentences.append(f"As eager: how many of the first greedy tokens are those of {code('generate')}.")
     return " ".join(sentences)
 
 
@@ -125,7 +125,7 @@ def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
     if not any(row.step_divergence for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left"),
         Column[GenerationRow]("KL step/eager", _of(lambda checked: significant(checked.kl_mean, 3))),
         Column[GenerationRow]("uncaptured", _of(_plain)),
         Column[GenerationRow]("max", _of(lambda checked: significant(checked.kl_max, 3))),
