@@ -9,8 +9,8 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
-from benchmarker.kernels.one_row_products import product_of
-from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.kernels.fused_decode_layer import product_of
+from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.quantization.inspect import module_tensors, storage_bytes
 from benchmarker.schema.base import Scalar
 from tests.loading import load
@@ -101,10 +101,10 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     for module, function in (("gemv_dense", "gemv_dense"), ("gemv_dense", "gemv_swiglu"), ("gemv_nf4", "gemv_nf4")):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
     monkeypatch.setattr("benchmarker.kernels.gemv_dense.can_start_early", lambda device: True)
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: None)
     # These models are in 32 bit, so that nothing rounds.
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.TYPES", (torch.float32, torch.bfloat16))
-    for where in ("replace_linears", "fuse_qkv_gate_up", "fuse_swiglu"):
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.TYPES", (torch.float32, torch.bfloat16))
+    for where in ("linear_dispatch", "fuse_qkv_gate_up", "fuse_swiglu"):
         monkeypatch.setattr(
             f"benchmarker.kernels.{where}.is_one_query",
             lambda hidden, linear: hidden.numel() == linear.in_features,
@@ -236,8 +236,8 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
 def test_codes_without_their_kernel_keep_the_one_for_prompts(
     model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch, why_not: str | None
 ) -> None:
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: why_not)
-    monkeypatch.setattr("benchmarker.kernels.packed_products.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: why_not)
+    monkeypatch.setattr("benchmarker.kernels.quantized_gemm.can_start_early", lambda device: True)
     model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
     one = torch.tensor([[10]])
     expected = logits(model, one)
