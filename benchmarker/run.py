@@ -3,7 +3,7 @@
 from benchmarker.core.packages import exit_if_libraries_are_missing
 
 with exit_if_libraries_are_missing():
-    from benchmarker.cli.run import main
+    from benchmarker.cli.run_command import main
 
 if __name__ == "__main__":
     main()

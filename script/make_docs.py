@@ -25,7 +25,6 @@ from benchmarker.core.tables import Column, Sheet, table
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.first_table import first_table
-from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
 
@@ -95,8 +94,8 @@ def control_page() -> str:
 def why_slow_page() -> str:
     """The page on slow forms with the limits of three engines."""
     runtimes = compare([RUNTIMES])
-    shown = presentation_of(runtimes.workload)
-    limits = shown.limits(shown.beside_limits(runtimes.rows))
+    shown = workload_of(runtimes.workload)
+    limits = shown.limit_sheet(shown.limit_rows(runtimes.rows))
     assert limits, "the reference has limits"
     return _with_table("docs/why-slow.md", "results/reference/h200-runtimes", table(limits.columns, limits.rows))
 

@@ -119,7 +119,7 @@ NAMED_ELSEWHERE = {
     "checkpoints.gguf_file": "file format and library of the same name",
     "cli.checkpoint": "default of an option",
     "cli.engine": "option for the environments of one engine",
-    "cli.generate": "default of an option",
+    "cli.generate_command": "default of an option",
     "logs.variant": "terms in logs",
     "quality.judging_plan": "unquantized model, the reference of the quality measures",
     "schema.engine_names": "earlier names of engines",

@@ -6,7 +6,7 @@ PACKAGE = '''
 """Sleeping, to see that a workload needs a folder and one line of the registry."""
 
 import time
-from contextlib import contextmanager
+from contextlib import nullcontext
 from hashlib import sha256
 from itertools import product
 from typing import Annotated, Literal, NamedTuple
@@ -19,8 +19,9 @@ from benchmarker.schema.base import Plain
 from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
-from benchmarker.schema.workload import Axis, Metric, Workload
-from benchmarker.workloads.base import Nothing
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.workloads.base import Workload
+from benchmarker.workloads.session import Nothing
 
 
 class SleepSubject(Plain):
@@ -98,35 +99,34 @@ class SleepBench(Nothing):
         return lambda: SampleBase(latency_s=calls.mean_s(), calls=calls.calls)
 
 
-@contextmanager
-def open_bench(job, device, session):
-    yield SleepBench(job, device)
-
-
-def check(job):
-    if job.subject.dreams:
-        raise SpecError("--dreams: nobody can measure them; leave them out")
-
-
-WORKLOAD = Workload(
-    name="sleep",
-    question="How should I sleep?",
-    unit="nap",
-    experiment=SleepExperiment,
-    job=SleepJob,
-    record=SleepRecord,
-    axes=(Axis("ms", "ms", lambda ms: f"{ms} ms"), Axis("naps", "naps", lambda naps: f"{naps} naps")),
-    metrics=(
+class Sleep(Workload):
+    name = "sleep"
+    question = "How should I sleep?"
+    unit = "nap"
+    experiment = SleepExperiment
+    job = SleepJob
+    record = SleepRecord
+    axes = (Axis("ms", "ms", lambda ms: f"{ms} ms"), Axis("naps", "naps", lambda naps: f"{naps} naps"))
+    metrics = (
         Metric(
             "naps", "naps/s", "1/s", 1.0, "higher", "naps divided by the latency",
             of_sample=lambda cell, sample: cell.naps / sample.latency_s,
         ),
-    ),
-    headline="naps",
-    opener="throwaway_sleep:open_bench",
-    check=check,
-    repeat_s=lambda point: 0.02,
-)
+    )
+    headline = "naps"
+
+    def open(self, job, device, session):
+        return nullcontext(SleepBench(job, device))
+
+    def check(self, job, typed):
+        if job.subject.dreams:
+            raise SpecError("--dreams: nobody can measure them; leave them out")
+
+    def repeat_s(self, point):
+        return 0.02
+
+
+WORKLOAD = Sleep()
 '''
 NAME = "sleep"
 MODULE = "throwaway_sleep"

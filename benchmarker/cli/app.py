@@ -10,16 +10,16 @@ import typer
 
 from benchmarker import __version__
 from benchmarker.cli.checkpoint import checkpoints
-from benchmarker.cli.compare import compare
+from benchmarker.cli.compare_command import compare
 from benchmarker.cli.doctor import doctor
 from benchmarker.cli.engine import engines
-from benchmarker.cli.explain import explain
-from benchmarker.cli.generate import generate
+from benchmarker.cli.explain_command import explain
+from benchmarker.cli.generate_command import generate
 from benchmarker.cli.history import history
 from benchmarker.cli.import_log import import_logs
 from benchmarker.cli.report import report
-from benchmarker.cli.run import RunCommand, run_command
-from benchmarker.cli.sweep import sweep
+from benchmarker.cli.run_command import RunCommand, run_command
+from benchmarker.cli.sweep_command import sweep
 from benchmarker.cli.verb_group import VerbGroup
 from benchmarker.cli.verify import verify
 from benchmarker.core.console import print_what_can_be_printed

@@ -41,7 +41,7 @@ def install_engine(
         plan_environment,
         register_environment,
     )
-    from benchmarker.engines.external.environment_specs import environment_spec
+    from benchmarker.engines.external.environments import environment_spec
 
     with one_line_errors():
         spec, terminal = environment_spec(name), Terminal()
@@ -83,8 +83,7 @@ def remove_engine(name: Annotated[str, typer.Argument(help="As 'benchmarker engi
     """
     from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environment_install import remove_environment
-    from benchmarker.engines.external.environment_specs import environment_spec
-    from benchmarker.engines.external.environments import environment_state
+    from benchmarker.engines.external.environments import environment_spec, environment_state
 
     with one_line_errors():
         spec = environment_spec(name)

@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.schema.option import Option
 
 if TYPE_CHECKING:
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 FOLDER = Path(__file__).parent / "run_help"
 HELP_WORDS = (["-h"], ["--help"])
@@ -34,11 +34,10 @@ class RunHelp:
 
 def run_help(workload: Workload) -> RunHelp:
     """The help made from the fields of the workload's job."""
-    from benchmarker.schema.options import options_of
     from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
     name = "" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}"
-    return RunHelp(f"benchmarker run{name}", workload.options.example, tuple(options_of(workload)))
+    return RunHelp(f"benchmarker run{name}", workload.example, tuple(workload.options()))
 
 
 def saved_help(arguments: Sequence[str]) -> RunHelp | None:
@@ -74,9 +73,13 @@ def _saved(workload: str) -> RunHelp:
     return RunHelp(content["command"], content["example"], options)
 
 
+def _saved_fields(option: Option) -> dict[str, Any]:
+    return {name: value for name, value in asdict(option).items() if name != "aliases"}
+
+
 def as_json(workload: Workload) -> str:
     """The content of the workload's file: an option a line."""
     made_help = run_help(workload)
-    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
+    lines = [json.dumps(_saved_fields(option), ensure_ascii=False) for option in made_help.options]
     head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
     return head + "\n" + ",\n".join(lines) + "\n]}\n"

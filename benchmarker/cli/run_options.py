@@ -15,7 +15,7 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.option import Option
 
 if TYPE_CHECKING:
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")],
@@ -94,22 +94,17 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
     Raises:
         SpecError: A list has something else than numbers, or two options say two things of one place.
     """
-    from benchmarker.schema.options import options_of
-
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    todays = workload.options.todays
-    for option in options_of(workload):
+    for option in workload.options():
         value = _value(option, values[_name_of(option)])
         if value is None:
             continue
         if option.kind == "pairs" or option.key:
             typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
             continue
-        value, spelling = (
-            todays(option.place, value),
-            option.flag if option.kind == "flag" else f"{option.flag} {value}",
-        )
+        spelling = option.flag if option.kind == "flag" else f"{option.flag} {value}"
+        value = option.aliases.get(value, value) if option.aliases else value
         if typed.get(option.place, value) != value:
             things = f"{option.place.rpartition('.')[2]}s"
             raise SpecError(f"{sources[option.place]} and {spelling} name two {things}; give one of them")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import MISSING, significant
-from benchmarker.core.named_import import imported
 from benchmarker.core.tables import Column, escaped, table
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Axis, Metric, Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 
 def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
     """Print the tables of one run, in the workload's own way or else a row a cell, and where its record lies."""
-    if workload.summary:
-        imported(workload.summary)(record, terminal)
+    if workload.explains_runs:
+        say_explained(record, terminal)
     else:
         terminal.table(cell_table(record, workload))
     terminal.line(f"record: {path}")

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarker.comparison.comparing import cell_of, comparing_of
+from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Failure, Row
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.roofline import Demand, Limits
-from benchmarker.schema.workload import Metric
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
@@ -31,17 +31,17 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     """
     cells = [(record, cell_of(record, key)) for record in records]
     first = records[0]
-    comparing = comparing_of(first.workload)
-    void = comparing.void(records)
+    workload = workload_of(first.workload)
+    void = workload.void(records)
     good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples and not void]
     status, reason = ("ok", None) if good else ("invalid", void) if void else _why_not(cells)
     measured = _measured(good) if good else {}
-    return comparing.row(
-        **{
+    return workload.row(
+        {
             "workload": first.workload,
             "variant": name,
-            "form": comparing.form(first),
-            "family": comparing.family(first),
+            "form": workload.form(first),
+            "family": workload.family(first),
             "device": first.environment.device.name,
             "cell": key,
             "status": status,
@@ -49,8 +49,9 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
             "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
             "failures": _failures(cells) if good else (),
             **measured,
-            **comparing.fields(records, good),
-        }
+        },
+        records,
+        good,
     )
 
 

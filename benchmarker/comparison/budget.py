@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable, comparing_of
+from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.schema.workload import Metric
 
 _USUAL = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
 """What has no bare number, and the unit that tables show."""
@@ -28,7 +28,7 @@ def limitable(workload: str) -> dict[str, Limitable]:
     return {
         "memory": Limitable(lambda row: row.peak_memory_bytes, SIZES, gib, _TIMING),
         **{metric.name: _metric(metric) for metric in workload_of(workload).metrics},
-        **comparing_of(workload).limitable,
+        **workload_of(workload).limitable(),
     }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarker.comparison.comparing import Circumstance, comparing_of
+from benchmarker.comparison.comparing import Circumstance
 from benchmarker.core.packages import COMPUTING
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
@@ -32,7 +33,7 @@ def circumstances(workload: str) -> dict[str, Circumstance]:
         "compiler switches": _switches(COMPILER),
         "Python": _python,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
-        **comparing_of(workload).circumstances,
+        **workload_of(workload).circumstances(),
         "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
@@ -72,7 +73,7 @@ def _version_of(package: str) -> Circumstance:
     """None for a library that the variant does not run: its version is no matter."""
 
     def version(record: RunRecord) -> str | None:
-        libraries = comparing_of(record.workload).libraries(record)
+        libraries = workload_of(record.workload).libraries(record)
         is_run = package not in OF_VARIANTS or libraries is None or package in libraries
         return record.environment.packages.get(package) if is_run else None
 

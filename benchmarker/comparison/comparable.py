@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.circumstances import UNSAID, circumstances
-from benchmarker.comparison.comparing import comparing_of, keys_of
+from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
@@ -145,7 +146,7 @@ def _record_words(record: RunRecord) -> str:
 
 def _what_differs(first: RunRecord, second: RunRecord) -> str:
     """Fields in which two records differ, of those that decide a cell's key, in words."""
-    facts = (*comparing_of(first.workload).subject, "variant", "environment")
+    facts = (*workload_of(first.workload).subject_fields, "variant", "environment")
     changes = [
         *(
             change
@@ -185,7 +186,7 @@ def named_variants(
         variants.setdefault(_identity(record, fields), []).append(record)
     ordered = list(variants)
     if all(record.sweep is None for record in records):
-        comparing = comparing_of(records[0].workload)
+        comparing = workload_of(records[0].workload)
         families = list(dict.fromkeys(comparing.family(members[0]) for members in variants.values()))
 
         def order(identity: Identity) -> tuple[int, int]:
@@ -199,7 +200,7 @@ def named_variants(
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
-    comparing = comparing_of(records[0].workload)
+    comparing = workload_of(records[0].workload)
     records = comparing.as_one(records)
     for field, value_of in circumstances(records[0].workload).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
@@ -253,7 +254,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
         by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
     for records in by_cells.values():
-        facts = [comparing_of(record.workload).ran(record) for record in records]
+        facts = [workload_of(record.workload).ran(record) for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
             if len(counts) > 1:
@@ -263,7 +264,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
 
 def form_of(record: RunRecord) -> dict[str, str]:
     """What makes the record's variant what it is beside its name, by field."""
-    return comparing_of(record.workload).form(record)
+    return workload_of(record.workload).form(record)
 
 
 def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:

@@ -21,12 +21,13 @@ from benchmarker.comparison.comparable import (
     form_of,
     refusal,
 )
-from benchmarker.comparison.comparing import Circumstance, comparing_of
+from benchmarker.comparison.comparing import Circumstance
 from benchmarker.comparison.rows import CellKey, Results, Row
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.stats import MIN_ROUNDS, Ratio, verdicts
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 MUST_BE_EQUAL = ("device", "device kind")
 """What both sweeps must have in common, with what the workload adds, such as the model. Anything else may be the change
@@ -114,7 +115,7 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     """
     check_workload([*before, *after])
     workload = before[0].workload
-    must_be_equal = (*MUST_BE_EQUAL, *comparing_of(workload).must_be_equal)
+    must_be_equal = (*MUST_BE_EQUAL, *workload_of(workload).must_be_equal)
     differences = between_records([*before, *after])
     forbidden = [difference for difference in differences if difference.field in must_be_equal] + between_inputs(
         [*before, *after]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.comparison.aggregate import floor_s
-from benchmarker.comparison.comparing import comparing_of, keys_of
+from benchmarker.comparison.comparing import keys_of
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
 """Relative: above the rounding of a float and the accuracy of scipy's inverses, far below anything a table shows."""
@@ -55,7 +56,7 @@ def record_checks(record: RunRecord) -> Iterator[Check]:
                 yield equal(place, "number of samples", len(cell.samples), record.procedure["runs"])
     if record.profile:
         yield from _profile_checks(record.profile)
-    yield from comparing_of(record.workload).checks(record)
+    yield from workload_of(record.workload).checks(record)
 
 
 def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Check]:

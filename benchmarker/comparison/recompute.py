@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from benchmarker.schema.workload import Metric
+from benchmarker.schema.metric import Metric
 
 Numbers = dict[str, float | None]
 """Numbers of a row, by the names that they have in a mismatch."""

@@ -12,12 +12,13 @@ from typing import Any
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparable import Identity, check_comparable, check_keys, named_variants
-from benchmarker.comparison.comparing import comparing_of, keys_of
+from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey, Results
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.schema.collect import Collected
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 
 def results_of(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Results:
@@ -66,7 +67,7 @@ def results_of_records(
     circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
     compared = with_speed_ups(rows, baseline=chosen, named=named, circumstances=circumstances)
     return Results(
-        rows=comparing_of(records[0].workload).with_baseline(compared, chosen),
+        rows=workload_of(records[0].workload).with_baseline(compared, chosen),
         records=tuple(records),
         baseline=chosen,
         differences=tuple(difference.sentence() for difference in differences),
@@ -80,7 +81,7 @@ def results_of_records(
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
     """Plain rows for a program: base units, null for what is not known."""
-    return [comparing_of(row.workload).to_row(row) for row in results.rows]
+    return [workload_of(row.workload).row_values(row) for row in results.rows]
 
 
 def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:
@@ -93,7 +94,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
         members = variants[name][1]
         could = any(cell.status == "ok" for record in members for cell in record.cells)
         # Where the plainest failed, nothing has a speed-up, and the table says why.
-        return *comparing_of(members[0].workload).plainness(members[0]), could
+        return *workload_of(members[0].workload).plainness(members[0]), could
 
     # The first of equals, in the order of the variants.
     return max(variants, key=rank)

@@ -12,10 +12,11 @@ from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
-    from benchmarker.core.stats import Estimate
+    from benchmarker.core.stats import Estimate, Ratio
+    from benchmarker.schema.metric import Metric
     from benchmarker.schema.record import Flag, Moment, RunRecord
     from benchmarker.schema.roofline import Demand, Limits
-    from benchmarker.schema.workload import Metric, Workload
+    from benchmarker.workloads.base import Workload
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]

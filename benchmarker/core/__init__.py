@@ -1,1 +1,1 @@
-"""What every room uses: errors, units, numbers, statistics, the console."""
+"""Errors, numbers, text and terminal output, used by every other package."""

@@ -33,19 +33,15 @@ ErrorKind = Literal[
     "interrupted",
     "other",
 ]
-"""Kind of an error, for programs that branch on it."""
 
 
 class BenchmarkerError(Exception):
     """Base of the errors that print as one line instead of a traceback."""
 
     kind: ErrorKind = "other"
-    """Name in a record."""
 
 
 class SpecError(BenchmarkerError):
-    """Invalid config file, option or argument."""
-
     kind = "spec"
 
 
@@ -84,7 +80,7 @@ class ResultsError(BenchmarkerError):
 
 
 class UnsupportedError(BenchmarkerError):
-    """Operation that a variant cannot do on this machine; the message has the operation and the reason."""
+    """Operation that a variant cannot do on this machine."""
 
     kind = "unsupported"
 
@@ -107,11 +103,9 @@ class FieldError(ValueError):
     def __init__(self, text: str, *, field: str = "") -> None:
         super().__init__(text)
         self.field = field
-        """Name of the key, if the message is about one."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the message, or the class name if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
@@ -129,11 +123,7 @@ def near_miss(word: str, names: Iterable[str], *, alike: float = 0.5) -> str | N
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return the end of a sentence that offers the most similar name, or else all names.
-
-    Returns:
-        `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`.
-    """
+    """Return the end of a sentence: `; did you mean 'int8'?` or `; there is bnb4, fp16, gptq, int8`."""
     choices = sorted(names)
     if near := near_miss(word, choices):
         return f"; did you mean '{near}'?"
@@ -157,19 +147,11 @@ _WRITE_PROBLEMS = {
 
 
 def write_problem(error: OSError, *, remedy: str) -> str:
-    """Return the end of a sentence: the reason why a file could not be written, and the remedy.
-
-    Args:
-        remedy: How a user chooses another path, such as `choose another folder with --output`.
-    """
+    """Return the end of a sentence: the reason why a file could not be written, and `remedy`."""
     problem = _WRITE_PROBLEMS.get(error.errno or 0)
     return problem.format(remedy=remedy) if problem else f"{error.strerror or error}; {remedy}"
 
 
 def read_problem(path: Path | str, error: OSError) -> str:
-    """Return a sentence such as `text.txt: cannot be read: Permission denied`.
-
-    Args:
-        path: The file, after its option if it was named by one: `--eval-text text.txt`.
-    """
+    """Return a sentence such as `text.txt: cannot be read: Permission denied`; `path` may follow its option."""
     return f"{path}: cannot be read: {error.strerror or error}"

@@ -1,9 +1,8 @@
 """Fingerprints of the files that a job reads, to detect changes during a sweep.
 
 The fingerprint of a file of up to 64 MiB is the SHA-256 of its content, which makes a copy equal to its original. A
-larger file (a shard of weights) would take seconds to read in each process, so its fingerprint is its size, its time of
-change, and its first and last MiB; the first holds the header of a safetensors file, with every tensor's name, type and
-shape.
+larger file (a shard of weights) would take seconds to read in each process: its size, its time of change, and its first
+and last MiB are used. The first holds the header of a safetensors file.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
 
 
 def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
-    """Return the fingerprint of a folder's files with one of the endings."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in endings and path.is_file():

@@ -59,11 +59,7 @@ def decimal(value: float, *, digits: int = DIGITS) -> str:
 
 
 def with_spread(measured: Estimate | None, *, scale: float = 1.0) -> str:
-    """Format `36.15 [36.02, 36.28]`, or `36.15 ± 0.03` if there are too few rounds for an interval.
-
-    Args:
-        scale: Factor from base units to the column's unit, such as 1000 for milliseconds.
-    """
+    """Format `36.15 [36.02, 36.28]`, or `36.15 ± 0.03` without an interval; `scale` converts the unit."""
     if measured is None:
         return MISSING
     value = measured.value * scale
@@ -93,7 +89,6 @@ def percent(fraction: float, *, places: int | None = None) -> str:
 
 
 def plural(number: int, singular: str, many: str) -> str:
-    """Format `1 process`, `5 processes`."""
     return f"{number} {singular if number == 1 else many}"
 
 
@@ -126,7 +121,6 @@ def slug(name: str) -> str:
 
 
 def _places(value: float, *, digits: int = DIGITS) -> int:
-    """Return the decimal places that show `digits` significant digits."""
     if value == 0:
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -58,11 +58,7 @@ def exit_if_libraries_are_missing() -> Iterator[None]:
 
 @contextmanager
 def report_library_conflicts() -> Iterator[None]:
-    """Turn an ImportError between two installed libraries, which pip does not prevent, into one line.
-
-    Raises:
-        MissingLibraryError: A library imports a name that another one lacks, or a library that is not installed.
-    """
+    """Turn an ImportError between two installed libraries, which pip does not prevent, into MissingLibraryError."""
     try:
         yield
     except ImportError as error:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PARENT = "BENCHMARKER_PARENT"
-"""Environment variable with the process number of the sweep, for its children."""
 FORKED = "BENCHMARKER_FORKED"
 """Environment variable that is set in children forked from the process that imported their libraries."""
 _SET_PARENT_DEATH_SIGNAL = 1

@@ -1,15 +1,13 @@
 """Statistics of speed: medians, intervals, ratios and verdicts.
 
-The unit of replication is the process, not the repeat. Two processes of the same variant differ by more than the
-repeats inside either of them (memory layout, autotuning, clocks), so thirty repeats in one process per variant call
-identical variants different most of the time. Here every process gives one number per cell, its median, and one round
-(each variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all
-intervals are computed on logarithms: a t interval on R numbers, transformed back with exp.
+The unit of replication is the process: two processes of the same variant differ by more than the repeats inside either
+of them (memory layout, autotuning, clocks). Every process gives one number per cell, its median, and one round (each
+variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all intervals
+are computed on logarithms: a t interval on R numbers, transformed back with exp.
 
 Sources: Kalibera & Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013) for the unit; Hoefler & Belli,
-"Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms, intervals and keeping outliers; Holm,
-"A simple sequentially rejective multiple test procedure" (Scand. J. Statist. 6, 1979); Welch, "The generalization of
-Student's problem" (Biometrika 34, 1947).
+"Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms and keeping outliers; Holm (Scand. J.
+Statist. 6, 1979); Welch (Biometrika 34, 1947).
 """
 
 from __future__ import annotations
@@ -26,12 +24,11 @@ from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
 CONFIDENCE = 0.95
 POWER = 0.80
 MIN_ROUNDS = 3
-"""Minimum rounds for an interval. With two rounds the t interval is 13 standard errors wide on each side."""
+"""With two rounds the t interval is 13 standard errors wide on each side."""
 SAME_WITHIN = 0.02
 """Largest difference between two variants that counts as none."""
 
 Round = TypeVar("Round", bound=Hashable)
-"""Round in which two variants were measured together."""
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 
 
@@ -43,24 +40,24 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     deviation: float | None = None
-    """Sample standard deviation over the timed repeats: their spread, not the uncertainty of the value."""
+    """Sample standard deviation over the timed repeats, not the uncertainty of the value."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Speed relative to the baseline: above 1 is faster."""
+    """Speed relative to the baseline: above 1 is faster.
+
+    `standard_error` is that of the logarithm, `freedom` the degrees of freedom, `p` two-sided for a true ratio of 1
+    before any correction. All are None below three rounds.
+    """
 
     value: float
     rounds: int
-    """Ratios in the interval; unpaired, the processes of the side that has fewer."""
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    """Two-sided, for a true ratio of 1, before any correction. None below three rounds."""
     standard_error: float | None = None
-    """Standard error of the ratio's logarithm."""
     freedom: float | None = None
-    """Degrees of freedom of the t distribution."""
 
     def detectable(self, tests: int) -> float | None:
         """Return the smallest true ratio above 1 that would be found with 80 % power among `tests` tests.
@@ -80,7 +77,6 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation, divided by n - 1. None for a single value."""
     if len(values) < 2:
         return None
     # statistics.stdev computes in exact fractions, which takes half the time of a comparison.
@@ -91,11 +87,8 @@ def deviation(values: Sequence[float]) -> float | None:
 def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
     """Return a variant's value from its per-round medians m_r.
 
-    The interval is exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) ).
-
-    Args:
-        medians: One per round.
-        repeats: Raw values of all rounds, for their spread.
+    The interval is exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) ). `repeats` are the raw values, for their
+    spread.
     """
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
@@ -151,15 +144,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
-    """Return the verdict on a ratio.
+    """Return the verdict on a ratio, with its p after `holm`.
 
     - not tested: fewer than three rounds.
     - same: the whole interval lies inside [1 / (1 + band), 1 + band].
     - faster, slower: a ratio of 1 is excluded, also after Holm's correction, and the estimate lies outside the band.
     - inconclusive: none of these; more rounds could decide.
-
-    Args:
-        adjusted_p: The ratio's p after `holm` over the whole table.
     """
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
@@ -172,14 +162,12 @@ def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN
 
 
 def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verdict]:
-    """Return one verdict per ratio, with Holm's correction over those that were tested."""
     tested = [ratio.p for ratio in ratios if ratio.p is not None]
     adjusted = iter(holm(tested))
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
 MOST_ROUNDS = 40
-"""Maximum number of rounds that a plan proposes."""
 
 
 def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
@@ -239,7 +227,6 @@ def _critical(freedom: float, tests: int = 1) -> float:
 
 
 SMALL = 1e-4
-"""Step of the numerical derivative; noncentralities are 2 and more."""
 
 
 @cache

@@ -10,7 +10,7 @@ from benchmarker.core.tables import Column, bullets, plain_line, table
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.schema.clinic import Outcome
+from benchmarker.workloads.generation.doctor import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from benchmarker.schema.clinic import Clinic, Outcome
+from benchmarker.hardware.device import Device
+from benchmarker.workloads.generation.doctor import FIRST_ENGINE, Outcome, trial
 
 TRY_LIMIT_S = 600.0
 """GPTQ builds an extension when it is first used."""
@@ -19,15 +19,14 @@ TRY_LIMIT_S = 600.0
 
 def try_all(
     looked: Sequence[Outcome],
-    clinic: Clinic,
-    device: Any,
+    device: Device,
     *,
     say: Callable[[str], None],
     command: tuple[str, ...] = (sys.executable, "-m", "benchmarker.run"),
 ) -> Iterator[Outcome]:
     """Run what nothing speaks against. What fails in the first way is tried in no other, which builds on it."""
     failed: dict[str, str] = {}
-    with clinic.trial(device) as (arguments_of, folder):
+    with trial(device) as (arguments_of, folder):
         for outcome in looked:
             reason = outcome.reason or failed.get(outcome.variant)
             if reason:
@@ -35,7 +34,7 @@ def try_all(
                 continue
             say(f"trying {outcome.variant}, {outcome.way}")
             reason = _why_failed([*command, *arguments_of(outcome)], folder)
-            if reason and outcome.way == clinic.first_way:
+            if reason and outcome.way == FIRST_ENGINE:
                 failed[outcome.variant] = reason
             yield Outcome(outcome.variant, outcome.way, reason)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.named_import import imported
 from benchmarker.core.tables import bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
@@ -12,8 +11,9 @@ from benchmarker.doctor.machine import look
 from benchmarker.doctor.report_text import finding_words, machine_words, outcome_words, reading_words
 from benchmarker.doctor.variants import try_all
 from benchmarker.hardware.device import find_device
-from benchmarker.schema.clinic import Clinic, Outcome
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.workloads.generation import doctor as variants
+from benchmarker.workloads.generation.doctor import Outcome
 
 
 def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:
@@ -21,7 +21,9 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
 
     A device that is not there is the first thing to say, and the rest is said of the processor.
     """
-    clinic = _clinic(workload)
+    workload_of(workload)
+    if workload != DEFAULT_WORKLOAD:
+        raise SpecError(f"doctor: {workload} does not say which of its variants run here; `benchmarker run` tries one")
     trouble = ""
     try:
         device = find_device(device_name)
@@ -33,11 +35,11 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     if trouble:
         terminal.table(f"**{trouble}** What follows is said of the processor.\n")
     terminal.table(finding_words(conclusions))
-    outcomes = list(clinic.look(machine, device))
+    outcomes = list(variants.look(machine, device))
     if not quick:
-        outcomes = list(try_all(outcomes, clinic, device, say=terminal.line))
+        outcomes = list(try_all(outcomes, device, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
-    if beside := list(clinic.beside(device)):
+    if beside := list(variants.external_lines(device)):
         terminal.table(bullets(beside))
     is_well = not trouble and all_run(outcomes)
     if quick:
@@ -45,19 +47,6 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
     instruments = list(readings(device))
     terminal.table(reading_words(instruments))
     return is_well and all(reading.is_right is not False for reading in instruments)
-
-
-def _clinic(workload: str) -> Clinic:
-    """What the workload says of its variants.
-
-    Raises:
-        SpecError: There is no such workload, or it says nothing.
-    """
-    where = workload_of(workload).doctor
-    if where is None:
-        raise SpecError(f"doctor: {workload} does not say which of its variants run here; `benchmarker run` tries one")
-    clinic: Clinic = imported(where)
-    return clinic
 
 
 def all_run(outcomes: list[Outcome]) -> bool:

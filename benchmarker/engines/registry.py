@@ -82,6 +82,8 @@ ENGINES: dict[str, Engine] = {
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
 """Engines that run a transformers model in this process, in every quantization's form."""
+HOST_BOUND_ENGINES = frozenset({"eager"})
+"""Engines whose decode steps wait for Python on a GPU."""
 OLD_NAMES = {"graph": "cuda_graph"}
 """What engines were called before, which configs and commands may still say."""
 

@@ -1,1 +1,1 @@
-"""One run: a job is made, carried out and recorded."""
+"""One run: make a job, execute it, and record the result."""

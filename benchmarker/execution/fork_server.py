@@ -1,16 +1,16 @@
-"""A process that has imported what a round's processes need, and is forked for each of them.
+"""Fork server: a process that imports the libraries of a round's processes and is forked for each of them.
 
     python -m benchmarker.execution.fork_server SOCKET MODULE...
 
-Importing torch and transformers takes seconds, and on a small model more than all measuring. It is done once a round
-here: the fork has what the imports made, and all else is its own, such as memory, threads, compilers and the device,
-which nobody touched before. Python's multiprocessing has a server too, but one for the whole life of its parent; here
-each round has a new one, so that rounds stay independent of each other.
+Importing torch and transformers takes seconds, on a small model more than the measurements. The server imports them
+once per round. A fork has the imported modules; its memory, threads, compilers and device are its own, because the
+server uses none of them. multiprocessing's fork server lives as long as its parent; here each round has a new server,
+so that rounds stay independent of each other.
 
-Over the socket come JSON objects. First the server says `{"imported": how many modules, "problem": ...}`; a problem is
-why it cannot be forked any more after the next one, and is null where all are imported. Then for each request,
-`{"module": ..., "arguments": [...], "unset": [variables]}` with the file that the process is to print into, it answers
-`{"process": number}`, and at that process's end `{"code": its exit code}`, negative for a signal.
+The socket carries JSON objects. The server first sends `{"imported": number of modules, "problem": ...}`; the problem
+is the reason for which the next module makes the process unfit to be forked, or null. For each request, `{"module":
+..., "arguments": [...], "unset": [variables]}` with the descriptor of the output file, the server sends `{"process":
+number}`, and when that process ends `{"code": exit code}`, negative for a signal.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from benchmarker.core.process import FORKED, PARENT, end_with_parent, no_garbage
 
 MESSAGE_BYTES = 1 << 16
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
-"""Beginnings of the files through which a driver is used. A fork cannot go on with what its parent opened there."""
+"""Prefixes of drivers' device files. A fork cannot use one that its parent opened."""
 
 
 def why_unfit(module: str) -> str | None:
-    """Import a module; why this process cannot be forked afterwards, if it cannot."""
+    """Import a module; return the reason if the process cannot be forked afterwards."""
     try:
         import_module(module)
-    except Exception as error:  # noqa: BLE001  # the process that needs it will say it in its own words
+    except Exception as error:  # noqa: BLE001  # the process that needs the module reports the error
         return f"{module} cannot be imported ({type(error).__name__})"
     if opened := device_files():
         return f"{module} opens {opened[0]} when it is imported"
@@ -48,13 +48,13 @@ def why_unfit(module: str) -> str | None:
 
 
 def device_files() -> list[str]:
-    """Files of a GPU's driver that this process has open."""
+    """Return the open device files of a GPU's driver."""
     links = [_target(link) for link in Path("/proc/self/fd").iterdir()]
     return sorted(name for name in links if name.startswith(DEVICE_FILES))
 
 
 def other_threads() -> list[str]:
-    """Names of this process's threads but its first, those of C libraries too."""
+    """Return the names of all threads except the first, including threads of C libraries."""
     tasks = Path("/proc/self/task").iterdir()
     return sorted(_thread_name(task) for task in tasks if task.name != str(os.getpid()))
 
@@ -63,7 +63,7 @@ def _thread_name(task: Path) -> str:
     try:
         return (task / "comm").read_text().strip()
     except OSError:
-        # It has ended since.
+        # The thread has ended.
         return ""
 
 
@@ -75,7 +75,7 @@ def _target(link: Path) -> str:
 
 
 def serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request until the other side closes; returns the request in the fork, and None in the server."""
+    """Fork for each request until the socket closes; return the request in a fork, and None in the server."""
     while True:
         message, files, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
         if not message:
@@ -93,7 +93,7 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
 
 
 def _become(output: int) -> None:
-    """Make the fork like a process that was started: a session, standard streams and signals of its own."""
+    """Give the fork a session, standard streams and signals of its own, like a new process."""
     os.setsid()
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -106,7 +106,7 @@ def _become(output: int) -> None:
 
 
 def _text_stream(descriptor: int, *, errors: str) -> TextIO:
-    """A standard stream that writes at once. The one from before remembers that it could seek."""
+    """Return a standard stream that writes at once. The inherited one is set up for a seekable file."""
     raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process
     return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True)
 
@@ -116,9 +116,9 @@ def _send(channel: socket.socket, **message: Any) -> None:
 
 
 def main() -> None:
-    """Import, serve, and in each fork do as `python -m MODULE ARGUMENTS` does."""
+    """Import and serve; in each fork, run `python -m MODULE ARGUMENTS`."""
     end_with_parent()
-    # Ctrl-C is the sweep's to answer; it ends this process by closing the socket.
+    # The sweep handles Ctrl-C; it ends this process by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
     with no_garbage_collection():

@@ -1,6 +1,6 @@
-"""Jobs on disk: what a sweep writes into its folder for each variant, and its processes and `run --job` read.
+"""Job files: a sweep writes one per variant into its folder; its processes and `run --job` read them.
 
-A job holds what the config said, not where the config is: a config that is edited during a sweep changes nothing.
+A job contains the values of the config, not its path: editing the config during a sweep changes nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
 PREFIX = "job-"
 MARK = b'"job_version"'
-"""The first key of every job, which no record has."""
+"""First key of every job; records do not have it."""
 SHOWN_CHANGES = 3
 
 
 def job_path(folder: Path, variant: str) -> Path:
-    """Where a sweep in that folder keeps the job of a variant."""
+    """Return the path of a variant's job in a sweep's folder."""
     return folder / f"{PREFIX}{slug(variant)}.json"
 
 
 def write_job(job: Job, folder: Path) -> Path:
-    """Save a job, and return where.
+    """Save a job and return its path.
 
     Raises:
         ResultsError: The folder cannot be written to.
@@ -46,10 +46,10 @@ def write_job(job: Job, folder: Path) -> Path:
 
 
 def read_job_file(path: Path) -> Job:
-    """The job in a file, of the class that its workload has.
+    """Read a job, of the class of its workload.
 
     Raises:
-        SpecError: There is none, or it was edited into something that cannot be run.
+        SpecError: There is no such file, or its content is not a valid job.
     """
     kind: type[Job] = Job
     try:
@@ -66,7 +66,7 @@ def read_job_file(path: Path) -> Job:
 
 
 def _workload_in(text: bytes) -> str:
-    """The workload that a job says it is of; the default where it is not JSON, which is said when it is read."""
+    """Return the workload of a job; the default for text that is not JSON, which is refused later."""
     with contextlib.suppress(ValueError):
         data = json.loads(text)
         if isinstance(data, dict):
@@ -75,7 +75,7 @@ def _workload_in(text: bytes) -> str:
 
 
 def saved_jobs(folder: Path | None) -> list[Job]:
-    """Every job of a sweep's folder that can be read; none for a folder from before jobs were saved."""
+    """Return every readable job of a sweep's folder."""
     jobs = []
     for path in sorted(folder.glob(f"{PREFIX}*.json")) if folder else []:
         with contextlib.suppress(SpecError):
@@ -84,7 +84,7 @@ def saved_jobs(folder: Path | None) -> list[Job]:
 
 
 def is_job_file(path: Path) -> bool:
-    """Whether it is a job, and not the record of a variant whose name begins with `job-`."""
+    """Return True for a job, False for the record of a variant whose name begins with `job-`."""
     if not path.name.startswith(PREFIX):
         return False
     with path.open("rb") as file:
@@ -92,10 +92,10 @@ def is_job_file(path: Path) -> bool:
 
 
 def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
-    """The job with all that its processes check before they measure.
+    """Return the job with the facts that its processes check before they measure.
 
     Args:
-        commit: Hub commit of the model's files; None where it is not known.
+        commit: Hub commit of the model's files; None if unknown.
     """
     origin = Origin(
         config=str(config),
@@ -110,12 +110,12 @@ def with_origin(job: Job, environment: Environment, *, config: Path, config_sha2
 
 
 def cell_keys(job: Job, environment: Environment) -> list[str]:
-    """`key` of each cell of the job's grid, by position."""
+    """Return the key of each cell of the job's grid, by position."""
     return [result_key(job, point, environment) for point in job.grid.points()]
 
 
 def changed_files(job: Job) -> list[str]:
-    """Names of the job's files that are not what they were when a sweep wrote it."""
+    """Return the names of the job's input files that changed since a sweep wrote the job."""
     if job.origin is None:
         return []
     is_judged = job.part is None or job.part.only == "quality"
@@ -123,10 +123,10 @@ def changed_files(job: Job) -> list[str]:
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:
-    """Refuse to measure, in a sweep, what is not what the sweep planned.
+    """Check, in a sweep, that everything is as the sweep planned it.
 
     Raises:
-        ChangedError: A file, a library, a setting or this program is another one now.
+        ChangedError: A file, a library, a setting or this program has changed.
     """
     origin = job.origin
     if origin is None or job.part is None:
@@ -140,27 +140,27 @@ def check_unchanged(job: Job, environment: Environment) -> None:
         changes.insert(0, f"benchmarker: {origin.benchmarker}, then {__version__}")
     raise ChangedError(
         f"{_listed(changes or ['the files of the model or the job file'])} changed since the sweep began: the keys "
-        "of these cells are not those that it planned; begin a new sweep"
+        "of these cells differ from the planned ones; begin a new sweep"
     )
 
 
 def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
-    """Refuse to go on with a sweep whose model or calibration text is another one now.
+    """Check that the model and the calibration text of a resumed sweep are unchanged.
 
     Args:
         saved: Jobs of the sweep's folder.
-        jobs: What is to be measured now, with origins.
+        jobs: Jobs to be measured now, with origins.
 
     Raises:
-        ResultsError: With what has changed.
+        ResultsError: A file has changed.
     """
     before = {job.variant.name: job for job in saved}
     for job in jobs:
         earlier = before.get(job.variant.name)
         if earlier is None or earlier.origin is None:
             continue
-        # A text for quality is looked at where quality is: its hash is in the records. Another model or text than
-        # before has another name, and is no change of the first.
+        # Texts for quality are checked with the quality: their hashes are in the records. A different model or text
+        # has another name, and is no change of the first one.
         now = workload_of(job.workload).inputs(job, judged=False)
         same = {name: text for name, text in now.items() if name in earlier.origin.inputs}
         if changed := changed_inputs(earlier.origin.inputs, same):

@@ -30,7 +30,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "protocol": PROTOCOL_VERSION,
         "benchmarker": {"version": __version__, "commit": environment.commit},
         "workload": job.workload,
-        "parts": workload_of(job.workload).parts(job),
+        "parts": workload_of(job.workload).key_parts(job),
         "point": point._asdict(),
         "procedure": {
             "warmup": procedure.warmup,

@@ -1,14 +1,11 @@
-"""From a command line to a job: a config file and the options beside it, checked together.
-
-An option given on the command line wins over the config file's key.
-"""
+"""Make a job from a config file and options, checked together. An option overrides the config's key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
@@ -20,10 +17,12 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.options import flags_of, is_group, kind_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 Typed = Mapping[str, Any]
-"""What was typed, by the place in the job that it fills. None means that it was not typed."""
+"""Values of options by their place in the job, such as `grid.new_tokens`. None means that an option is not given."""
 WHERE = "command line"
 
 
@@ -38,25 +37,25 @@ def make_job(
     reproduce: str = "",
     experiment: ExperimentBase | None = None,
 ) -> Job:
-    """Check everything that was asked for.
+    """Make and check a job.
 
     Args:
-        typed: Values by place, such as `grid.new_tokens`. Of a mapping, such as `variant.options`, a list of key=value.
-        workload: Its name; None for the config's, or the default.
-        config: A config file that supplies whatever the command line does not.
+        typed: Values of the options. The value of a mapping, such as `variant.options`, is a list of key=value.
+        workload: Name of the workload; None for the config's, or the default.
+        config: Config file with the values that no option gives.
         variant: Name of one of the config's variants.
-        experiment: Content of the config file, where it was read already.
+        experiment: Content of the config file if it was read already.
 
     Returns:
         The job, of the class that its workload has.
 
     Raises:
-        SpecError: With the option or the config's key at fault.
+        SpecError: An option or a key of the config is wrong.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
     description = _workload(workload, experiment, config)
-    typed = description.over({place: value for place, value in typed.items() if value is not None})
+    typed = description.overlay({place: value for place, value in typed.items() if value is not None})
     base = None
     if variant is not None and experiment is None and "variant" in _part_class(description, "variant").model_fields:
         typed["variant.variant"] = variant
@@ -64,7 +63,7 @@ def make_job(
         base = _variant_of(description, experiment, variant, config, typed)
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
-    flags = flags_of(description)
+    flags = flags_of(description.options())
     job = description.job(
         workload=description.name,
         variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),
@@ -78,29 +77,28 @@ def make_job(
     )
     if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
-    description.check_typed(job, typed)
-    description.check(job)
+    description.check(job, typed)
     return job
 
 
 def _workload(name: str | None, experiment: ExperimentBase | None, config: Path | None) -> Workload:
-    """The workload that is meant.
+    """Return the workload.
 
     Raises:
-        SpecError: Its name is unknown, or not the config's.
+        SpecError: The name is unknown, or the config has another workload.
     """
     if name and experiment and name != experiment.workload:
-        raise SpecError(f"{config} is of {experiment.workload}, not of {name}; leave the word '{name}' out")
+        raise SpecError(f"{config} is a config of {experiment.workload}, not of {name}; leave the word '{name}' out")
     return workload_of(name or (experiment.workload if experiment else DEFAULT_WORKLOAD))
 
 
 def _variant_of(
     workload: Workload, experiment: ExperimentBase | None, name: str | None, config: Path | None, typed: Typed
 ) -> VariantBase | None:
-    """The config's variant of that name; None where the options say one by themselves.
+    """Return the config's variant of that name; None if the options define a variant by themselves.
 
     Raises:
-        SpecError: There is none, or several and no name.
+        SpecError: There is no such variant, or there are several and no name.
     """
     essential = essential_option(workload)
     if experiment is None:
@@ -117,7 +115,7 @@ def _variant_of(
 
 
 def essential_option(workload: Workload) -> str:
-    """The option without which there is no variant."""
+    """Return the option that defines a variant, such as `--quant`."""
     return f"--{next(iter(_required(workload)), 'config').replace('_', '-')}"
 
 
@@ -127,20 +125,20 @@ def _required(workload: Workload) -> list[str]:
 
 
 def _part_class(workload: Workload, part: str) -> Any:
-    """The class of one part of the workload's job."""
+    """Return the class of one part of the workload's job."""
     return workload.job.model_fields[part].annotation
 
 
 def _below(place: str, typed: Typed) -> dict[str, Any]:
-    """What was typed of a part, by the place within it."""
+    """Return the values for one part of the job, by their place within it."""
     return {key.removeprefix(f"{place}."): value for key, value in typed.items() if key.startswith(f"{place}.")}
 
 
 def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags: Mapping[str, str]) -> Any:
-    """The values with what was typed put over them, checked again: each group by itself, which is how people see it.
+    """Return the values with the options put over them. Each group is checked by itself, as users see it.
 
     Raises:
-        SpecError: The first thing wrong.
+        SpecError: A value is wrong.
     """
     data = {**values, **{key: value for key, value in typed.items() if "." not in key}}
     for name, info in kind.model_fields.items():
@@ -154,21 +152,21 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags:
 def _variant(
     workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str]
 ) -> VariantBase:
-    """The variant with what was typed put over it.
+    """Return the variant with the options put over it.
 
     Raises:
-        SpecError: The first thing wrong.
+        SpecError: A value is wrong.
     """
     kind = _part_class(workload, "variant")
     data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)
     if base and typed and "name" not in typed:
-        # Another form than the config's must not pass under its name.
+        # A changed variant must not keep the name of the config's variant.
         data.pop("name")
     for key, value in typed.items():
         is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
         data[key] = data.get(key, {}) | _each_once(flags[key], value) if is_mapping else value
     if not data:
-        raise SpecError(f"nothing says which variant to run; for example: {workload.options.example}")
+        raise SpecError(f"no variant is given; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
     return resolved(workload, variant, where=f"{WHERE}: ", joint="", flags=flags)
 
@@ -183,7 +181,7 @@ def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
-    """What is known of a run before it has done anything."""
+    """Return the record of a run that has not measured anything yet."""
     workload = workload_of(job.workload)
     return workload.record(
         benchmarker=__version__,
@@ -194,8 +192,8 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         sweep=job.part.sweep if job.part else None,
         place=job.part.place if job.part else None,
         environment=environment,
-        # How often a sweep repeats the run is not how the run measures.
+        # The number of rounds belongs to the sweep.
         procedure=job.procedure.model_dump(exclude={"rounds"}),
         reproduce=job.reproduce,
-        **workload.facts(job),
+        **workload.record_fields(job),
     )

@@ -1,4 +1,4 @@
-"""The life of one run: open, warm up, measure, look closer. The record on disk grows with every finished cell."""
+"""One run: open the model, measure each cell, then profile. The record on disk grows with every finished cell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
-from benchmarker.core.formatting import gib, significant, slug
-from benchmarker.core.named_import import imported
+from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged
 from benchmarker.execution.keys import result_key
@@ -27,22 +26,22 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.workloads.base import Bench
 from benchmarker.workloads.measure_cell import measure_cell
+from benchmarker.workloads.session import Bench
 
 SLOW_S = 10
-"""A warm-up of more is told, so that nobody takes a slow cell for one that hangs."""
+"""A longer warm-up prints a line, so that a slow cell does not seem to hang."""
 
 
 class Run:
-    """One job, its record so far, and where that is kept. It is the Session that a bench is opened in."""
+    """One job and its record so far. A bench is opened with it as its session."""
 
     def __init__(self, job: Job, terminal: Terminal) -> None:
         self.job = job
         self.terminal = terminal
         self.workload = workload_of(job.workload)
         self.device = find_device(job.device)
-        # Before anything touches the device: what it holds now is not ours.
+        # Before this process uses the device: the memory that is taken now belongs to others.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
         started = datetime.now(UTC)
@@ -55,21 +54,21 @@ class Run:
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
-        """Do all of it.
+        """Measure everything.
 
         Raises:
-            BenchmarkerError: The job cannot be done; nothing is written unless a cell was finished.
-            KeyboardInterrupt: Ctrl-C; the finished cells are in the record, marked interrupted.
+            BenchmarkerError: The job cannot be done. A record is written only if a cell is finished.
+            KeyboardInterrupt: Ctrl-C; the finished cells are in the record, marked as interrupted.
         """
         _check_writable(self.path.parent)
         title, device = self.workload.title(self.job), self.record.environment.device.name
         self.terminal.line(f"{self.job.variant.name}: {title} on {device}")
-        # From here on a sweep sees how far this process is, and what it was if it dies.
+        # From here on, a sweep can read the progress of this process, also if it dies.
         self.keep()
         try:
             self._measure()
         except BaseException as error:
-            # In a sweep, a variant that could not even load still gets its row.
+            # In a sweep, a variant that could not be loaded still gets a row.
             if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._save(
@@ -85,44 +84,43 @@ class Run:
         return self.record
 
     def keep(self, **changes: Any) -> None:
-        """Update the record; on disk too once it has cells, and always in a sweep, which reads it meanwhile."""
+        """Update the record; on disk once it has cells, and always in a sweep, which reads it during the run."""
         self.record = self.record.model_copy(update=changes)
         if self.record.cells or self.job.part:
             write_record(self.record, self.path)
 
     def ready(self) -> None:
-        """Measure the device's limits, where they are asked for, and what memory is taken: once, before anything large
-        is loaded."""
+        """Measure the device's limits, if requested, and the used memory: once, before anything large is loaded."""
         if self._is_ready:
             return
         self._is_ready = True
         if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
-        # A workload that loads a model says so again, when its libraries are imported.
+        # A workload that loads a model calls this again after importing its libraries.
         self.device.begin_growth()
 
     def _measure(self) -> None:
         check_unchanged(self.job, self.record.environment)
         if self.job.part is None:
             for name in changed_files(self.job):
-                self.terminal.line(f"note: {name} is not what it was when the job was saved")
-        with imported(self.workload.opener)(self.job, self.device, self) as bench:
+                self.terminal.line(f"note: {name} has changed since the job was saved")
+        with self.workload.open(self.job, self.device, self) as bench:
             self.ready()
-            # Files may change while they are read, which takes minutes for a large model.
+            # Files may change during loading, which takes minutes for a large model.
             check_unchanged(self.job, self.record.environment)
             self.keep(opened_at=time.time())
             for point in self.job.points():
                 cell = self._measured(bench, point)
                 self.keep(cells=(*self.record.cells, cell), **bench.facts())
                 if self.job.part and cell.status in ("oom_gpu", "oom_host"):
-                    # An allocator that ran dry is no place to measure the next cell: the sweep starts a fresh process.
+                    # After an allocation failure the allocator is fragmented: the sweep starts a fresh process.
                     break
             self.keep(**bench.afterwards(self.record, self.path))
 
     def _measured(self, bench: Bench, point: Any) -> CellBase:
-        """One cell, with its key."""
+        """Measure one cell; return it with its key."""
         before = bench.cell(point)
-        self.terminal.line(self.workload.words_of(before))
+        self.terminal.line(self.workload.cell_text(before))
         cell: CellBase = measure_cell(
             bench,
             point,
@@ -138,15 +136,15 @@ class Run:
 
     def _measure_limits(self) -> None:
         try:
-            limits = measure_limits(self.device, self.workload.dtype(self.job))
+            limits = measure_limits(self.device, self.workload.matmul_dtype(self.job))
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
-            self.terminal.line("limits: not measured, there is no room for the arrays")
+            self.terminal.line("limits: not measured, there is no memory for the arrays")
             return
         self.keep(limits=limits)
         self.terminal.line(
-            f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s from memory, "
+            f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s memory bandwidth, "
             f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
         )
 
@@ -161,33 +159,28 @@ class Run:
 
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
-        # What this process took says nothing of what another one takes.
+        # The memory of this process is no measure of another process.
         computes_here = self.workload.processes(self.job) == 1
 
         def line(number: int, sample: SampleBase) -> None:
             peak_bytes = sample.peak_allocated_bytes if computes_here else None
             memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
-            words = self._sample_words(cell, sample)
+            words = self.workload.sample_text(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
 
         return line
 
-    def _sample_words(self, cell: CellBase, sample: SampleBase) -> str:
-        if self.workload.sample_words:
-            return self.workload.sample_words(cell, sample)
-        return f"{significant(self.workload.rate(cell, sample))} {self.workload.rate_unit}"
-
     def _save(self, **changes: Any) -> None:
-        """Update the record, and replace the one on disk."""
+        """Update the record, and replace the file."""
         self.record = self.record.model_copy(update=changes)
         write_record(self.record, self.path)
 
 
 def _check_writable(folder: Path) -> None:
-    """Find out before the measuring, not after, that the record cannot be saved.
+    """Check before the measurement that the record can be saved.
 
     Raises:
-        ResultsError: The folder cannot be made or written to.
+        ResultsError: The folder cannot be created or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

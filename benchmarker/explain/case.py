@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from benchmarker.comparison.rows import CellKey
-from benchmarker.explain.values import Conversion, Floor, Phase, Share, ShareName, Waterfall
+from benchmarker.explain.values import Bound, Conversion, Floor, Phase, Share, ShareName, Waterfall
+from benchmarker.explain.waterfall import FLOORS, PARTS, PRODUCTS
+from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.record import RunRecord
 
 
@@ -29,6 +32,22 @@ class Timed:
     """What a reader must know of the numbers."""
     before: str | None = None
     """A sentence on what runs before the units, such as prefill."""
+    form: Mapping[str, str] = field(default_factory=dict)
+    """Fields that are shown of the variant beside its name, such as its engine."""
+    parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
+    """Name of the part of the waterfall for each category of kernels."""
+    floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
+    """Name of the floor, by its kind: `bytes` or `flops`."""
+    products: tuple[str, ...] = PRODUCTS
+    """Categories of kernels to which the floor applies."""
+    advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=dict)
+    """Advice in place of the default, by bound."""
+    loaded: LoadFacts | None = None
+    """What was loaded, as proof of what ran."""
+    replaces_linears: bool = False
+    """Whether the engine multiplied with other kernels than those of the loaded layers."""
+    can_replay: bool = False
+    """Whether a CUDA graph would remove the launches, so that its ceiling is worth printing."""
 
 
 @dataclass(frozen=True)

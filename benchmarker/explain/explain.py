@@ -8,14 +8,14 @@ from benchmarker.core.formatting import percent
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.phases import unpacking
-from benchmarker.explain.reasons import Reasons, reasons_of
 from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import Explanation, NotExplained, Phase, Proof
+from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.explain.verdict import verdict_of
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import proof_of
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
 """The profiler only slows: a profiled unit below this share of the others' time is another process's speed."""
@@ -29,44 +29,38 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
         name: The variant's name.
         records: All of its records, one a process. The profile is the first among them, the times are of all.
     """
-    reasons = reasons_of(records[0].workload)
-    timed = reasons.timed(name, records)
-    return timed if isinstance(timed, NotExplained) else _explanation(name, timed, reasons)
+    workload = workload_of(records[0].workload)
+    timed = workload.timed(name, records)
+    return timed if isinstance(timed, NotExplained) else _explanation(name, timed, workload.unit)
 
 
-def _explanation(name: str, timed: Timed, reasons: Reasons) -> Explanation:
+def _explanation(name: str, timed: Timed, unit: str) -> Explanation:
     phase = unpacking(timed.phase, timed.conversion)
     fall = waterfall(
         phase,
         total_s=timed.total_s,
         floor=timed.floor,
-        parts=reasons.parts,
-        floors=reasons.floors,
-        products=reasons.products,
+        parts=timed.parts,
+        floors=timed.floors,
+        products=timed.products,
     )
     case = Case(timed, phase, fall, shares_of(fall, timed.floor))
     return Explanation(
         variant=name,
-        form=reasons.form(case.record),
+        form=dict(timed.form),
         cell=timed.cell,
         phase=phase,
         waterfall=fall,
-        verdict=verdict_of(case, reasons),
-        proof=_proof(phase, timed, reasons),
+        verdict=verdict_of(case, unit),
+        proof=proof_of(phase, timed.loaded, timed.conversion, replaces_linears=timed.replaces_linears),
         shares=case.shares,
-        unit=reasons.unit,
+        unit=unit,
         conversion=timed.conversion,
         mbu=timed.mbu,
-        ceiling=graph_ceiling(phase, case.record.limits, units=timed.units) if reasons.can_replay(case) else None,
+        ceiling=graph_ceiling(phase, case.record.limits, units=timed.units) if timed.can_replay else None,
         prefill=timed.before,
-        notes=(*timed.notes, *_notes(case, reasons.unit)),
+        notes=(*timed.notes, *_notes(case, unit)),
     )
-
-
-def _proof(phase: Phase, timed: Timed, reasons: Reasons) -> Proof:
-    """What really ran, from what was loaded and from the profiled kernels."""
-    load = reasons.loaded(timed.record)
-    return proof_of(phase, load, timed.conversion, replaces_linears=reasons.replaces_linears(timed))
 
 
 def _notes(case: Case, unit: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from benchmarker.explain.values import Conversion, Phase
 from benchmarker.profiling.categories import Category, category, seconds_by_category
-from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.profile import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
@@ -81,16 +81,9 @@ def table_phase(table: ProfilerTable, tokens: int) -> Phase:
         busy_s=table.total_s / tokens - views_s,
         categories=categories,
         kernels=kernels,
-        profiled_s=(span / tokens) if (span := table_span_s(table)) else None,
+        profiled_s=table.span_s / tokens if table.span_s else None,
         not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
     )
-
-
-def table_span_s(table: ProfilerTable) -> float | None:
-    """From the first kernel to the last, as an annotation over everything shows it; None without such a row."""
-    once = [row.self_device_s or 0.0 for row in table.spans if row.calls == 1]
-    span = max(once, default=0.0)
-    return span if table.device_s and span >= table.total_s else None
 
 
 def conversion_of(phase: Phase) -> Conversion | None:

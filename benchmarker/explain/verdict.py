@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from benchmarker.core.formatting import percent
+from benchmarker.explain.advice import ADVICE
 from benchmarker.explain.case import Case
-from benchmarker.explain.reasons import Reasons
 from benchmarker.explain.sentence_numbers import code, ms
 from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict
 from benchmarker.explain.waterfall import LABELS
@@ -52,7 +52,7 @@ _FIXED: Mapping[ShareName, Bound] = {
 }
 
 
-def verdict_of(case: Case, reasons: Reasons) -> Verdict:
+def verdict_of(case: Case, unit: str) -> Verdict:
     """What a unit waits for, with its reason and advice.
 
     Where the profiler may have slowed the kernels too, and the verdict would then be another, both are named.
@@ -66,8 +66,9 @@ def verdict_of(case: Case, reasons: Reasons) -> Verdict:
         alternative = bounds_of_shares(shares, case.phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
-    advice = " ".join(dict.fromkeys(reasons.advice[bound](case) for bound in bounds))
-    return Verdict(bounds, reason_of(case, bounds, reasons.unit), advice, is_unsure)
+    advice = {**ADVICE, **case.timed.advice}
+    sentences = dict.fromkeys(advice[bound](case) for bound in bounds)
+    return Verdict(bounds, reason_of(case, bounds, unit), " ".join(sentences), is_unsure)
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:

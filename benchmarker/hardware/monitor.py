@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarker.core.errors import ErrorKind
@@ -115,10 +115,10 @@ class Monitor:
             for gauge in self._gauges
         )
 
-    def cool_down(self, *, limit_s: float = COOL_DOWN_S) -> None:
-        """Wait until no GPU is more than 5 degrees warmer than at its first reading."""
+    def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until no GPU is more than 5 degrees warmer than at its first reading, or `stopped` is true."""
         end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and any(gauge.is_hot() for gauge in self._gauges):
+        while time.monotonic() < end_s and not stopped() and any(gauge.is_hot() for gauge in self._gauges):
             time.sleep(COOL_STEP_S)
 
     def _run(self) -> None:

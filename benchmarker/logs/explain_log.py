@@ -9,7 +9,7 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.logs.explain_table import TableReport, report_on
 from benchmarker.logs.import_log import import_log
 from benchmarker.logs.log_text import read_log
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.record import RunRecord
 
 

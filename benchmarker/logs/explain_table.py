@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarker.explain.phases import table_conversion, table_phase, table_span_s, unpacking
+from benchmarker.explain.phases import table_conversion, table_phase, unpacking
 from benchmarker.explain.values import Bound, Conversion, Phase
 from benchmarker.explain.verdict import bound_of_kernels
-from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 
 LARGE_BYTES = 10 * 2**30
 """Operators that allocated less in all are not worth a line."""
@@ -61,7 +61,7 @@ def report_on(table: ProfilerTable) -> TableReport | None:
     return TableReport(
         table=table,
         phase=phase,
-        span_s=table_span_s(table),
+        span_s=table.span_s,
         bounds=bound_of_kernels(unpacking(phase, conversion)) if _is_enough(table) else (),
         conversion=conversion,
         repeated=own_s / table.device_s if table.device_s else None,

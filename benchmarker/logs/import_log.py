@@ -15,13 +15,12 @@ from pathlib import Path
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import slug
-from benchmarker.core.named_import import imported
 from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.log import DeviceKind, Log, kind_of
 from benchmarker.logs.log_text import read_log
 from benchmarker.logs.runs import LoggedRun, find_runs
 from benchmarker.logs.variant import QUANTS, Evidence
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
@@ -97,13 +96,11 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
     workload = workload_of(DEFAULT_WORKLOAD)
-    assert workload.from_log
-    to_record = imported(workload.from_log)
     rounds: Counter[str | None] = Counter()
     records = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):
         last_line = following.line if following else len(log.lines)
-        records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))
+        records.append(workload.record_of_log(run, log, last_line=last_line, earlier=rounds[run.name]))
         rounds[run.name] += 1
     return tuple(records)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarker.profiling.printed_values import ProfilerTable
+from benchmarker.profiling.printed_table import ProfilerTable
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
 

@@ -7,7 +7,7 @@ from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import category
 from benchmarker.profiling.float32 import is_float32
-from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 
 _WORTH_A_LINE = 0.05
 _BUSY = 0.90

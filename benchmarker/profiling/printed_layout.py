@@ -1,178 +1,219 @@
-"""Find the tables of torch.profiler in a text: whose lines they are, where each begins and ends, where its columns are.
+"""Layout of printed profiler tables: the text before their lines, and the columns that their headings or cells show.
 
-A pasted table may lack its opening rule or its end, may be a markdown table, and may have something before each of its
-lines: a rank, a host's name, a time, a quotation mark.
+The text before the lines is a logger's, a container's or a process's, in which only clocks vary. Columns follow from
+the headings, also from wrapped or cut ones, and otherwise from the types of a row's cells in torch's order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from benchmarker.core.errors import ResultsError
-from benchmarker.core.terminal_text import lines_of
-
-Line = tuple[int, str]
-"""Its number in the text, from 1, and what it says after the rank."""
-
-# torchrun `[rank0]:`, `[default0]:`; srun and mpirun `0: `, `[1,0]<stdout>:`; home-made `(rank 0)`, `rank 0 |`.
-# pdsh and clush put the host's name there: `g43: `.
-_PREFIX = re.compile(
-    r"\s*(?:\[\d+,(?P<mpi>\d+)\]<std\w+>:|[\[(]\s*(?:default|rank|worker|gpu)?[\s_:=-]*(?P<bracket>\d+)\s*[\])]:?"
-    r"|(?:default|rank|worker|gpu)[\s_:=-]*(?P<word>\d+)\s*[:|>]|(?P<bare>\d+): |(?P<host>[A-Za-z][\w.-]*\d): )",
-    re.IGNORECASE,
+CELL_TYPES = {
+    "percent": r"(?:-?[\d.,]+\s?%|NaN)",
+    "time": r"-?[\d.,]+\s?(?:ns|us|μs|µs|ms|s)(?![A-Za-z])",
+    "size": r"-?[\d.,]+\s?[KMGTPkmgtp]?i?[Bb](?![A-Za-z])",
+    "count": r"\d[\d,]*",
+    "flops": r"(?:--|-?[\d.]+(?:e[+-]?\d+)?)",
+    "text": r".*?",
+}
+TIME = re.compile(CELL_TYPES["time"])
+CALLS = "# of Calls"
+_HEADINGS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern.replace(" ", r"\s+")))
+    for kind, pattern in (
+        ("text", r"(Overload Name|Input Shapes|Source Location)(?!\w)"),
+        ("percent", r"Self (\w+)(?: total)? ?%"),
+        ("percent", r"(\w+) total ?%"),
+        ("size", r"Self (\w+) Mem(?!\w)"),
+        ("size", r"(\w+) Mem(?!\w)"),
+        ("time", r"Self (\w+)(?: total)?(?!\w)(?! time)"),
+        ("time", r"(\w+) (?:total|time avg)(?!\w)"),
+        ("count", r"(?:\\?# of Calls|Number of Calls|Calls)(?!\w)"),
+        ("count", r"Node ID(?!\w)"),
+        ("flops", r"Total [KMGTP]?FLOPs(?!\w)"),
+    )
 )
-_BETWEEN = re.compile(r"\s{2,}")
-_BAR = re.compile(r"(?<!\\)\|")
-_OF_A_TIME = re.compile(r"Self (\w+)$|(\w+) total$")
-_CALLS = ("# of Calls", "Number of Calls")
-_LINES_ABOVE = 3
-_LONGEST_TITLE = 60
+PIECES = 24
+"""Terminal lines of one wrapped row, at most."""
+
+
+class Column(NamedTuple):
+    name: str
+    """Heading as torch prints it since 1.7: `Self CUDA %`."""
+    kind: str
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where a table's columns are."""
+class Line:
+    """A line of the text that is not blank after its prefix."""
 
-    line: int
-    """Number of the table's first line."""
-    before: int
-    """Characters in front of each of its lines, such as a time."""
-    ends: tuple[int, ...]
-    """Last character of each column, after those. Empty for a markdown table."""
-    columns: tuple[str, ...]
-    rows_from: int
-    """Position of the first row."""
+    number: int
+    """From 1."""
+    raw: str
+    begin: int
+    """Length of the prefix."""
 
     @property
-    def device(self) -> str | None:
-        """As the columns call it; None for a table of the CPU alone."""
-        names = (match[1] or match[2] for column in self.columns if (match := _OF_A_TIME.match(column)))
-        return next((name for name in names if name != "CPU"), None)
-
-    def cells(self, line: str) -> dict[str, str] | None:
-        """The cells of a row by column; None for a line that is no row at all, such as one of a call stack."""
-        text = line[self.before :]
-        if not self.ends:
-            return dict(zip(self.columns, _bars(text), strict=False)) if _BAR.search(text) else None
-        parts = _BETWEEN.split(text.strip())
-        if len(parts) < 3:
-            return None
-        if len(parts) != len(self.columns):
-            # By position, where a cell is empty.
-            starts = (0, *self.ends)
-            parts = [text[start:end].strip() for start, end in zip(starts, self.ends, strict=False)]
-        return dict(zip(self.columns, parts, strict=False))
-
-    def calls(self, cells: dict[str, str]) -> str:
-        """The cell with the number of calls."""
-        return next((cells[name] for name in _CALLS if name in cells), "")
+    def body(self) -> str:
+        return self.raw[self.begin :]
 
 
-def by_process(text: str) -> dict[tuple[int | None, str], list[Line]]:
-    """Lines of several processes may be shuffled: those of each together, by its rank and host."""
-    processes: dict[tuple[int | None, str], list[Line]] = {}
-    for number, line in enumerate(lines_of(text), 1):
-        prefix = _PREFIX.match(line)
-        groups = prefix.groupdict() if prefix else {}
-        host = groups.pop("host", None) or ""
-        rank = next((int(digits) for digits in groups.values() if digits), None)
-        processes.setdefault((rank, host), []).append((number, line[prefix.end() :] if prefix else line))
-    return processes
+_CUT_HEADING = re.compile(r"(?:Self|CPU|CUDA|XPU)\s?\w*[.…]|S(?:e|el|elf(?: \w*)?)?$")
 
 
-def layouts(lines: Sequence[Line]) -> Iterator[tuple[Layout, int, bool]]:
-    """Each table's layout, the position after its last row, and whether it is whole: a rule, or the next line of a
-    markdown document, ends it.
+def heading_begin(line: str) -> int | None:
+    """Position of `Name` in a line of headings; None for any other line."""
+    for match in re.finditer(r"(?<![\w.])Name(?!\w)", line) if "Name" in line else ():
+        columns, rest = columns_of(line[match.end() :])
+        if len(columns) >= 2 or (columns and columns[0].name.startswith("Self ")) or _CUT_HEADING.match(rest):
+            return match.start()
+    return None
 
-    Raises:
-        ResultsError: A table is cut before its first row.
-    """
+
+def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
+    """The columns that the headings after `Name` name, and the text after the last one that is known."""
+    columns: list[Column] = []
     position = 0
-    while position < len(lines):
-        layout = _layout(lines, position)
-        if layout is None:
-            position += 1
-            continue
-        end, is_whole = _end(lines, layout)
-        if end <= layout.rows_from and not is_whole:
-            raise ResultsError(
-                f"line {layout.line}: the profiler's table that begins here is cut before its first row; "
-                "get the whole log, or take these lines out"
-            )
-        yield layout, end, is_whole
-        position = max(end, layout.rows_from)
+    while True:
+        begin = re.compile(r"[\s|*`]*").match(text, position).end()  # type: ignore[union-attr]
+        match = next(((kind, match) for kind, one in _HEADINGS if (match := one.match(text, begin))), None)
+        if match is None:
+            return tuple(columns), text[begin:].strip()
+        columns.append(Column(_normal(match[1][0]), match[0]))
+        position = match[1].end()
 
 
-def title_above(lines: Sequence[Line], layout: Layout) -> str | None:
-    """The nearest line above a table, as people write one to say what was profiled."""
-    above = [text.strip() for number, text in lines if layout.line - _LINES_ABOVE <= number < layout.line]
-    title = next((text.strip("=-#* :>`|") for text in reversed(above) if text.strip("=-#* :>`|")), "")
-    return title if 0 < len(title) <= _LONGEST_TITLE and "time total" not in title else None
+def plausible(headings: str) -> int:
+    """Number of columns of joined headings, less those of a third device: `Self CUDAMem` was joined wrongly."""
+    names = [column.name for column in columns_of(headings[len("Name") :])[0]]
+    devices = {match[1] for name in names if (match := re.match(r"(?:Self )?(\w+)", name))}
+    return len(names) - 2 * len(devices - {"CPU"})
 
 
-def _layout(lines: Sequence[Line], position: int) -> Layout | None:
-    """Of the table whose headings stand at this position, or below the rule that does."""
-    has_opening = position + 1 < len(lines) and _rule(lines[position][1]) is not None
-    headings = lines[position + has_opening]
-    if not any(name in headings[1] for name in _CALLS):
-        return None
-    after = position + has_opening + 1
-    rule = _rule(lines[after][1]) if after < len(lines) else None
-    if rule is not None:
-        before, ends = rule
-        columns = tuple(_BETWEEN.split(headings[1][before:].strip()))
-    elif after < len(lines) and _is_markdown_rule(lines[after][1]):
-        before, ends = headings[1].find("|"), ()
-        columns = tuple(_bars(headings[1][before:]))
-    elif has_opening:
-        before, ends, columns = 0, (), tuple(_BETWEEN.split(headings[1].strip()))
-    else:
-        return None
-    if columns[0].split()[-1:] != ["Name"] or not set(_CALLS) & set(columns):
-        return None
-    return Layout(lines[position][0], before, ends, ("Name", *columns[1:]), after + 1)
+def _normal(heading: str) -> str:
+    """Torch 1's `Self CPU total %` and `Number of Calls` under the later names."""
+    name = re.sub(r"\s*%", " %", " ".join(heading.split()))
+    return CALLS if name.endswith("Calls") else re.sub(r"^(Self \w+) total", r"\1", name)
 
 
-def _end(lines: Sequence[Line], layout: Layout) -> tuple[int, bool]:
-    """Position after the last row, and whether the table is whole."""
-    if layout.ends:
-        for position in range(layout.rows_from, len(lines)):
-            rule = _rule(lines[position][1])
-            if _layout(lines, position) is not None:
+_TYPED_CELL = re.compile(
+    rf"(?<!\S)(?:({CELL_TYPES['percent']})|({CELL_TYPES['time']})|({CELL_TYPES['size']})|({CELL_TYPES['count']})|(--))\s*$"
+)
+_TORCH_ORDER = re.compile(
+    r"(?P<cpu>PTPTT)?(?P<device>TPTT)?(?P<old>PTT)?(?P<memory>SSSS|SS)?(?P<calls>N)?(?P<flops>[-N])?$"
+)
+
+
+def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
+    """The columns of the row that begins with the first line, by the types of its cells in torch's order.
+
+    Args:
+        lines: First lines of the table, of which a terminal may have wrapped several into one row.
+
+    Returns:
+        No columns if the types are not torch's.
+    """
+    width = max((len(line.raw) for line in lines), default=0)
+    best = ""
+    for count in range(1, 1 + min(len(lines), PIECES)):
+        padded = "".join(line.raw.ljust(width)[line.begin :] for line in lines[:count])
+        text, types = padded.replace("|", " ").rstrip(), ""
+        while (match := _TYPED_CELL.search(text)) and len(types) < 16:
+            types = "PTSN-"[next(index for index, cell in enumerate(match.groups()) if cell)] + types
+            text = text[: match.start()].rstrip()
+        order = _TORCH_ORDER.match(types)
+        if order and (order["cpu"] or order["device"]) and text:
+            best = types
+            if order["calls"]:
                 break
-            if rule is not None and len(rule[1]) == len(layout.ends):
-                return position, True
-    end = layout.rows_from
-    while end < len(lines) and _is_row_or_stack(lines[end][1], layout) and _layout(lines, end) is None:
-        end += 1
-    return end, not layout.ends and end > layout.rows_from
+    order = _TORCH_ORDER.match(best)
+    if not best or not order:
+        return ()
+    other = next((name for name in re.findall(r"\b[A-Z]{3,}\b", headings) if name not in ("CPU", "FLOP")), "CUDA")
+    names = [
+        *("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg")[: 5 * bool(order["cpu"])],
+        *(f"Self {other}", f"Self {other} %", f"{other} total", f"{other} time avg")[: 4 * bool(order["device"])],
+        *(f"{other} total %", f"{other} total", f"{other} time avg")[: 3 * bool(order["old"])],
+        *("CPU Mem", "Self CPU Mem", f"{other} Mem", f"Self {other} Mem")[: len(order["memory"] or "")],
+        *(CALLS, "Total FLOPs")[: bool(order["calls"]) + bool(order["flops"])],
+    ]
+    kinds = {"P": "percent", "T": "time", "S": "size", "N": "count", "-": "flops"}
+    return tuple(Column(name, kinds[letter]) for name, letter in zip(names, best, strict=True))
 
 
-def _is_row_or_stack(line: str, layout: Layout) -> bool:
-    """Whether a line goes on with a table whose end is missing: a whole row, or a line of a row's call stack."""
-    cells = layout.cells(line)
-    if cells is None:
-        return bool(layout.ends) and line[layout.before :].startswith("  ")
-    return layout.calls(cells).isdecimal()
+_CLOCK = re.compile(
+    r"\d{4}[-/.]\d\d[-/.]\d\d|(?<!\d)\d\d[-/]\d\d(?![\d/])|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|(?<![\d.])\d+\.\d{3,}(?!\.)"
+)
+_NUMBER = re.compile(r"\d+")
+# torchrun `[rank0]:`, `[default0]:`; mpirun `[1,0]<stdout>:`; vLLM `(EngineCore_7 pid=88)`; Ray `(Worker pid=88, ip=`;
+# srun `0: `; home-made `(rank 0)`, `rank 0 |`; pdsh and docker compose `node-07: `, `worker-1  | `.
+_RANK = re.compile(
+    r"\[\d+,(?P<mpi>\d+)\]<std|(?<![A-Za-z])(?:default|rank|worker|gpu)[\s_:=-]*(?P<word>\d+)(?![\w.])"
+    r"|^[\[(]?\s*(?P<bare>\d+)\s*[\])]?:?$",
+    re.IGNORECASE,
+)
+_PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w.:-]*) pid=(?P<pid>\d+)")
+_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d)\s*[:|]*$")
 
 
-def _rule(line: str) -> tuple[int, tuple[int, ...]] | None:
-    """Where a line of dashes begins, and where each of its runs of dashes ends, or None."""
-    before = line.find("---")
-    dashes = line[max(before, 0) :].rstrip()
-    if before < 0 or set(dashes) != {"-", " "} or "|" in line:
-        return None
-    return before, tuple(dash.end() for dash in re.finditer("-+", dashes))
+@dataclass(frozen=True)
+class Prefix:
+    """Text before each line of a process."""
+
+    pattern: re.Pattern[str]
+    rank: int | None = None
+    process: str | None = None
+    """Name of the process or host: `EngineCore_7`, `rank 3`, `node-07`; None if the prefix names none."""
 
 
-def _is_markdown_rule(line: str) -> bool:
-    bars = line[max(line.find("|"), 0) :].rstrip()
-    return "---" in bars and bars.startswith("|") and not set(bars) - set("|-: ")
+def prefix_before(text: str, following: Sequence[str], rules: Iterable[re.Match[str]]) -> Prefix:
+    """Recognize a prefix.
+
+    Args:
+        text: Text before the headings of a table.
+        following: Lines below the headings. If none of them has the prefix, it belongs to the headings alone.
+        rules: Rules of dashes nearby, as the text and the blanks before them: the blanks belong to the prefix.
+    """
+    text = text.strip().rstrip(" |\t")
+    for numbers in (None, _NUMBER) if text else ():
+        pattern = re.compile(_generalized(text, numbers))
+        if any(pattern.match(line) for line in following):
+            blanks = [len(rule[2]) for rule in rules if pattern.fullmatch(rule[1])]
+            pattern = re.compile(pattern.pattern + _blanks(blanks))
+            return Prefix(pattern) if numbers else _named(pattern, text)
+    return Prefix(re.compile(_blanks([len(rule[2]) for rule in rules if not rule[1]])))
 
 
-def _bars(text: str) -> list[str]:
-    """The cells between bars, without the code marks around a name."""
-    cells = [cell.strip().replace("\\|", "|") for cell in _BAR.split(text.strip().strip("|"))]
-    return [cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == "`" else cell for cell in cells]
+def _blanks(counts: Sequence[int]) -> str:
+    return rf"[\s|]{{0,{min(counts)}}}" if counts and min(counts) else ""
+
+
+def _generalized(text: str, numbers: re.Pattern[str] | None) -> str:
+    """A pattern of the prefix in which clocks, and optionally all numbers, may differ."""
+    parts, position = [], 0
+    for match in (numbers or _CLOCK).finditer(text):
+        parts += [_literal(text[position : match.start()]), r"\d+" if numbers else r"[\d\-/:.,]+"]
+        position = match.end()
+    # A number at the end is no beginning of a time, with which a line may go on.
+    end = r"(?![\w.,%])" if numbers else ""
+    return r"\s*" + "".join([*parts, _literal(text[position:]), end])
+
+
+def _literal(text: str) -> str:
+    return "".join(r"\s+" if word.isspace() else re.escape(word) for word in re.split(r"(\s+)", text))
+
+
+def _named(pattern: re.Pattern[str], text: str) -> Prefix:
+    rest = _CLOCK.sub("", text).strip(" |-")
+    if process := _PROCESS.search(rest):
+        name = process["name"] if re.search(r"\d", process["name"]) else f"{process['name']} {process['pid']}"
+        rank = _RANK.search(rest)
+        return Prefix(pattern, int(rank["word"]) if rank and rank["word"] else None, name)
+    if rank := _RANK.search(rest):
+        number = int(rank["mpi"] or rank["word"] or rank["bare"])
+        return Prefix(pattern, number, f"rank {number}")
+    host = _HOST.match(rest)
+    return Prefix(pattern, None, host["host"] if host else None)

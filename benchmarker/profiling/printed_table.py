@@ -1,159 +1,356 @@
-"""Read tables that torch.profiler printed: `print(prof.key_averages().table())`, from a log or a bug report.
+"""Values of a printed profiler table, and which of its rows add up.
 
-Any columns, times in one unit or each in its own, CUDA, XPU or another device, several tables in one text and anything
-around them. Where a table's lines are is told in `printed_layout`. A table whose end is missing has no line with its
-total; the total then follows from a row's own percentage.
+torch prints the same device time several times over. A *kernel* row is the time itself. An *operator* row repeats, as
+its own device time, that of the kernels which it launched. A *span* row is a user annotation on the device: the time
+from its first kernel to its last, idle gaps included. Kernels add up, and operators add up; the two together, or a
+span with anything, do not. Most tables are cut after some rows: the total below shows how much time they leave out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from benchmarker.core.errors import ResultsError
-from benchmarker.profiling.printed_layout import Layout, Line, by_process, layouts, title_above
-from benchmarker.profiling.printed_rows import with_kinds
-from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.profiling.categories import category
 
-_TIME = re.compile(r"(-?[\d.]+)\s*(ns|us|μs|µs|ms|s)$")
-_SIZE = re.compile(r"(-?[\d.]+)\s*([KMGTP]?)I?B$", re.IGNORECASE)
-_TOTAL = re.compile(r"Self (\w+) time total:\s*(\S+)")
-_EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}
-_FLOPS = re.compile(r"Total ([KMGTP]?)FLOPs$")
-_PERCENT = re.compile(r"([\d.]+)\s*%$")
-# Below a table stand its two totals and nothing else of it; in markdown after a blank line.
-_LINES_WITH_TOTALS = 4
+Kind = Literal["kernel", "operator", "span", "overhead", "unclear"]
+"""`overhead` is a driver call or work of the profiler; `unclear` may be kernel or span, and counts as neither."""
+
+ROUNDING = 0.005
+"""Times are printed with four digits."""
+WORTH_OPERATORS = 0.03
+"""Part of the total that operators must account for beyond the kernels to be listed in their place."""
+FILLED = 0.9
+"""Part of the total from which on the kernels of a table, and rows of unclear names, fill it."""
 
 
-def read_tables(text: str) -> tuple[ProfilerTable, ...]:
-    """All tables of a text, in their order. Empty where there is none.
+@dataclass(frozen=True)
+class TableRow:
+    """One row. None if the table has no such column."""
 
-    Raises:
-        ResultsError: A table is cut before its first row, or a line inside one is not a row of it.
+    name: str
+    """As printed: torch cuts long names and ends them in `...`, so that several kernels can have the same name."""
+    kind: Kind
+    calls: int
+    self_cpu_s: float | None
+    cpu_total_s: float | None
+    self_device_s: float | None
+    device_total_s: float | None
+    """Device time of the row and of everything that it called."""
+    device_memory_bytes: int | None = None
+    """Allocated less freed bytes, including those of everything that it called."""
+    self_device_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProfilerTable:
+    """One table of a text, or the kernels of one device of a trace."""
+
+    line: int
+    """Number of its first line in the text, from 1; 0 for a trace."""
+    rank: int | None
+    device: str | None
+    """As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled."""
+    rows: tuple[TableRow, ...]
+    """In printed order, without rows of negative own time."""
+    cpu_s: float | None
+    """`Self CPU time total`, below the table."""
+    device_s: float | None
+    """Time of all kernels, listed or not: `Self CUDA time total` without the annotations in it."""
+    text: str
+    """The table with its totals, without the prefix of each line."""
+    is_total_printed: bool = True
+    """False if the total follows from the percentage of a row, or is unknown."""
+    is_whole: bool = True
+    """False if the rule below the rows is missing."""
+    title: str | None = None
+    """Nearest line above the table."""
+    process: str | None = None
+    """Process or host that printed it, by the prefix of its lines: `EngineCore_7`, `rank 3`."""
+    annotations_s: float = 0.0
+    """Device time of annotations that torch before 2.5 added to the printed total."""
+    negative_rows: tuple[str, ...] = ()
+    """Names of rows that are left out because their own time is negative."""
+    foreign_lines: tuple[int, ...] = ()
+    """Numbers of lines between the rows that are no rows."""
+    span_s: float | None = None
+    """Seconds from the first kernel to the last; None if nothing shows it."""
+    busy_s: float | None = None
+    """Seconds in which at least one kernel ran, of a trace; None for a printed table."""
+
+    @property
+    def by(self) -> Literal["device", "cpu"]:
+        return "device" if self.device else "cpu"
+
+    def own_s(self, row: TableRow) -> float:
+        """Own time of a row on the device, or on the CPU if only that was profiled."""
+        return (row.self_device_s if self.device else row.self_cpu_s) or 0.0
+
+    @property
+    def known_total_s(self) -> float | None:
+        """Time of all kernels, or of all operators on a CPU; None if unknown."""
+        if self.device or self.cpu_s is None:
+            return self.device_s
+        # On a CPU the total contains the annotations' own time, which is the time between operators.
+        return self.cpu_s - sum(map(self.own_s, self.rows)) + self.listed_s
+
+    @property
+    def total_s(self) -> float:
+        """Time of all kernels, or the sum of the rows if that is more or the total is unknown."""
+        return max(self.listed_s, self.known_total_s or 0.0)
+
+    @property
+    def is_total_too_small(self) -> bool:
+        return self.known_total_s is not None and self.listed_s > self.known_total_s * (1 + ROUNDING)
+
+    @property
+    def kernels(self) -> tuple[TableRow, ...]:
+        return self._of("kernel")
+
+    @property
+    def operators(self) -> tuple[TableRow, ...]:
+        """Operators with device time of their own."""
+        return self._of("operator")
+
+    @property
+    def spans(self) -> tuple[TableRow, ...]:
+        return self._of("span")
+
+    @property
+    def listed(self) -> tuple[TableRow, ...]:
+        """Rows that add up: the kernels, or the operators if they account for clearly more of the time.
+
+        Operators do if the kernels of each are too short for a row, or have names that no rule knows. An operator
+        without a category stands under the name of the kernel that took as long.
+        """
+        if self.by == "cpu":
+            return tuple(row for row in self.rows if row.self_cpu_s and _is_of_an_operator(row))
+        kernels, operators = self.kernels, tuple(self._by_kernel(row) for row in self.operators)
+        by_kernel, by_operator = _known_s(kernels), _known_s(operators)
+        is_sound = self.device_s is None or _device_s(operators) <= self.device_s * (1 + ROUNDING)
+        total_s = self.device_s or max(_device_s(kernels), _device_s(operators))
+        is_worth = is_sound and by_operator - by_kernel > WORTH_OPERATORS * total_s
+        return operators if is_worth or not kernels else kernels
+
+    @property
+    def listed_s(self) -> float:
+        return sum(map(self.own_s, self.listed))
+
+    @property
+    def not_listed_share(self) -> float | None:
+        """Part of all kernel time that no row accounts for. None if the total is unknown, or less than the rows."""
+        total_s = self.known_total_s
+        return max(0.0, 1 - self.listed_s / total_s) if total_s and not self.is_total_too_small else None
+
+    def _by_kernel(self, operator: TableRow) -> TableRow:
+        def is_same(row: TableRow) -> bool:
+            return row.calls == operator.calls and _is_same(row.self_device_s, operator.self_device_s)
+
+        own = [row for row in self.kernels if is_same(row)]
+        is_clear = len(own) == 1 and sum(map(is_same, self.operators)) == 1
+        return own[0] if is_clear and category(operator.name) == "other" else operator
+
+    def _of(self, kind: Kind) -> tuple[TableRow, ...]:
+        return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
+
+
+def complete_table(table: ProfilerTable) -> ProfilerTable:
+    """The table with the kind of each row, without rows of negative own time and without annotations in its total."""
+    negative = tuple(row.name for row in table.rows if table.own_s(row) < 0)
+    rows = _with_kinds([row for row in table.rows if table.own_s(row) >= 0], table.device_s)
+    whole = replace(table, rows=_without_twins(rows), negative_rows=table.negative_rows + negative)
+    annotations_s = _annotations_in_total(whole)
+    if annotations_s and whole.device_s:
+        whole = replace(whole, device_s=whole.device_s - annotations_s, annotations_s=annotations_s)
+    once = max((row.self_device_s or 0.0 for row in whole.spans if row.calls == 1), default=0.0)
+    return replace(whole, span_s=once if whole.device_s and once >= whole.total_s else whole.span_s)
+
+
+def _annotations_in_total(table: ProfilerTable) -> float:
+    """Time of the annotations on the device if the printed total contains it, as before torch 2.5; else 0.
+
+    The total contains it if what is left is the time of the listed rows or of the kernels below the annotations, or if
+    an annotation over the whole run is shorter than the total, which the kernels in it could not be.
     """
-    processes = by_process(text).items()
-    tables = [table for (rank, _), lines in processes for table in _tables(lines, rank)]
-    return tuple(sorted(tables, key=lambda table: table.line))
+    total_s, spans = table.device_s, table.spans
+    spans_s = _device_s(spans)
+    if (
+        not total_s
+        or not spans_s
+        or not table.is_total_printed
+        or any((row.self_device_s or 0) > total_s for row in spans)
+    ):
+        return 0.0
+    names = {row.name for row in spans}
+    hosts = [row for row in table.rows if row.name in names and row.kind != "span"]
+    below = [row.device_total_s or 0.0 for row in hosts]
+    least_s = max(_device_s(table.kernels), _device_s(table.operators), *below, 0.0)
+    rest_s = total_s - spans_s
+    if rest_s < least_s * (1 - ROUNDING):
+        return 0.0
+    candidates = [_device_s(table.kernels), _device_s(table.operators), sum(below), max(below, default=0.0)]
+    is_explained = any(abs(rest_s - one) <= 4 * ROUNDING * total_s for one in candidates)
+    over_all = [row for row in spans if row.name.startswith("ProfilerStep") or _covers(hosts, row, table.cpu_s)]
+    is_too_short = bool(over_all) and max(_device_s([row]) for row in over_all) < total_s * (1 - 4 * ROUNDING)
+    return spans_s if is_explained or is_too_short else 0.0
 
 
-def _tables(lines: Sequence[Line], rank: int | None) -> Iterator[ProfilerTable]:
-    begins = [(layout, end, is_whole) for layout, end, is_whole in layouts(lines)]
-    for layout, end, is_whole in begins:
-        below = lines[end : end + 1 + _LINES_WITH_TOTALS]
-        if any(later.line > layout.line for later, _, _ in begins):
-            following = min(later.line for later, _, _ in begins if later.line > layout.line)
-            below = [line for line in below if line[0] < following]
-        yield _table(lines, end, below, layout, rank=rank, is_whole=is_whole)
+def _covers(hosts: Sequence[TableRow], span: TableRow, cpu_s: float | None) -> bool:
+    totals = [row.cpu_total_s or 0.0 for row in hosts if row.name == span.name]
+    return bool(cpu_s) and max(totals, default=0.0) >= 0.8 * (cpu_s or 0.0)
 
 
-def _table(
-    lines: Sequence[Line], end: int, below: Sequence[Line], layout: Layout, *, rank: int | None, is_whole: bool
-) -> ProfilerTable:
-    """One table.
+def merged(tables: Sequence[ProfilerTable]) -> tuple[ProfilerTable, ...]:
+    """The tables, of which those of one profile, printed in several sort orders, become one with the rows of all."""
+    result: list[ProfilerTable] = []
+    for one in tables:
+        table = one
+        index = next((index for index, earlier in enumerate(result) if _is_same_profile(earlier, table)), None)
+        if index is None:
+            result.append(table)
+            continue
+        earlier = result[index]
+        if table.is_total_printed and not earlier.is_total_printed:
+            earlier, table = replace(table, line=earlier.line, title=earlier.title), earlier
+        counts = {key: sum(_key(row) == key for row in earlier.rows) for key in map(_key, table.rows)}
+        more = []
+        for row in table.rows:
+            counts[_key(row)] -= 1
+            more += [replace(row, kind="unclear")] if counts[_key(row)] < 0 else []
+        both = replace(
+            earlier,
+            rows=tuple(replace(row, kind="unclear") for row in earlier.rows) + tuple(more),
+            text=f"{earlier.text}\n{table.text}",
+            device_s=earlier.device_s + earlier.annotations_s if earlier.device_s else None,
+            annotations_s=0.0,
+            negative_rows=tuple(dict.fromkeys(earlier.negative_rows + table.negative_rows)),
+            foreign_lines=earlier.foreign_lines + table.foreign_lines,
+        )
+        result[index] = complete_table(both)
+    return tuple(result)
+
+
+def _key(row: TableRow) -> tuple[object, ...]:
+    return row.name, row.calls, row.self_cpu_s, row.self_device_s
+
+
+def _is_same_profile(first: ProfilerTable, second: ProfilerTable) -> bool:
+    """True if two tables have the same totals, or none, and no row of one contradicts those of the other."""
+    if (first.process, first.device) != (second.process, second.device):
+        return False
+    first_keys, second_keys = set(map(_key, first.rows)), set(map(_key, second.rows))
+    names = {row.name for row in first.rows} & {row.name for row in second.rows}
+    shared = {key for key in first_keys & second_keys if key[2] or key[3]}
+    # A cut name, or a kernel beside its operator, stands for several rows, of which each table may print another one.
+    single = [
+        name for name in names if sum(key[0] == name for key in first_keys | second_keys) > 1 and "..." not in name
+    ]
+    contradicting = [name for name in single if not any(key[0] == name for key in first_keys & second_keys)]
+    if contradicting:
+        return False
+    if first.is_total_printed and second.is_total_printed:
+        totals = [(one.cpu_s, (one.device_s or 0.0) + one.annotations_s) for one in (first, second)]
+        return all(_is_same(one, other, 1e-9) for one, other in zip(*totals, strict=True))
+    return len(shared) >= 2
+
+
+_OVERHEAD = re.compile(
+    r"(cuda|cu|hip|ze|ur|acl(rt)?)[A-Z]\w+$|Activity Buffer Request|Command Buffer Full|Buffer Flush"
+    r"|Lazy Function Loading|Runtime Triggered Module Loading|Instrumentation$|Resource$"
+    r"|(Context|Event|Stream) (Sync|Wait Event)|\[memory\]$"
+)
+# Namespaces whose functions are operators also without CPU time.
+_TORCH_OPERATOR = re.compile(r"(aten|prims?|torch|c10d\w*|autograd)::")
+# `bitsandbytes::dequantize_4bit`: a C++ kernel's name has a return type, a template or parameters.
+_OPERATOR = re.compile(r"\w+::[\w.]+$|autograd::engine::evaluate_function: ")
+_CPU_OPERATOR = re.compile(r"\w+::|\w+Backward\d*$")
+_ANNOTATION = re.compile(
+    r"ProfilerStep|Optimizer\.\w+#|(nccl|gloo|mpi|ucc|xccl|c10d):\w|Torch-Compiled Region|## Call |execute_\w+"
+    r"|gpu_model_runner|\[pl\]|DistributedDataParallel|FullyShardedDataParallel|FSDP::|enumerate\("
+)
+# Names that only a compiler writes, unlike those that a person gives to an annotation.
+_COMPILED = re.compile(
+    r"void |_Z\w|Cijk_|Mem(cpy|set)\b|triton_(poi|per|red|tem|mm|bmm|for|split|unk|foreach)_|\S*::.*[<(&]|\w+<"
+)
+_LIKE_A_KERNEL = re.compile(
+    r"(ampere|turing|volta|hopper|cutlass\w*|cublas\w*|cudnn|nvjet|fmha|flash|ck|hipblas\w*|rocblas|kernel|mscclpp)_\w"
+    r"|_[a-z]\w*$|\w*(_kernel|Kernel|_sm\d\d|_gfx\d|\d+x\d+|_(fwd|bwd)(_|$))|gemm\w*$|(nccl|rccl)(Dev|_)"
+)
+
+
+def _with_kinds(rows: Sequence[TableRow], total_s: float | None) -> tuple[TableRow, ...]:
+    hosts: dict[str, list[TableRow]] = {}
+    for row in rows:
+        if _has_cpu_time(row):
+            hosts.setdefault(row.name, []).append(row)
+    own = [row.self_device_s for group in hosts.values() for row in group if row.self_device_s]
+    first = [replace(row, kind=_kind(row, hosts.get(row.name, []), own, total_s)) for row in rows]
+    clear_s, unclear_s = (_device_s(row for row in first if row.kind == kind) for kind in ("kernel", "unclear"))
+    if total_s and FILLED * total_s <= clear_s + unclear_s <= total_s * (1 + ROUNDING):
+        return tuple(replace(row, kind="kernel") if row.kind == "unclear" else row for row in first)
+    return tuple(first)
+
+
+def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_s: float | None) -> Kind:
+    """Kind of one row.
 
     Args:
-        lines: All of its process.
-        end: Position after its last row.
-        below: What follows its rows: a rule and its totals, where it is whole.
+        hosts: Rows of the same name that have CPU time.
+        own: Device times of all operators.
     """
-    inside = lines[layout.rows_from : end]
-    table_lines = [text[layout.before :].rstrip() for number, text in lines[:end] if number >= layout.line]
-    table_lines += [text[layout.before :].rstrip() for _, text in below[:1] if is_whole and layout.ends]
-    totals: dict[str, float | None] = {}
-    for _, text in below:
-        total = _TOTAL.search(text)
-        if total:
-            totals[total[1]] = _time(total[2])
-            table_lines.append(total[0])
-    whose = layout.device or "CPU"
-    is_printed = totals.get(whose) is not None
-    if not is_printed:
-        totals[whose] = _worked_out(inside, layout, whose)
-    device_s = totals.get(layout.device or "")
-    rows = [row for line in inside if (row := _row(line, layout))]
-    return ProfilerTable(
-        line=layout.line,
-        rank=rank,
-        device=layout.device,
-        rows=_without_twins(with_kinds(rows, device_s), layout),
-        cpu_s=totals.get("CPU"),
-        device_s=device_s,
-        text="\n".join(table_lines) + "\n",
-        is_total_printed=is_printed,
-        is_whole=is_whole,
-        title=title_above(lines, layout),
-    )
+    if _OVERHEAD.match(row.name):
+        return "overhead"
+    has_cpu_column = row.self_cpu_s is not None or row.cpu_total_s is not None
+    is_operator = (_TORCH_OPERATOR if has_cpu_column else _OPERATOR).match(row.name)
+    if _has_cpu_time(row) or not row.self_device_s or (is_operator and not _ANNOTATION.match(row.name)):
+        return "operator"
+    if _COMPILED.match(row.name):
+        return "kernel"
+    if _is_span(row, hosts, total_s):
+        return "span"
+    is_operators = any(_is_same(row.self_device_s, one) for one in own)
+    return "kernel" if is_operators or _LIKE_A_KERNEL.match(row.name) or "::" in row.name else "unclear"
 
 
-def _without_twins(rows: Sequence[TableRow], layout: Layout) -> tuple[TableRow, ...]:
-    """The rows, where a compiled kernel and its operator of the same name differ in their CPU time alone.
+def _is_span(row: TableRow, hosts: Sequence[TableRow], total_s: float | None) -> bool:
+    own_s = row.self_device_s or 0.0
+    if _ANNOTATION.match(row.name) or " " in row.name or (total_s and own_s > total_s * (1 + ROUNDING)):
+        return True
+    # The own device time of an operator is that of its kernels, so a row with another time is no kernel of it.
+    return bool(hosts) and not any(abs((host.self_device_s or 0.0) - own_s) <= 0.1 * own_s for host in hosts)
 
-    Without a column of that the two are the same row twice, and the first counts as the operator.
+
+def _without_twins(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    """The rows, in which a compiled kernel and its operator of the same name differ in kind.
+
+    Without a column of CPU time the two are the same row twice, and the first counts as the operator.
     """
-    if {"Self CPU", "CPU total"} & set(layout.columns):
+    if any(row.self_cpu_s is not None or row.cpu_total_s is not None for row in rows):
         return tuple(rows)
     pairs = ((row, row.kind == "kernel" and row in rows[position + 1 :]) for position, row in enumerate(rows))
     return tuple(replace(row, kind="operator") if is_twin else row for row, is_twin in pairs)
 
 
-def _worked_out(lines: Sequence[Line], layout: Layout, whose: str) -> float | None:
-    """The total that the row with the largest percentage is that part of; None without such a column."""
-    all_cells = (layout.cells(text) or {} for _, text in lines)
-    pairs = ((_percent(cells.get(f"Self {whose} %")), _time(cells.get(f"Self {whose}"))) for cells in all_cells)
-    percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
-    return 100 * own_s / percent if percent else None
+def _has_cpu_time(row: TableRow) -> bool:
+    return bool(row.self_cpu_s or row.cpu_total_s)
 
 
-def _row(line: Line, layout: Layout) -> TableRow | None:
-    """A row, or None for a line that only goes on with the one above (a call stack) or is of someone else."""
-    number, text = line
-    cells = layout.cells(text)
-    if cells is None:
-        return None
-    device = layout.device
-    calls = layout.calls(cells)
-    has_time = any(_time(cell) is not None for column, cell in cells.items() if column != "Name")
-    if not calls.isdecimal() or not has_time:
-        raise ResultsError(
-            f"line {number}: not a row of the profiler's table that begins in line {layout.line}; take the line out"
-        )
-    return TableRow(
-        name=cells["Name"],
-        kind="unclear",
-        calls=int(calls),
-        self_cpu_s=_time(cells.get("Self CPU")),
-        cpu_total_s=_time(cells.get("CPU total")),
-        self_device_s=_time(cells.get(f"Self {device}")),
-        device_total_s=_time(cells.get(f"{device} total")),
-        device_memory_bytes=_size(cells.get(f"{device} Mem")),
-        self_device_memory_bytes=_size(cells.get(f"Self {device} Mem")),
-        flops=_flops(cells),
-    )
+def _is_of_an_operator(row: TableRow) -> bool:
+    """True for a row with CPU time that is an operator, and not an annotation around several."""
+    is_known = _CPU_OPERATOR.match(row.name) is not None or category(row.name) != "other"
+    return row.kind == "operator" and is_known and not _ANNOTATION.match(row.name)
 
 
-def _time(text: str | None) -> float | None:
-    """Seconds."""
-    match = _TIME.match(text or "")
-    # Read as one decimal number, 136.484ms is exactly what 0.136484 is.
-    return float(f"{match[1]}e{_EXPONENTS[match[2]]}") if match else None
+def _is_same(first: float | None, second: float | None, tolerance: float = ROUNDING) -> bool:
+    first, second = first or 0.0, second or 0.0
+    return abs(first - second) <= tolerance * max(first, second)
 
 
-def _flops(cells: dict[str, str]) -> float | None:
-    """Of the column `Total MFLOPs`, or with another prefix; torch prints two dashes where it has none."""
-    for column, text in cells.items():
-        match = _FLOPS.match(column)
-        if match and text.strip("-"):
-            return float(text) * 10.0 ** (3 * " KMGTP".index(match[1] or " "))
-    return None
+def _device_s(rows: Iterable[TableRow]) -> float:
+    return sum(row.self_device_s or 0.0 for row in rows)
 
 
-def _percent(text: str | None) -> float | None:
-    match = _PERCENT.match(text or "")
-    return float(match[1]) if match else None
-
-
-def _size(text: str | None) -> int | None:
-    """Bytes; torch's GB are 2^30."""
-    match = _SIZE.match(text or "")
-    return round(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " ")) if match else None
+def _known_s(rows: Iterable[TableRow]) -> float:
+    return _device_s(row for row in rows if category(row.name) != "other")

@@ -1,1 +1,1 @@
-"""What quantization costs in quality: perplexity, and divergence from the unquantized model, on the same text."""
+"""Quality of a quantized model: perplexity, divergence from the unquantized model, and accuracy on tasks."""

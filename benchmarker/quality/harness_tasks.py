@@ -25,7 +25,7 @@ BATCH_SIZE = 8
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Check the names of tasks early. Raises MissingLibraryError without the harness and SpecError for a wrong name."""
+    """Check the names of tasks early."""
     require("tasks", "lm_eval")
     from lm_eval.tasks import TaskManager
 

@@ -30,7 +30,6 @@ from benchmarker.core.formatting import gib
 Bytes = NDArray[numpy.uint8]
 
 CHUNK = 64
-"""Positions at once: with Qwen3's vocabulary, 39 MB for each float32 tensor."""
 
 
 class PositionScores(NamedTuple):
@@ -49,8 +48,7 @@ class PositionScores(NamedTuple):
 class SavedPredictions(Protocol):
     """Predictions of a model at every window. Logits are [positions, vocabulary], targets [positions]."""
 
-    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
-        """Save the predictions at one window."""
+    def put(self, window: int, logits: Tensor, targets: Tensor) -> None: ...
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
         """Compare the saved predictions at a window with the baseline's logits."""
@@ -80,7 +78,6 @@ class SavedTopK:
 
     @staticmethod
     def row_bytes(positions: int, count: int) -> int:
-        """Return the bytes of one window: `count` ids, `count` + 1 log-probabilities, 32 bits each."""
         return positions * (2 * count + 1) * 4
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
@@ -137,9 +134,7 @@ def _compare_whole(logits: Tensor, baseline: Tensor, targets: Tensor) -> Positio
 
 
 def _argmax_first(ids: Tensor, logs: Tensor) -> Tensor:
-    """Return the most likely ids with argmax's choice first, [positions, k]; topk may put an equally likely token
-    first.
-    """
+    """Return the ids with argmax's choice first, [positions, k]; topk may put an equally likely token first."""
     first = logs.argmax(-1, keepdim=True)
     others = torch.where(ids[:, 1:] == first, ids[:, :1], ids[:, 1:])
     return torch.cat([first, others], dim=-1)
@@ -167,7 +162,6 @@ def _joined(parts: Iterable[PositionScores]) -> PositionScores:
 
 
 def check_room(file_bytes: int) -> None:
-    """Raise QualityError if the folder for temporary files has too little space."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if free < file_bytes:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 STEPS = 256
 LEAST_STEPS = 32
 LIMIT_S = 30.0
-"""Time limit of the steps. If a step takes a second, as for a large model on a CPU, fewer are compared."""
 
 
 def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
@@ -34,11 +33,7 @@ def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) ->
 
 
 def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
-    """Compare the step with the forward over texts of one length; None if the engine gives no predictions.
-
-    Raises:
-        QualityError: A prediction is not finite.
-    """
+    """Compare the step with the forward over texts of one length; None if the engine gives no predictions."""
     import numpy
 
     steps, plain, scorer = [], [], source.scorer

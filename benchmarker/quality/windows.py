@@ -69,7 +69,6 @@ def cut(text: Text, tokenizer: Any, *, size: QualitySize) -> Windows:
 
 
 def check_positions(config: dict[str, Any], model_id: str, *, size: QualitySize) -> None:
-    """Raise ModelError if a model has too few positions for a window."""
     positions = config.get("max_position_embeddings")
     if positions is not None and positions < WINDOW_TOKENS[size]:
         raise ModelError(
@@ -79,7 +78,6 @@ def check_positions(config: dict[str, Any], model_id: str, *, size: QualitySize)
 
 
 def check_tokens(windows: Windows, config: dict[str, Any], model_id: str) -> None:
-    """Raise ModelError if a tokenizer gives tokens outside the model's vocabulary."""
     largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
     if largest >= vocabulary:
         raise ModelError(

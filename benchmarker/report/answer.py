@@ -12,7 +12,7 @@ from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import escaped
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
         return ()
     row = ranking.leader
     records = results.members.get(row.variant, ())
-    command = presentation_of(results.workload).command(records) if records else ""
+    command = workload_of(results.workload).command(records) if records else ""
     middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
     return tuple(filter(None, (middle, f"Run it: `{command}`" if command else "")))
 
@@ -61,7 +61,7 @@ def _as_fast(ranking: Ranking) -> list[Row]:
 
 def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
     """Return `, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
-    plain = presentation_of(leader.workload).plain
+    plain = workload_of(leader.workload).baseline_noun
     kind = "baseline" if results.has_named_baseline else plain
     if ranking.named is None or leader.against_named is None:
         return f", the {kind} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
@@ -107,7 +107,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = presentation_of(row.workload).quality_words(row)
+    quality = workload_of(row.workload).quality_text(row)
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 

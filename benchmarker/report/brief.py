@@ -10,9 +10,9 @@ from benchmarker.core.tables import Block, Sheet, bullets
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
 from benchmarker.report.other_cells import other_cells
-from benchmarker.report.presentation import presentation_of
 from benchmarker.report.recommendation import budget_lines, recommendation_lines
 from benchmarker.report.sheets import forced, left_out, where
+from benchmarker.schema.registry import workload_of
 
 MOST_CAVEATS = 4
 """The most important ones come first; the rest is only counted."""
@@ -36,9 +36,9 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     ]
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
-    presentation = presentation_of(results.workload)
-    blocks.append(bullets(presentation.first_remarks(results.rows)))
-    caveats = presentation.caveats(results.records, results.rows)
+    workload = workload_of(results.workload)
+    blocks.append(bullets(workload.first_remarks(results.rows)))
+    caveats = workload.caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
 

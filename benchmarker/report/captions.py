@@ -9,6 +9,7 @@ from benchmarker.comparison.words import listed
 from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import escaped
+from benchmarker.schema.registry import workload_of
 
 
 def caption(results: Results) -> str:
@@ -57,15 +58,14 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
 
 def reference_note(rows: Sequence[Row]) -> list[str]:
     """Return to which variants the speed-ups of a table are relative."""
-    from benchmarker.report.presentation import presentation_of
 
     references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
     if not references:
         return []
     if len(references) == 1:
         return [f"Speed-up is relative to {escaped(*references)}."]
-    presentation = presentation_of(rows[0].workload)
-    return [f"Speed-up is relative to the {presentation.plain} in the same {presentation.surroundings}."]
+    workload = workload_of(rows[0].workload)
+    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:

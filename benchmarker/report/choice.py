@@ -14,8 +14,8 @@ from benchmarker.comparison.rows import Results, Row
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.first_table import first_table
-from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import sheets
+from benchmarker.schema.registry import workload_of
 
 
 def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
@@ -61,7 +61,7 @@ def _value(value: object) -> object:
 def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
     """The columns of every table whose rows are variants of that cell, by heading in small letters."""
     tables = [first, *(sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))]
-    limits = presentation_of(results.workload).limits(list(first.rows))
+    limits = workload_of(results.workload).limit_sheet(list(first.rows))
     tables += [limits] if limits else []
     columns: dict[str, Column[Any]] = {}
     for sheet in tables:

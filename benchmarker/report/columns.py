@@ -12,9 +12,9 @@ from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, times, with_spread
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Metric
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
@@ -202,6 +202,28 @@ def byte_columns(rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow],
     if largest < GIB / 20:
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
     return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
+
+
+def latency_columns(rows: Sequence[Row]) -> Columns:
+    """Return the column of the latency, unless the latency ranks."""
+    if any(row.ranking.of_sample for row in rows):
+        return []
+    return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)
+
+
+def quality_columns(rows: Sequence[Row]) -> Columns:
+    """Return the declared facts that show how exact a variant is."""
+    facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
+    return [column for metric in facts for column in fact_columns(rows, metric)]
+
+
+def quality_text(row: Row) -> str:
+    """Return how exact a row is, in words: `error 2.1 ppm`."""
+    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
+    return ", ".join(
+        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
+        for metric in facts
+    )
 
 
 def bound(rows: Sequence[Row]) -> Columns:

@@ -14,7 +14,7 @@ from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note
 from benchmarker.report.columns import against_named, bound, memory, outlier_words, speed_up
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 Columns = list[Column[Row]]
@@ -34,17 +34,17 @@ def columns(ranking: Ranking) -> Columns:
     rows = ranking.rows
     if not rows:
         return []
-    presentation = presentation_of(rows[0].workload)
+    workload = workload_of(rows[0].workload)
     variant = Column[Row]("variant", lambda row: row.label, "left", is_foreign=True)
     return [
         variant,
-        *presentation.names(rows)[1:],
-        *presentation.brief(rows),
+        *workload.name_columns(rows)[1:],
+        *workload.brief_columns(rows),
         _pace(rows[0]),
         *speed_up(rows),
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
-        *presentation.quality(rows),
+        *workload.quality_columns(rows),
         *(_why(column) for column in bound(rows)),
     ]
 

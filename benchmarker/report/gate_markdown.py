@@ -10,7 +10,7 @@ from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Column, bullets, escaped, table
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 
@@ -54,7 +54,7 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     headings = {change.before.ranking.heading for change in changes}
     heading = headings.pop() if len(headings) == 1 else changes[0].before.ranking.shown_unit
     return [
-        *presentation_of(changes[0].before.workload).cell(changes),
+        *workload_of(changes[0].before.workload).cell_columns(changes),
         Column("variant", lambda change: change.variant, "left", is_foreign=True),
         Column(f"before {heading}", lambda change: _rate(change.before)),
         Column(f"after {heading}", _after),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from benchmarker.comparison.rows import Results
 from benchmarker.core.formatting import plural
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import escaped, plain_line
 from benchmarker.schema.record import RunRecord
 
 RecordT = TypeVar("RecordT", bound=RunRecord)
@@ -17,6 +18,12 @@ PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptq
 def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """What was measured, on what, with what, and how."""
     return f"workload: {escaped(records[0].workload)}", *machine_lines(records)
+
+
+def plain_title(results: Results) -> str:
+    """Return the title of a page: `attention on NVIDIA H100 80GB HBM3`."""
+    devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
+    return f"{plain_line(results.workload)} on {', '.join(devices)}"
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:

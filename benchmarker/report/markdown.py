@@ -14,9 +14,9 @@ from benchmarker.comparison.rows import CellKey, Context, Results, headline_rows
 from benchmarker.core import tables
 from benchmarker.core.tables import Block, Sheet, bullets
 from benchmarker.report.columns import bound, memory
-from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import forced, left_out, sheets
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.registry import workload_of
 
 
 def to_markdown(results: Results) -> str:
@@ -26,20 +26,20 @@ def to_markdown(results: Results) -> str:
 
 def whole(results: Results) -> list[Block]:
     """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
-    rows, chosen, presentation = results.rows, headline_rows(results.rows), presentation_of(results.workload)
+    rows, chosen, workload = results.rows, headline_rows(results.rows), workload_of(results.workload)
     first, *others = sheets(results)
-    limits = presentation.limits(presentation.beside_limits(rows))
+    limits = workload.limit_sheet(workload.limit_rows(rows))
     blocks: list[Block] = [
-        bullets([*forced(results), *presentation.header(results.records)]),
+        bullets([*forced(results), *workload.header(results.records)]),
         first,
         *([limits] if limits else []),
         *others,
     ]
-    blocks += [presentation.caption(results), bullets(presentation.remarks(rows, results.baseline))]
+    blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += ["**Why**", bullets(results.reasons)]
-    closing = presentation.closing(chosen, results.baseline)
-    return [*blocks, bullets([*presentation.caveats(results.records, rows), *closing, *left_out(results)])]
+    closing = workload.closing(chosen, results.baseline)
+    return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
@@ -56,14 +56,13 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
     cells = sorted(keys_of(record))
     keys: list[CellKey | None] = [*cells] or [None]
     rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
-    results, presentation = Results(rows=rows, records=(record,)), presentation_of(record.workload)
-    columns = [*presentation.cell(rows, always=True), *presentation.timing(rows), *memory(rows), *bound(rows)]
-    limits = presentation.limits(rows)
-    lines = [*presentation.variant_lines(record), *presentation.header([record]), *presentation.loaded_lines(record)]
+    results, workload = Results(rows=rows, records=(record,)), workload_of(record.workload)
+    columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
+    limits = workload.limit_sheet(rows)
     return [
-        bullets(lines),
+        bullets(workload.run_header(record)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
-        presentation.caption(results),
-        bullets(presentation.caveats([record], rows)),
+        workload.caption(results),
+        bullets(workload.caveats([record], rows)),
     ]

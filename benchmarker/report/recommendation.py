@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarker.comparison.comparing import comparing_of
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
 from benchmarker.comparison.rows import Results
 from benchmarker.comparison.words import cell_words, listed
@@ -13,6 +12,7 @@ from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import bullets, escaped, plain_line
 from benchmarker.report.answer import rest_of_answer
+from benchmarker.schema.registry import workload_of
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
@@ -45,12 +45,11 @@ def _meanings(recommendation: Recommendation) -> list[str]:
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
     """Plain values; `variant` is null where nothing is recommended, and `why` says why."""
     chosen = recommendation.chosen.row if recommendation.chosen else None
-    labels = comparing_of(recommendation.cell.workload).labels
     nearest = recommendation.nearest if chosen is None else None
     return {
         "budget": recommendation.budget,
         "variant": chosen.variant if chosen else None,
-        **{name: label(chosen) if chosen else None for name, label in labels.items()},
+        **workload_of(recommendation.cell.workload).labels(chosen),
         "why": _answer(recommendation),
         "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
         "nearest": nearest.row.variant if nearest else None,
@@ -147,4 +146,4 @@ def _margin(check: Check) -> str:
 
 
 def _form(candidate: Candidate) -> str:
-    return comparing_of(candidate.row.workload).form_words(candidate.row)
+    return workload_of(candidate.row.workload).form_text(candidate.row)

@@ -6,42 +6,42 @@ from benchmarker.comparison.rows import Results, headline_rows
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.tables import Sheet, escaped
 from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 
 def sheets(results: Results) -> list[Sheet]:
     """The answer at the largest cell first; then every cell, and what else the workload has."""
     rows, chosen = results.rows, headline_rows(results.rows)
-    presentation = presentation_of(results.workload)
+    workload = workload_of(results.workload)
     cell = chosen[0].cell if chosen else None
     columns = [
-        *presentation.names(rows),
-        *presentation.timing(chosen),
+        *workload.name_columns(rows),
+        *workload.timing_columns(chosen),
         *speed_up(chosen),
         *against_named(chosen, results.named),
         *whole_call(chosen, results.baseline),
         *bound(chosen),
-        *presentation.costs(chosen),
+        *workload.cost_columns(chosen),
     ]
     tables = [Sheet(f"At {cell_words(cell)}" if cell else "", columns, chosen)]
     if len({row.cell for row in rows}) > 1:
         columns = [
-            *presentation.cell(rows),
-            *presentation.names(rows),
-            *presentation.timing(rows),
+            *workload.cell_columns(rows),
+            *workload.name_columns(rows),
+            *workload.timing_columns(rows),
             *speed_up(rows),
             *against_named(rows, results.named),
             *whole_call(rows, results.baseline),
             *memory(rows),
-            *presentation.every_cell(rows),
+            *workload.more_columns(rows),
         ]
         tables.append(Sheet("Every cell", columns, rows))
-    return [*tables, *presentation.details(chosen)]
+    return [*tables, *workload.detail_sheets(chosen)]
 
 
 def where(results: Results) -> str:
     """Model, device and how often, in a line or two."""
-    lines = presentation_of(results.workload).header(results.records)
+    lines = workload_of(results.workload).header(results.records)
     chosen = [line for line in lines if not line.startswith("versions:")]
     return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
 

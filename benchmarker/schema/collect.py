@@ -22,8 +22,6 @@ RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 """As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
 """Beside a sweep's records: what it was asked."""
-UNDER_WAY = ".place-"
-"""Beginning of the folders in a sweep's folder that hold rounds which are not finished."""
 
 
 Kind = TypeVar("Kind", bound=RunRecord)
@@ -112,7 +110,7 @@ def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
 
 def _json_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(UNDER_WAY))
+        folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -19,7 +19,9 @@ from benchmarker.schema.base import Plain, Scalar, first_problem
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 from benchmarker.schema.shipped_configs import find_config, shipped_configs
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 PlainT = TypeVar("PlainT", bound=Plain)
 NO_FLAGS: Mapping[str, str] = MappingProxyType({})

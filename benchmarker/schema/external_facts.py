@@ -51,6 +51,11 @@ class ExternalFacts(Plain):
     disagreement: float | None = None
     """Share by which the engine's own TTFT or seconds a token, whichever is worse, differ from our clock's: the median
     over all generations. None where it gives no times of its own."""
+    ttft_disagreement: float | None = None
+    """Relative difference between the engine's own TTFT and our clock's, median over all generations. None in records
+    that have only `disagreement`."""
+    tpot_disagreement: float | None = None
+    """Relative difference between the engine's own seconds per token and our clock's, median over all generations."""
 
     @property
     def times_disagree(self) -> bool:

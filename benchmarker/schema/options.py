@@ -7,14 +7,18 @@ which hands options on, has to know their names alone.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from benchmarker.schema.base import Plain
 from benchmarker.schema.option import Kind, Option
-from benchmarker.schema.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarker.schema.job import Job
+    from benchmarker.workloads.base import Workload
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
 """Headings where a workload has no others."""
@@ -33,36 +37,45 @@ COMMON = {
 """Options that fill no field of a workload, and whether each takes a value."""
 
 
-def options_of(workload: Workload) -> list[Option]:
-    """Every option that fills a field of this workload's job, group by group."""
-    spelling = workload.options
-    return [
-        option
-        for group, panel in (spelling.panels or GROUPS).items()
-        for option in (
-            *(_option(workload, place, info, panel) for place, info in _fields(workload.job, group)),
-            *_shorthands(workload, group, panel),
-        )
-    ]
+def field_options(
+    job: type[Job],
+    *,
+    flags: Mapping[str, str] | None = None,
+    helps: Mapping[str, str] | None = None,
+    panels: Mapping[str, str] = GROUPS,
+    repeated: Collection[str] = (),
+    shorthands: Sequence[Option] = (),
+    aliases: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[Option]:
+    """Return an option for each field of a job, group by group.
+
+    Args:
+        flags: Options by place, if not `--field-name`: `subject.quality.size` is `--quality`.
+        helps: Help by place, if the first sentence of the field's docstring is not enough.
+        panels: Heading of each group in the order of --help, by the group's place.
+        repeated: Places of lists whose values are sentences: the option is repeated.
+        shorthands: Further options, which fill a place that has one already.
+        aliases: Older names of values, by place.
+    """
+    options = []
+    for group, panel in panels.items():
+        for place, info in _fields(job, group):
+            option = _option(place, info, panel, (flags or {}).get(place), (helps or {}).get(place))
+            options.append(replace(option, kind="texts") if place in repeated else option)
+        options += [replace(short, panel=panel) for short in shorthands if short.place.rpartition(".")[0] == group]
+    known = aliases or {}
+    return [replace(option, aliases=known[option.place]) if option.place in known else option for option in options]
 
 
 def option_names(workload: Workload) -> dict[str, bool]:
-    """Every option of a run that people type, and whether it takes a value."""
-    return COMMON | {option.flag: option.takes_value for option in options_of(workload)}
+    """Return every option of a run that people type, and whether it takes a value."""
+    return COMMON | {option.flag: option.takes_value for option in workload.options()}
 
 
-def arguments_of(workload: Workload, point: Any) -> list[str]:
-    """Options that measure one cell alone."""
-    if workload.point_arguments:
-        return workload.point_arguments(point)
-    flags = flags_of(workload)
-    return [word for axis in workload.axes for word in (flags[f"grid.{axis.name}"], str(getattr(point, axis.name)))]
-
-
-def flags_of(workload: Workload) -> dict[str, str]:
-    """The option that fills each field, by its place. Every run has `--variant`."""
-    # A shorthand comes behind the option that it stands for.
-    flags = {option.place: option.flag for option in reversed(options_of(workload))}
+def flags_of(options: Sequence[Option]) -> dict[str, str]:
+    """Return the option that fills each field, by its place. Every run has `--variant`."""
+    # A shorthand follows the option that it stands for.
+    flags = {option.place: option.flag for option in reversed(options)}
     return {"variant.variant": "--variant", **flags}
 
 
@@ -82,29 +95,19 @@ def is_group(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Plain)
 
 
-def _option(workload: Workload, place: str, info: FieldInfo, panel: str) -> Option:
-    spelling, name = workload.options, place.rpartition(".")[2]
+def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str | None) -> Option:
     kind = kind_of(info.annotation)
-    if kind == "words" and place in spelling.repeated:
-        kind = "texts"
     is_off = kind == "flag" and info.default is True
-    plain = f"--{'no-' if is_off else ''}{name.replace('_', '-')}"
+    plain = f"--{'no-' if is_off else ''}{place.rpartition('.')[2].replace('_', '-')}"
     return Option(
-        flag=spelling.flags.get(place, plain),
+        flag=flag or plain,
         place=place,
         kind=kind,
-        help=spelling.helps.get(place) or (_turned_off(info) if is_off else _first_sentence(info)),
+        help=text or (_turned_off(info) if is_off else _first_sentence(info)),
         panel=panel,
-        default=None if place in spelling.helps else _default(info, kind),
+        default=None if text else _default(info, kind),
         value=not is_off if kind == "flag" else None,
     )
-
-
-def _shorthands(workload: Workload, group: str, panel: str) -> Iterator[Option]:
-    for short in workload.options.shorthands:
-        if short.place.rpartition(".")[0] == group:
-            kind: Kind = "text" if short.value is None else "flag"
-            yield Option(short.flag, short.place, kind, short.help, panel, value=short.value, key=short.key)
 
 
 def kind_of(annotation: Any) -> Kind:

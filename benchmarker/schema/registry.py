@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from benchmarker.core.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from benchmarker.schema.workload import Workload
+    from benchmarker.workloads.base import Workload
 
 WORKLOADS: dict[str, str] = {
-    "generation": "benchmarker.workloads.generation",
-    "attention": "benchmarker.workloads.attention",
-    "mixers": "benchmarker.workloads.mixers",
-    "finetune": "benchmarker.workloads.finetune",
-    "context_parallel": "benchmarker.workloads.context_parallel",
+    "generation": "benchmarker.workloads.generation.workload",
+    "attention": "benchmarker.workloads.attention.workload",
+    "mixers": "benchmarker.workloads.mixers.workload",
+    "finetune": "benchmarker.workloads.finetune.workload",
+    "context_parallel": "benchmarker.workloads.context_parallel.workload",
 }
 """Packages whose `WORKLOAD` describes a workload, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"

@@ -1,64 +1,77 @@
-"""One child process: started in a session of its own, watched, and ended when its time is up.
+"""Run one child process to its end: start it, watch its record, enforce the time limits, and end it on Ctrl-C.
 
-The parent must not disturb what it watches. It sleeps in a wait, looks twice a second at the record that the child
-replaces after every step, and reads the child's output in a thread that blocks.
+The worker must not disturb the measurement. It sleeps in a wait, checks the child's record twice a second, and reads
+the child's output in a thread that blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
-from benchmarker.sweep.child_log import CappedLog
-from benchmarker.sweep.child_process import ChildProcess, Starter
-from benchmarker.sweep.host_memory import out_of_memory_kills
+from benchmarker.sweep.child_log import CappedLog, Output
+from benchmarker.sweep.starter import ChildProcess, Starter
 
 TICK_S = 0.5
+STOP_TICK_S = 0.05
 GRACE_S = 5.0
-"""Between one signal and the next, stronger one."""
-SHOWN_LINES = 60
-"""Lines of one child that reach the terminal; the log has more."""
-LINE_BYTES = 4096
+"""Time between one signal and the next, stronger one."""
+KILL_COUNTERS = (
+    Path("/sys/fs/cgroup/memory.events"),
+    Path("/sys/fs/cgroup/memory/memory.oom_control"),
+    # Counts the kills of the entire machine, also those of other users' processes.
+    Path("/proc/vmstat"),
+)
 
 Phase = Literal["load", "cell", "end"]
+PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "the work after the cells"}
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a child came to its end."""
+class ChildEnd:
+    """How a child ended."""
 
     code: int
-    """Its exit code; negative for a signal, as subprocess gives it."""
+    """Exit code; negative for a signal, as in subprocess."""
     late: str | None
-    """Which time limit it broke; None if it ended by itself."""
+    """Time limit that the child exceeded; None if it ended by itself."""
     seconds: float
     killed_for_memory: bool
 
 
-class SweepTimeoutError(Exception):
-    """The time for the whole sweep is up."""
+class StoppedError(Exception):
+    """The sweep is being stopped, by Ctrl-C or because its time is up."""
+
+
+class Stop:
+    """Request to end a worker's child. Each further request (another Ctrl-C) sends the next stronger signal."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def request(self) -> None:
+        self.requests += 1
 
 
 class Watch:
-    """How far a child is, read from its record."""
+    """Progress of a child, read from its record."""
 
     def __init__(self, path: Path, cells: int) -> None:
         self.path = path
         self.record: RunRecord | None = None
         self._cells = cells
-        self._seen: tuple[int, int] | None = None
+        self._stamp: tuple[int, int] | None = None
 
     @property
     def phase(self) -> Phase:
@@ -66,62 +79,20 @@ class Watch:
             return "load"
         return "cell" if len(self.record.cells) < self._cells else "end"
 
-    def look(self) -> bool:
-        """Read the record again if it has changed; whether it has."""
+    def update(self) -> bool:
+        """Read the record again if the file has changed; return True if it has."""
         try:
             status = self.path.stat()
         except OSError:
             return False
         stamp = (status.st_ino, status.st_mtime_ns)
-        if stamp == self._seen:
+        if stamp == self._stamp:
             return False
-        self._seen = stamp
-        # One that cannot be read is looked into when the child has ended.
+        self._stamp = stamp
+        # A record that cannot be read is examined when the child has ended.
         with contextlib.suppress(ResultsError):
             self.record = read_record(self.path)
         return True
-
-
-class Output:
-    """Takes what a child prints, into the log and for the terminal."""
-
-    def __init__(self, stream: IO[bytes], log: CappedLog) -> None:
-        self._stream = stream
-        self._log = log
-        self._lines: deque[str] = deque()
-        self._shown = 0
-        self._part = b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def lines(self) -> list[str]:
-        """What came since the last call, as far as it is shown."""
-        return [self._lines.popleft() for _ in range(len(self._lines))]
-
-    def finish(self) -> None:
-        """Wait for the end, but not for a grandchild that holds on to the stream."""
-        self._thread.join(GRACE_S)
-        if not self._thread.is_alive():
-            self._stream.close()
-        self._log.close()
-
-    def _read(self) -> None:
-        while chunk := os.read(self._stream.fileno(), 65536):
-            self._log.write(chunk)
-            if self._shown < SHOWN_LINES:
-                *whole, part = (self._part + chunk).split(b"\n")
-                self._part = part[:LINE_BYTES]
-                self._show(whole)
-        self._show([self._part])
-
-    def _show(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            text = line[:LINE_BYTES].decode(errors="replace").rstrip()
-            if text.strip() and self._shown < SHOWN_LINES:
-                self._shown += 1
-                self._lines.append(text)
-                if self._shown == SHOWN_LINES:
-                    self._lines.append(f"... the rest is in {self._log.path}")
 
 
 def run_child(
@@ -131,22 +102,21 @@ def run_child(
     round_number: int | None,
     watch: Watch,
     log: CappedLog,
+    stop: Stop,
     limit_s: Callable[[Phase], float],
-    deadline_s: float | None,
     step: Callable[[list[str]], None],
-    begun: Callable[[int], None] = lambda process: None,
-) -> Ended:
+    begun: Callable[[int], None] = lambda pid: None,
+) -> ChildEnd:
     """Run a child to its end.
 
     Args:
-        round_number: The round that it measures; None for what is measured after all rounds.
-        limit_s: Longest time for each phase, and for each cell of that phase.
-        deadline_s: When the whole sweep must end, on the monotonic clock.
-        step: Called a few times a second at most, with new lines of output, after `watch` has looked.
+        round_number: Round that it measures; None for the measurements after all rounds.
+        limit_s: Longest time for each phase, and for each cell.
+        step: Called at most a few times a second with new lines of output, after `watch` has been updated.
+        begun: Called with the number of the new process.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C. The child got it too, has saved its finished cells and ended.
-        SweepTimeoutError: The deadline passed; the child was interrupted likewise.
+        StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.
     """
     kills = out_of_memory_kills()
     started = time.monotonic()
@@ -163,38 +133,51 @@ def run_child(
     try:
         begun(process.pid)
         output = Output(stream, log)
-        late = _wait(process, watch, output, limit_s, deadline_s, step)
+        late = _wait(process, watch, output, stop, limit_s, step)
         if late:
-            _end(process, signal.SIGTERM, signal.SIGKILL)
-    except (KeyboardInterrupt, SweepTimeoutError):
-        # In a session of its own, the child did not get the terminal's Ctrl-C.
-        _end(process, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            _end(process, Stop(), signal.SIGTERM, signal.SIGKILL)
+    except (KeyboardInterrupt, StoppedError):
+        # In a session of its own, the child did not receive the terminal's Ctrl-C.
+        _end(process, stop, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         raise
     except BaseException:
-        _end(process, signal.SIGKILL)
+        _end(process, stop, signal.SIGKILL)
         raise
     finally:
         _signal_group(process, signal.SIGKILL)
         if output:
-            output.finish()
+            output.finish(GRACE_S)
         else:
             log.close()
-        watch.look()
+        watch.update()
     step(output.lines())
     code = process.returncode
     more_kills = kills is not None and (out_of_memory_kills() or 0) > kills
-    return Ended(code, late, time.monotonic() - started, code == -signal.SIGKILL and not late and more_kills)
+    return ChildEnd(code, late, time.monotonic() - started, code == -signal.SIGKILL and not late and more_kills)
+
+
+def out_of_memory_kills() -> int | None:
+    """Return the kernel's number of kills for lack of memory, by the narrowest counter; None if there is none.
+
+    A process that is killed for lack of memory dies of SIGKILL and cannot report the reason.
+    """
+    for path in KILL_COUNTERS:
+        with contextlib.suppress(OSError):
+            match = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+            if match:
+                return int(match.group(1))
+    return None
 
 
 def _wait(
     process: ChildProcess,
     watch: Watch,
     output: Output,
+    stop: Stop,
     limit_s: Callable[[Phase], float],
-    deadline_s: float | None,
     step: Callable[[list[str]], None],
 ) -> str | None:
-    """Sleep until the child has ended or broken a limit; which one it broke."""
+    """Sleep until the child has ended or exceeded a limit; return a sentence about the limit."""
     since = time.monotonic()
     while True:
         try:
@@ -203,25 +186,26 @@ def _wait(
         except subprocess.TimeoutExpired:
             pass
         phase, now = watch.phase, time.monotonic()
-        if watch.look():
+        if watch.update():
             since = now
         step(output.lines())
-        if deadline_s is not None and now > deadline_s:
-            raise SweepTimeoutError
+        if stop.requests:
+            raise StoppedError
         if now - since > limit_s(phase):
-            what = {"load": "loading", "cell": "the cell", "end": "what follows the cells"}[phase]
-            return f"{what} took more than {limit_s(phase):g} s"
+            return f"{PHASE_NAMES[phase]} took more than {limit_s(phase):g} s"
 
 
-def _end(process: ChildProcess, *signals: signal.Signals) -> None:
-    """Send the signals to the child's whole group, one after another, until it has ended."""
+def _end(process: ChildProcess, stop: Stop, *signals: signal.Signals) -> None:
+    """Send the signals to the child's group one after another until it has ended."""
     for number in signals:
         _signal_group(process, number)
-        # A second Ctrl-C asks for the next signal at once.
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.wait(GRACE_S)
-            return
-    # A process that is stuck in the driver cannot be killed before the driver lets go.
+        requests, until_s = stop.requests, time.monotonic() + GRACE_S
+        while time.monotonic() < until_s and stop.requests == requests:
+            # Ray and a second Ctrl-C interrupt this thread itself.
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(STOP_TICK_S)
+                return
+    # A process that is stuck in the driver cannot be killed before the driver returns.
     process.wait()
 
 

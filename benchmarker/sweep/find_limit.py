@@ -1,7 +1,7 @@
-"""The largest value of one axis that fits into memory: doubled until it does not, then halved between the two.
+"""Search for the largest value of one axis that fits into memory: doubling until one fails, then bisection.
 
-Each value is tried in a fresh process, which finds all of the device's memory free, and keeps its record: what ran out
-of memory is a record too. Nothing is measured in this process.
+Each value is tried in a fresh process, for which all of the device's memory is free. Its record is kept, also if it ran
+out of memory.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.state import RUN, now_id
+from benchmarker.sweep.session import RUN, now_id
 
 OUT_OF_MEMORY: tuple[ErrorKind, ...] = ("oom_gpu", "oom_host")
 PARTS = 8
-"""The answer is exact to this part of the value that was begun with."""
+"""The result is exact to the first value divided by this number."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One value, tried."""
+    """Result of one value."""
 
     value: int
     fits: bool
     error_kind: ErrorKind | None
     reason: str | None
     peak_bytes: int | None
-    """Most bytes of live tensors; growth of the resident memory on CPU."""
+    """Peak of live tensors; growth of the resident memory on CPU."""
 
     @property
     def why(self) -> str:
-        """The reason's first sentence: torch's message of missing memory goes on with bytes of all kinds."""
+        """First sentence of the reason: torch's message continues with a list of byte counts."""
         return (self.reason or "").partition(". ")[0]
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What was found out."""
+    """Result of a search."""
 
     axis: str
     trials: tuple[Trial, ...]
-    """In the order in which they ran."""
+    """Trials in the order in which they ran."""
 
     @property
     def largest(self) -> Trial | None:
-        """The largest that fits; None where none did."""
+        """Largest value that fits; None if none does."""
         return max((trial for trial in self.trials if trial.fits), key=lambda trial: trial.value, default=None)
 
     @property
     def refused(self) -> Trial | None:
-        """The smallest that does not fit; None where the search was ended by something else."""
+        """Smallest value that does not fit; None if another error ended the search."""
         return min((trial for trial in self.trials if not trial.fits), key=lambda trial: trial.value, default=None)
 
     @property
     def words(self) -> str:
-        """`largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
+        """Sentence, as `largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
         largest, refused = self.largest, self.refused
         if largest is None:
             return f"no {self.axis} fits: {refused.value:,}: {refused.why}" if refused else f"no {self.axis} fits"
@@ -78,18 +78,18 @@ class Limit:
 def find_limit(
     job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN
 ) -> tuple[Limit, tuple[Path, ...]]:
-    """Try values of an axis, from the smallest that the job asks for on.
+    """Try values of an axis, beginning with the smallest one in the job.
 
     Args:
-        axis: A field of the grid that is a size.
-        folder: For the records.
-        run: The command that measures one job.
+        axis: Field of the grid that is a size.
+        folder: Folder for the records.
+        run: Command that measures one job.
 
     Returns:
-        The limit, and the files of the records.
+        The limit and the paths of the records.
 
     Raises:
-        SpecError: The workload has no such axis, or the job asks for several cells besides.
+        SpecError: The workload has no such axis, or the job has several cells for one value of the axis.
         ResultsError: A process died without a record.
     """
     start = _start(job, axis)
@@ -112,10 +112,10 @@ def find_limit(
 
 
 def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Trial, ...]:
-    """Double from the start until something does not fit, then halve the distance down to a step.
+    """Double the value until it does not fit, then bisect down to a step.
 
     Args:
-        step: Values are multiples of it, but for the start and its doubles.
+        step: Smallest difference between two tried values.
     """
     trials = [tried(start)]
     while trials[-1].fits:
@@ -131,10 +131,10 @@ def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Tri
 
 
 def _start(job: Job, axis: str) -> int:
-    """The value to begin with.
+    """Return the first value to try.
 
     Raises:
-        SpecError: There is none, or the job has several cells besides.
+        SpecError: The workload has no such axis, or the job has several cells for one value of the axis.
     """
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
@@ -150,16 +150,16 @@ def _start(job: Job, axis: str) -> int:
 
 
 def _shortest(procedure: Procedure) -> Procedure:
-    """One repeat, after one to warm up."""
+    """Return a procedure with one repeat after one warm-up."""
     changes = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
     return procedure.model_copy(update=changes)
 
 
 def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord:
-    """The record that a process of its own leaves.
+    """Measure a job in a process of its own and return its record.
 
     Raises:
-        ResultsError: It left none.
+        ResultsError: The process left no record.
     """
     part = Part(record=path.absolute(), sweep=sweep, cells=(0,), only="timing")
     saved = write_job(job, path.parent)
@@ -169,15 +169,17 @@ def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord
     )
     if not path.is_file():
         lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        raise ResultsError(f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['silent'])[-1]}")
+        raise ResultsError(
+            f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['no output'])[-1]}"
+        )
     return read_record(path)
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
-    """What the record says of the value.
+    """Return whether the value fits, according to its record.
 
     Raises:
-        SpecError: The smallest step fails for another reason than memory.
+        ResultsError: The process failed for another reason than memory.
     """
     cell = record.cells[0] if record.cells else None
     if cell is not None and cell.status == "ok":
@@ -186,7 +188,7 @@ def _trial(value: int, record: RunRecord) -> Trial:
     kind = cell.error_kind if cell else record.error_kind
     reason = (cell.reason if cell else record.reason) or f"its process ended ({record.status})"
     if record.status == "running":
-        # Killed from outside, as the kernel does to a host's largest process.
+        # Killed from outside, as the kernel kills the largest process of a host without free memory.
         return Trial(value, False, "oom_host", "its process was killed", None)
     if kind in OUT_OF_MEMORY or kind == "spec":
         return Trial(value, False, kind, reason, None)

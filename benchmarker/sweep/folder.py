@@ -1,7 +1,7 @@
-"""Where a sweep keeps its records, and what of an earlier part of it may be used again.
+"""Files of a sweep's folder, and the rule by which `--resume` uses the records in it again.
 
-Nothing is ever deleted but what a killed process left half-written, which has an ending of its own. A record of which
-nothing can be used is set aside under another ending, so that it stands in no table.
+Nothing is ever deleted except half-written files of a killed process, which have an ending of their own. Records that
+cannot be used are renamed, so that they appear in no table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
-from benchmarker.execution.job_file import is_job_file
+from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
@@ -25,47 +25,50 @@ from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
 
 SET_ASIDE = ".set-aside"
-UNWATCHED = "nobody saw how the board was while it was measured"
+UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
 CellId = tuple[int, str, int]
 """Round, variant, and the cell's position in the grid."""
 
 
 class SweepFile(Plain):
-    """What a sweep was asked to do, for `--resume` and for readers."""
+    """Request of a sweep, for `--resume` and for readers."""
 
     sweep_version: Literal[1] = 1
     config: str
     arguments: tuple[str, ...]
     """Names of variants, and options of every run."""
+    variants: tuple[str, ...] = ()
+    """Names of the measured variants. Empty in older files."""
     rounds: int
     max_rounds: int | None = None
-    """Rounds are added up to these while an interval is wide; None for none."""
+    """Rounds are added up to this number while an interval is wide; None for no added rounds."""
     seed: int
-    """Of the order."""
+    """Seed of the variants' order."""
     started_at: str
     """ISO 8601, UTC."""
     baseline: str | None = None
-    """The variant that the others are compared with. None in a file from before this was kept."""
+    """Variant that the others are compared with. None in older files."""
 
 
 @dataclass(frozen=True)
 class ReusableCells:
-    """What a sweep's folder holds that need not be measured again."""
+    """Content of a sweep's folder that need not be measured again."""
 
     finished: Mapping[CellId, CellBase]
-    """The cells that were measured and need not be measured again."""
+    cards: Mapping[int, str | None]
+    """Card of each round that is partly measured; the same card has to measure the rest."""
     profiled: frozenset[str]
     """Variants with a profile."""
     notes: tuple[str, ...]
-    """What a user should know: one line for each file that cannot be used, or only in part."""
+    """One line for each file that cannot be used, or only in part."""
 
 
 def read_sweep_file(folder: Path) -> SweepFile | None:
-    """The sweep in this folder; None if there is none.
+    """Read the request of the sweep in this folder; None if there is none.
 
     Raises:
-        ResultsError: The file is there, and is not one.
+        ResultsError: The file is damaged.
     """
     path = folder / SWEEP_FILE
     try:
@@ -79,16 +82,12 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
 
 
 def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
-    """Save what the sweep is asked to do.
-
-    Raises:
-        ResultsError: The file cannot be written.
-    """
+    """Save the request of a sweep; raises ResultsError."""
     write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
 
 
 def latest_sweep(results: Path, config: Path) -> Path | None:
-    """The last sweep of this config in `results/<device>/<model>`; None if there is none."""
+    """Find the last sweep of this config in `results/<device>/<model>`; None if there is none."""
     sweeps = []
     for path in results.glob(f"*/*/*/{SWEEP_FILE}"):
         with contextlib.suppress(ResultsError):
@@ -98,81 +97,123 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     return max(sweeps)[1] if sweeps else None
 
 
+def open_folder(
+    folder: Path,
+    sweep: SweepFile,
+    jobs: Mapping[str, Job],
+    *,
+    before: SweepFile | None,
+    saved: Sequence[Job],
+    resume: bool,
+) -> None:
+    """Check that the folder belongs to this sweep, and save the request in it.
+
+    Args:
+        jobs: Jobs with origins.
+        before: File that the folder holds from an earlier part of the sweep.
+        saved: Jobs that the folder holds from an earlier part of the sweep.
+
+    Raises:
+        ResultsError: The folder holds other records, or the model has changed since the sweep began.
+    """
+    if not resume and any(not is_job_file(path) for path in folder.glob("*.json")):
+        raise ResultsError(
+            f"{folder}: there are records already; add --resume to resume that sweep, "
+            "or choose another folder with --output"
+        )
+    refuse_changed(saved, list(jobs.values()))
+    for job in jobs.values():
+        if job not in saved:
+            write_job(job, folder)
+    # Last, because this file makes the folder one of a sweep that can be resumed.
+    if sweep != before:
+        write_sweep_file(folder, sweep)
+
+
 def find_reusable(
     folder: Path,
     jobs: Mapping[str, Job],
     keys: Mapping[str, Sequence[str]],
     *,
     rounds: int,
-    card: str | None,
+    cards: Collection[str | None],
     is_watched: bool,
 ) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
+    Two cards of one model differ by more than many variants do. Comparing variants within a round cancels the
+    difference as long as one card measures the entire round.
+
     Args:
-        keys: The keys of each variant's cells, by position in the grid.
-        card: The device's UUID; None where it has none.
-        is_watched: Whether the board can be read. Then a cell must say how it was: one that does not is of a sweep
-            that was killed before it could judge it.
+        keys: Keys of each variant's cells, by position in the grid.
+        cards: Cards of the workers, as `card_of` names them. An incomplete round of another card is measured again.
+        is_watched: Whether the workers read the GPU's state. A cell without it then belongs to a sweep that was killed
+            before it could judge the cell.
 
     Raises:
         ResultsError: A record cannot be renamed or rewritten.
     """
-    sweep_up(folder)
+    remove_unfinished(folder)
     notes: list[str] = []
-    used: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
-    for path, record in records_in(folder, notes):
-        # Other variants and later rounds are no business of this part of the sweep; they stay.
+    records: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
+    for path, record in _records_in(folder, notes):
+        # Records of other variants and of later rounds stay as they are.
         if record.variant.name in jobs and record.round < rounds:
-            used.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
-    split = _rounds_split_by_card(used, keys, rounds=rounds, card=card)
-    cells_done: dict[CellId, CellBase] = {}
+            records.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
+    own_cards, foreign = _incomplete_rounds(records, keys, cards)
+    finished: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
     older = 0
-    for path, record, cells in used:
+    for path, record, cells in records:
+        name = record.variant.name
+        is_foreign = (record.round, card_of(record.environment.device.uuid, record.place)) in foreign
+        is_disturbed = bool(record.cells) and all(
+            cell.error_kind == "disturbed" and cell.key in keys[name] for cell in record.cells
+        )
+        if record.profile and not is_foreign and (cells or is_disturbed):
+            profiled.add(name)
         if record.cells and not cells and is_of_older_schema(path):
             older += 1
-        elif record.round in split and record.environment.device.uuid != card:
+        elif is_foreign:
             notes.append(
-                f"{path}: not used: measured on another card, and its round is not whole; set aside as "
+                f"{path}: not used: measured on another card, and its round is incomplete; set aside as "
                 f"{path.name}{SET_ASIDE}"
             )
         elif cells:
-            cells_done |= {(record.round, record.variant.name, position): cell for position, cell in cells.items()}
-            if record.profile:
-                profiled.add(record.variant.name)
-            after = _closed(record, is_watched=is_watched)
-            if after != record:
-                write_record(after, path)
+            finished |= {(record.round, name, position): cell for position, cell in cells.items()}
+            closed = _closed(record, is_watched=is_watched)
+            if closed != record:
+                write_record(closed, path)
             continue
-        elif record.cells and all(
-            cell.error_kind == "disturbed" and cell.key in keys[record.variant.name] for cell in record.cells
-        ):
-            # It was measured again since, or will be now. It says why, and may have the profile.
-            if record.profile:
-                profiled.add(record.variant.name)
+        elif is_disturbed:
+            # The cells were measured again since, or will be now. The record keeps the reason, and may have a profile.
             continue
         elif record.cells:
-            why = _why_not(record, is_watched=is_watched)
-            notes.append(f"{path}: not used: {why}; set aside as {path.name}{SET_ASIDE}")
+            reason = _why_unused(record, is_watched=is_watched)
+            notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
     if older:
         notes.append(
             f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
             f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
         )
-    return ReusableCells(cells_done, frozenset(profiled), tuple(notes))
+    return ReusableCells(finished, own_cards, frozenset(profiled), tuple(notes))
 
 
-def sweep_up(folder: Path) -> None:
-    """Remove what a killed process left half-written under a temporary name; the lock is ours, so nobody writes."""
+def card_of(uuid: str | None, worker: str | None) -> str | None:
+    """Return the identity of a card: its UUID, or the worker's name if it has none."""
+    return uuid or worker
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove half-written files of a killed process. The folder is locked, so that no other process writes."""
     for path in folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-def records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
-    """Every record of a sweep's folder; a line in the notes for each that cannot be read."""
+def _records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
+    """Yield every record of a sweep's folder; add a line to the notes for each that cannot be read."""
     for path in sorted(folder.glob("*.json")):
         if path.name == SWEEP_FILE or is_job_file(path):
             continue
@@ -185,7 +226,7 @@ def records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord
 
 
 def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
-    """The record as its sweep would have left it, had that not been killed."""
+    """Return the record as its sweep would have completed it if it had not been killed."""
     cells = tuple(
         cell.model_copy(update={"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED})
         if is_watched and _is_unwatched(cell)
@@ -197,14 +238,14 @@ def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
 
 
 def _is_unwatched(cell: CellBase) -> bool:
-    """Whether it counts as measured, and nobody saw how the board was meanwhile."""
+    """Return True if the cell is valid but the state of the GPU is unknown."""
     return cell.status == "ok" and cell.conditions is None
 
 
 def _usable(
     record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
 ) -> dict[int, CellBase]:
-    """Its cells that are ok, whole, and what would be measured now, by position."""
+    """Return the complete, valid cells that would be measured in the same way now, by position."""
     name = record.variant.name
     runs = jobs[name].procedure.runs
     positions = {key: position for position, key in enumerate(keys[name])}
@@ -218,32 +259,45 @@ def _usable(
     }
 
 
-def _rounds_split_by_card(
-    used: Sequence[tuple[Path, RunRecord, Mapping[int, CellBase]]],
+def _incomplete_rounds(
+    records: Sequence[tuple[Path, RunRecord, Mapping[int, CellBase]]],
     keys: Mapping[str, Sequence[str]],
-    *,
-    rounds: int,
-    card: str | None,
-) -> set[int]:
-    """Rounds that another card of the same kind began and did not finish.
+    cards: Collection[str | None],
+) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
+    """Return the cards that continue their own incomplete rounds, and the rounds of cards that cannot."""
+    cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
+    for _, record, cells in records:
+        card = card_of(record.environment.device.uuid, record.place)
+        cells_of[record.round][card] |= {(record.variant.name, position) for position in cells}
+    total = sum(map(len, keys.values()))
+    own: dict[int, str | None] = {}
+    foreign: set[tuple[int, str | None]] = set()
+    for number, by_card in cells_of.items():
+        for card, measured in by_card.items():
+            if card in cards and number not in own:
+                if 0 < len(measured) < total:
+                    own[number] = card
+            elif len(measured) < total:
+                foreign.add((number, card))
+    return own, foreign
 
-    Two cards of a kind differ by more than many variants do. Variants are compared within a round, which cancels that
-    as long as a round is measured on one card.
-    """
-    cards: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
-    for _, record, cells in used:
-        cards[record.round][record.environment.device.uuid] |= {(record.variant.name, position) for position in cells}
-    whole = sum(map(len, keys.values()))
-    return {
-        number
-        for number in range(rounds)
-        if any(uuid != card and len(cells) < whole for uuid, cells in cards[number].items())
-    }
 
-
-def _why_not(record: RunRecord, *, is_watched: bool) -> str:
+def _why_unused(record: RunRecord, *, is_watched: bool) -> str:
     if is_watched and any(map(_is_unwatched, record.cells)):
         return UNWATCHED
     if not any(cell.status == "ok" for cell in record.cells):
         return "it has no finished cell"
     return "measured under other circumstances (model, options, procedure, device or versions)"
+
+
+def read_new_records(
+    folder: Path, names: Sequence[str], keys: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, int, CellBase]]:
+    """Yield the variant, the position and the cell of every cell in these records, except for unreadable files."""
+    for path in (folder / name for name in names if name.endswith(".json")):
+        with contextlib.suppress(ResultsError):
+            record = read_record(path)
+            positions = {key: position for position, key in enumerate(keys[record.variant.name])}
+            for cell in record.cells:
+                if cell.key in positions:
+                    yield record.variant.name, positions[cell.key], cell

@@ -1,58 +1,77 @@
-"""The table that fills in while a sweep runs: what each cell gives so far, a row a variant."""
+"""Table that fills in while a sweep runs: the current median rate of each cell, one row per variant."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from benchmarker.core.formatting import significant
+from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import CellStatus
 from benchmarker.schema.status_words import status_words
-from benchmarker.schema.workload import Workload
-from benchmarker.sweep.cell_text import rate_of
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 UNKNOWN = "·"
 RUNNING = "…"
 
 
 class LiveTable:
-    """The headline metric by variant and cell: the median over the rounds so far, or how the last try ended."""
+    """Headline metric by variant and cell: the median over the rounds so far, or the last failure."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._rates: dict[tuple[str, int], list[float]] = defaultdict(list)
-        self._faults: dict[tuple[str, int], CellStatus] = {}
+        self._failures: dict[tuple[str, int], CellStatus] = {}
 
-    def take(self, variant: str, position: int, cell: CellBase) -> None:
-        """Add a round of a cell; a cell without a rate adds nothing."""
-        rate = rate_of(self._workload, cell)
+    def add(self, variant: str, position: int, cell: CellBase) -> None:
+        """Add one round of a cell; a cell without a rate adds nothing."""
+        rate = median_rate(self._workload, cell)
         if rate is not None:
             self._rates[variant, position].append(rate)
 
-    def fail(self, variant: str, position: int, status: CellStatus) -> None:
-        """Say how a cell failed that was given up in this round."""
-        self._faults[variant, position] = status
+    def add_failure(self, variant: str, position: int, status: CellStatus) -> None:
+        self._failures[variant, position] = status
 
-    def table(self, variants: Sequence[str], shapes: Sequence[str], *, running: str | None = None) -> str:
-        """The table as lines of text.
+    def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
+        """Return the table as lines of text.
 
         Args:
-            shapes: Of the grid's cells, in their order.
-            running: The variant that is being measured.
+            points: Points of the grid, in order.
+            running: Variants that are being measured.
         """
         lines = [
-            [plain_line(name), *(self._words((name, position), name == running) for position in range(len(shapes)))]
+            [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
             for name in variants
         ]
-        return tabulate(lines, [self._workload.rate_unit, *shapes], tablefmt="simple", disable_numparse=True)
+        headings = [self._workload.rate_unit, *map(self._workload.point_text, points)]
+        return tabulate(lines, headings, tablefmt="simple", disable_numparse=True)
 
-    def _words(self, cell: tuple[str, int], is_running: bool) -> str:
+    def _cell_text(self, cell: tuple[str, int], is_running: bool) -> str:
         rates = self._rates.get(cell)
-        fault = self._faults.get(cell)
-        words = significant(statistics.median(rates)) if rates else status_words(fault) if fault else None
-        return " ".join([*([words] if words else []), *([RUNNING] if is_running else [])]) or UNKNOWN
+        failure = self._failures.get(cell)
+        text = significant(statistics.median(rates)) if rates else status_words(failure) if failure else None
+        return " ".join([*([text] if text else []), *([RUNNING] if is_running else [])]) or UNKNOWN
+
+
+def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
+    """Return `26 x 50: 0.1525 s, 327.9 tok/s`, or the status of a cell without a rate."""
+    name, rate = workload.point_text(point), median_rate(workload, cell)
+    if rate is None:
+        return f"{name}: {status_words(cell.status)}"
+    latency_s = statistics.median(sample.latency_s for sample in cell.samples)
+    return f"{name}: {seconds(latency_s)}, {significant(rate)} {workload.rate_unit}"
+
+
+def median_rate(workload: Workload, cell: CellBase) -> float | None:
+    """Return the headline metric of the median repeat; None unless the cell is valid."""
+    if cell.status != "ok":
+        return None
+    rates = [rate for sample in cell.samples if (rate := workload.rate(cell, sample)) is not None]
+    return statistics.median(rates) if rates else None

@@ -1,7 +1,7 @@
-"""One sweep at a time in a folder: two at once would also disturb each other's measurements.
+"""Lock on a sweep's folder: two sweeps at once would mix their records and disturb each other's measurements.
 
-The system frees the lock when its owner dies, however it dies. The owner's name stands in a file beside the lock, only
-so that a refusal can say who holds the folder.
+The operating system frees the lock when its owner dies. A second file holds the owner's name, so that the error message
+can identify the process that holds the folder.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ OWNER = ".lock-owner"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made if it is not there.
+    """Hold the folder; create it if needed.
 
     Raises:
-        ResultsError: Another sweep holds it, or nothing can be written there.
+        ResultsError: Another sweep holds the folder, or it cannot be written to.
     """
     owner_path = folder / OWNER
     try:
@@ -37,8 +37,8 @@ def locked(folder: Path) -> Iterator[None]:
         owner_path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
     except Timeout as error:
         raise ResultsError(
-            f"{folder}: another sweep{_owner_words(owner_path)} is writing there; "
-            "wait for it, or choose another with --output"
+            f"{folder}: another sweep{_owner(owner_path)} is writing there; "
+            "wait for it, or choose another folder with --output"
         ) from error
     except OSError as error:
         raise ResultsError(
@@ -51,8 +51,8 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _owner_words(path: Path) -> str:
-    """` (process 4711)`, with the host where it is another one; empty where the file does not say."""
+def _owner(path: Path) -> str:
+    """Return ` (process 4711)`, with the host if it is another one; an empty text if the file is missing."""
     with contextlib.suppress(OSError):
         owner = path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
         return f" ({owner})" if owner else ""

@@ -1,7 +1,7 @@
-"""What went wrong in a child, and what is measured next: rules without a process in them.
+"""Failures of a child, and the cells that the next process measures: rules that need no process.
 
-One more try for a crash or a time-out, which may be chance; none for running out of memory, which is not. What is left
-goes on in a fresh process, without the cells that are at least as large as one that did not fit.
+A crash or a time-out may be chance and is tried once more; running out of memory is not. The remaining cells go to a
+fresh process, without the cells that are at least as large as one that did not fit.
 """
 
 from __future__ import annotations
@@ -9,73 +9,75 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.status import CellStatus, status_of
-from benchmarker.schema.workload import Workload
-from benchmarker.sweep.child import Ended, Phase
+from benchmarker.sweep.child import ChildEnd, Phase
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
 TRIES = 2
 RERUNS = 2
-"""How often a cell is measured again that something outside the variant made invalid."""
+"""Repetitions of a cell that something outside the variant made invalid."""
 LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
-"""What makes a cell invalid by the variant's own doing: it will be no other the next time."""
+"""Errors that the variant itself causes: measuring again does not help."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why there is no number."""
+    """Reason for a missing number."""
 
     kind: ErrorKind
     reason: str
 
     @property
     def status(self) -> CellStatus:
-        """Of the cell that has none."""
+        """Status of the cell without a number."""
         return status_of(self.kind)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a child's end means."""
+    """Consequences of a child's end."""
 
     failed: Mapping[int, Fault]
-    """Cells that the child did not finish, by position in the grid; they go into its record."""
+    """Unfinished cells, by position in the grid; they go into the child's record."""
     pending: tuple[int, ...]
     """Cells for a fresh process."""
     is_final: bool
     """Whether the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(ended: Ended, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
-    """Why the child ended before its work was done; None if it was.
+def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
+    """Return the reason for which the child ended before its work was complete; None if it was complete.
 
     Args:
-        problem: Why its record cannot be read; None if it can, or if there is none.
-        last_line: The end of what it printed.
+        problem: Reason for which the record cannot be read; None if it can, or if there is none.
+        last_line: Last line of the child's output.
     """
     if record and record.status == "complete" and not problem:
-        # All is done and saved: how the process then went down is no matter.
+        # Everything is measured and saved: it does not matter how the process ended after that.
         return None
-    if ended.late:
-        return Fault("timeout", ended.late)
-    if ended.code < 0:
-        return _killed(ended)
+    if end.late:
+        return Fault("timeout", end.late)
+    if end.code < 0:
+        return _killed(end)
     if problem:
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
-    return Fault("other", f"exit {ended.code}: {last_line or 'it printed nothing'}")
+    return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
 
 
-def _killed(ended: Ended) -> Fault:
-    if ended.killed_for_memory:
+def _killed(end: ChildEnd) -> Fault:
+    if end.killed_for_memory:
         return Fault("oom_host", "the system ran out of memory and killed the process")
-    return Fault("crash", f"the process died of {_signal_name(-ended.code)}")
+    return Fault("crash", f"the process died of {signal_name(-end.code)}")
 
 
 def decide(
@@ -88,13 +90,13 @@ def decide(
     points: Sequence[Any],
     workload: Workload,
 ) -> Decision:
-    """What becomes of the cells that a child was given.
+    """Decide which of a child's cells are given up and which are measured by a fresh process.
 
     Args:
-        pending: Their positions, in order.
-        finished: Statuses of those that its record holds.
-        phase: In which it was when it ended.
-        tries: How often each cell, or the loading before it, has failed before.
+        pending: Positions of the child's cells, in order.
+        finished: Statuses of the cells in its record.
+        phase: Phase in which it ended.
+        tries: Earlier failures of each cell, or of the loading before it.
     """
     rest = tuple(pending[len(finished) :])
     if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):
@@ -118,7 +120,7 @@ def _without_larger(
     failed: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
     larger = [position for position in rest if workload.at_least(points[position], points[failed])]
-    reason = f"not tried: the smaller {workload.in_words(points[failed])} ran out of memory"
+    reason = f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory"
     return Decision(
         dict.fromkeys(larger, Fault(kind, reason)),
         tuple(position for position in rest if position not in larger),
@@ -126,7 +128,8 @@ def _without_larger(
     )
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

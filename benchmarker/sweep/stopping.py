@@ -1,87 +1,90 @@
-"""Enough rounds? It is the width of the intervals that says so, never a verdict.
+"""Rule that ends a sweep: the width of the intervals, never a verdict.
 
-To go on until a difference is found would find differences that are not there. Rows that wait for the host stay as
-wide as the host makes them, and hold nobody up.
+Continuing until a difference is found would find differences that do not exist. Variants whose steps wait for the host
+keep intervals as wide as the host makes them, and do not extend the sweep.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS
+from benchmarker.engines.registry import HOST_BOUND_ENGINES
 from benchmarker.schema.collect import collect
-from benchmarker.sweep.folder import write_sweep_file
-from benchmarker.sweep.state import SweepContext
+from benchmarker.sweep.session import Sweep
 
 NARROW = 0.04
-"""Width of a speed-up's interval, as a part of the speed-up, below which no more rounds are needed."""
-WAITS_FOR_HOST = "eager"
-"""Engine whose steps wait for Python on a GPU."""
+"""Relative width of a speed-up's interval below which no more rounds are needed."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide the intervals of the speed-ups are, as parts of the speed-ups, by variant: the widest of its cells."""
+    """Relative widths of the speed-ups' intervals by variant: the widest of its cells."""
 
     device: dict[str, float]
     host: dict[str, float]
-    """Of rows that wait for the host."""
+    """Variants whose steps wait for the host."""
 
     @property
     def widest(self) -> float | None:
-        """None where nothing can be said, as below three rounds."""
+        """Widest interval that more rounds can narrow. None with fewer than three rounds."""
         return max(self.device.values(), default=None)
 
 
-def widths_of(context: SweepContext) -> Widths:
-    """From the records in the sweep's folder."""
+def widths_of(sweep: Sweep, baseline: str) -> Widths:
+    """Compute the widths from the records in the sweep's folder."""
     widths = Widths({}, {})
     try:
-        collected = collect([context.folder])
-        records = [record for record in collected.records if record.sweep == context.sweep.started_at]
-        if not records:
-            return widths
-        results = results_of_records(records, sweep_baseline=context.request.baseline, force=True)
+        records = [record for record in collect([sweep.folder]).records if record.sweep == sweep.started_at]
+        results = results_of_records(records, sweep_baseline=baseline, force=True) if records else None
     except ResultsError:
-        return widths
-    for row in results.rows:
+        results = None
+    for row in results.rows if results else ():
         ratio = row.speed_up.ratio if row.speed_up else None
-        if ratio is None or ratio.low is None or ratio.high is None:
+        if results is None or ratio is None or ratio.low is None or ratio.high is None:
             continue
         variant = results.members[row.variant][0].variant.name
-        side = widths.host if _waits_for_host(context, variant) else widths.device
+        side = widths.host if _waits_for_host(sweep, variant) else widths.device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
     return widths
 
 
-def with_more_rounds(context: SweepContext, count: int, terminal: Terminal) -> SweepContext | None:
-    """The sweep with the rounds that are still to be added; None where there are enough, or no more are allowed."""
-    most = context.request.max_rounds
-    if most is None or context.request.rounds < MIN_ROUNDS:
-        return None
-    widths = widths_of(context)
+def more_rounds(
+    sweep: Sweep, baseline: str, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
+) -> int:
+    """Return the new number of rounds; the present one if that is enough, or no more are allowed.
+
+    Args:
+        limit: Largest number of rounds; None if none are added.
+        count: Rounds that are added at once.
+        is_late: Whether the time for added rounds (--max-time) is up.
+    """
+    if limit is None or rounds < MIN_ROUNDS:
+        return rounds
+    widths = widths_of(sweep, baseline)
     is_wide = widths.widest is not None and widths.widest >= NARROW
-    is_late = context.added_until_s is not None and time.monotonic() > context.added_until_s
-    rounds = min(most, context.request.rounds + count)
-    if not is_wide or is_late or rounds <= context.request.rounds:
-        for variant, width in widths.host.items():
-            terminal.line(f"{variant}: host-bound, ±{percent(width / 2, places=1)}")
-        if widths.widest is not None:
-            why = f"; --max-time {context.settings.max_time_s:g} is up" if is_wide and is_late else ""
-            half = percent(widths.widest / 2, places=1)
-            terminal.line(f"{context.request.rounds} rounds: the widest interval is ±{half}{why}")
-        return None
-    terminal.line(f"the widest interval is ±{percent((widths.widest or 0.0) / 2, places=1)}: on to {rounds} rounds")
-    sweep = context.sweep.model_copy(update={"rounds": rounds})
-    write_sweep_file(context.folder, sweep)
-    return replace(context, request=replace(context.request, rounds=rounds), sweep=sweep)
+    increased = min(limit, rounds + count)
+    if is_wide and not is_late and increased > rounds:
+        terminal.line(f"the widest interval is {_half(widths.widest)}: adding rounds, up to {increased}")
+        return increased
+    for variant, width in widths.host.items():
+        terminal.line(f"{variant}: host-bound, {_half(width)}")
+    if widths.widest is not None:
+        reason = f"; --max-time {sweep.settings.max_time_s:g} is up" if is_wide and is_late else ""
+        terminal.line(f"{rounds} rounds: the widest interval is {_half(widths.widest)}{reason}")
+    return rounds
 
 
-def _waits_for_host(context: SweepContext, variant: str) -> bool:
-    is_eager = getattr(context.job(variant).variant, "engine", None) == WAITS_FOR_HOST
-    return is_eager and context.environment.device.kind != "cpu"
+def _half(width: float | None) -> str:
+    return f"±{percent((width or 0.0) / 2, places=1)}"
+
+
+def _waits_for_host(sweep: Sweep, variant: str) -> bool:
+    """Return True if the decode steps of the variant wait for Python on a GPU."""
+    job = sweep.jobs[variant]
+    is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
+    return is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES

@@ -1,109 +1,474 @@
-"""The seam for what is measured. Clock, memory, records and profile know nothing of tokens; a workload does.
+"""The interface of a workload: what is measured, how it is measured, and how its records are read.
 
-A workload's `opener` is a context manager: it opens a Bench for a job, on a device, within a Session. The bench makes a
-step for each point of its grid: the callable that one repeat runs, its inputs already made.
+A workload is a subclass of `Workload` in `workloads/NAME/workload.py`, and one line of `schema/registry.py`. The
+subclass is imported to read records and to parse a command line: methods import heavy libraries inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args
 
-from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ChangedError
-from benchmarker.measure.memory import DeviceMemory
-from benchmarker.measure.repeat import Measured, Step
+from typing_extensions import TypeVar
+
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.option import Option
+from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.comparing import Circumstance, Limitable
+    from benchmarker.comparison.invariants import Check
+    from benchmarker.comparison.rows import CellKey, Results, Row
+    from benchmarker.core.console import Terminal
+    from benchmarker.core.tables import Column, Sheet
+    from benchmarker.explain.case import Timed
+    from benchmarker.explain.values import NotExplained
+    from benchmarker.hardware.device import Device
+    from benchmarker.logs.log import Log
+    from benchmarker.logs.runs import LoggedRun
+    from benchmarker.report.charts.style import Chart
+    from benchmarker.report.compare import Comparison
+    from benchmarker.schema.experiment import ExperimentBase
+    from benchmarker.schema.profile import Profile
+    from benchmarker.workloads.session import Bench, Judging, Session
+
+JobT = TypeVar("JobT", bound=Job, default=Job)
+RecordT = TypeVar("RecordT", bound=RunRecord, default=RunRecord)
+RowT = TypeVar("RowT", bound="Row", default="Row")
 
 
-class Session(Protocol):
-    """The run that a bench is opened in: what it prints on, and where its record is kept."""
+class Workload(Generic[JobT, RecordT, RowT]):
+    """What is measured, and everything that the other packages need to know about it."""
 
-    terminal: Terminal
-    device_memory: DeviceMemory
-    """What the device held before anything of ours was on it."""
+    name: ClassVar[str]
+    question: ClassVar[str]
+    """Question of a user that the workload answers, in one sentence."""
+    unit: ClassVar[str]
+    """What one repeat is: `token`, `call`, `step`."""
+    experiment: ClassVar[type[ExperimentBase]]
+    job: type[JobT]
+    record: type[RecordT]
+    axes: ClassVar[tuple[Axis, ...]]
+    metrics: ClassVar[tuple[Metric, ...]]
+    headline: ClassVar[str]
+    """Name of the metric that a sweep shows while it runs, and that ranks rows if `ranked_by` is empty."""
+    ranked_by: ClassVar[tuple[str, ...]] = ()
+    """Names of the metrics that rank rows: the first that a cell has."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that every process of a sweep imports; with shared imports a sweep imports them once a round."""
+    example: ClassVar[str] = ""
+    """Arguments of `benchmarker run` that measure something."""
+    default_variant: ClassVar[Mapping[str, Any]] = {}
+    """Variant that is measured if none is named."""
+    cell_opening: ClassVar[str] = "cell: "
+    """First words of the line that is printed before a cell is measured; a sweep filters such lines."""
+    grid_heading: ClassVar[str] = "cells"
+    """Heading of the cells of a plan."""
+    explains_runs: ClassVar[bool] = False
+    """Whether a single run prints its explanation too, in place of a row for each cell."""
+    must_be_equal: ClassVar[tuple[str, ...]] = ()
+    """Circumstances that must be equal for the gate too."""
+    subject_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a record that describe what was measured; they are part of a cell's key."""
+    baseline_noun: ClassVar[str] = "baseline"
+    """Kind of variant that the others are compared with: `unquantized form`."""
+    surroundings_noun: ClassVar[str] = "table"
+    """What a row shares with the row that it is compared with: `engine`."""
+    speed_axis: ClassVar[str] = ""
+    """Label of the ranking metric on a chart's axis; by default the heading of its column."""
 
-    @property
-    def record(self) -> Any:
-        """The record so far."""
+    # Command line and configuration
 
-    def keep(self, **changes: Any) -> None:
-        """Change fields of the record; in a sweep, which reads them meanwhile, on disk too."""
+    def options(self) -> list[Option]:
+        """Return the options of `benchmarker run`."""
+        from benchmarker.schema.options import field_options
 
-    def ready(self) -> None:
-        """Called when all that can be checked quickly is checked, before anything large is loaded: the device's limits
-        are measured then. A bench that does not call it has them measured before it is asked for a cell."""
+        return field_options(self.job)
 
+    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the command line by place, with the config's values that they replace."""
+        return dict(typed)
 
-class Bench(Protocol):
-    """One variant, open and ready to be measured."""
+    def resolve(self, variant: Any) -> Any:
+        """Return the variant with names as the registries have them. Raises FieldError."""
+        return variant
 
-    def facts(self) -> Mapping[str, Any]:
-        """Fields of the record that say what was loaded, and what ran so far. Asked for after each cell."""
-
-    def cell(self, point: Any) -> CellBase:
-        """What is known of a cell before it is measured: its axes, its demand, the hash of its inputs."""
-
-    def correct(self, point: Any) -> Mapping[str, Any]:
-        """Fields of the cell that say what one call's result was held against. Called before anything is timed.
-
-        Raises:
-            WrongResultError: It is wrong; the cell is invalid and has no times.
-            UnsupportedError: The variant cannot do this here.
-        """
-
-    def step(self, point: Any) -> Step[Any]:
-        """What one repeat of this cell runs. It reads the clock itself, with the device drained at both ends."""
-
-    def timed(self) -> AbstractContextManager[None]:
-        """Surrounds the timed repeats: what must not happen there raises UnsupportedError."""
-
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
-        """Fields of the cell that only the bench can tell, once it was timed."""
-
-    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
-        """Fields of the record that are found when all is timed: a profile, energy, quality.
+    def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
+        """Refuse a job that would fail, and options that would have no effect.
 
         Args:
-            record: With all cells; they are on disk by now.
-            path: Of the record. What lies beside it is called after it.
+            typed: Values of the command line, by place.
+
+        Raises:
+            BenchmarkerError: With what to change.
         """
 
+    def title(self, job: JobT) -> str:
+        """Return the subject of a job, for the first line and the folder of its records."""
+        return job.workload
 
-class Nothing:
-    """What a bench need not say: a base for one that says the rest."""
+    def point_text(self, point: Any) -> str:
+        """Return a cell in a line."""
+        return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
 
-    def facts(self) -> Mapping[str, Any]:
+    def point_arguments(self, point: Any) -> list[str]:
+        """Return options that measure this cell alone."""
+        from benchmarker.schema.options import flags_of
+
+        flags = flags_of(self.options())
+        return [word for axis in self.axes for word in (flags[f"grid.{axis.name}"], str(getattr(point, axis.name)))]
+
+    # Measuring
+
+    def open(self, job: JobT, device: Device, session: Session) -> AbstractContextManager[Bench]:
+        """Open one variant for measuring."""
+        raise NotImplementedError
+
+    def key_parts(self, job: JobT) -> dict[str, Any]:
+        """Return everything of subject and variant that determines a result, for the key of a cell."""
+        return {
+            "subject": job.subject.model_dump(mode="json"),
+            "variant": job.variant.model_dump(mode="json", exclude={"name"}),
+        }
+
+    def record_fields(self, job: JobT) -> dict[str, Any]:
+        """Return fields of a record that are known before the run begins."""
+        return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
+
+    def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return fingerprints of the files that a job reads, by description.
+
+        Args:
+            judged: Whether to include the files that only quality needs.
+        """
         return {}
 
-    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
+    def is_same_subject(self, first: JobT, second: JobT) -> bool:
+        """Whether two jobs read the same model, so that one look-up serves both."""
+        return first.subject == second.subject
+
+    def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
+        """Check before a sweep begins that the job's files exist; return their hub commit. Raises BenchmarkerError."""
+        return None
+
+    def lacking(self, job: JobT) -> str | None:  # noqa: ARG002
+        """Return what this machine lacks for a job, with the remedy. A sweep prints it before it begins."""
+        return None
+
+    def prepare(self, job: JobT, device: Device, progress: Terminal) -> None:
+        """Put on disk what a job loads. Raises BenchmarkerError."""
+
+    def processes(self, job: JobT) -> int:  # noqa: ARG002
+        """Return how many processes of one run may compute on the same GPU."""
+        return 1
+
+    def cell_fields(self, job: JobT, point: Any, records: Sequence[RecordT]) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return fields of a cell that is not measured; None as long as they are unknown.
+
+        Args:
+            records: Of the processes so far.
+        """
+        return {axis.name: getattr(point, axis.name) for axis in self.axes}
+
+    def cell_text(self, cell: Any) -> str:
+        """Return the line that is printed before a cell is measured."""
+        return self.cell_opening + ", ".join(axis.words(getattr(cell, axis.name)) for axis in self.axes)
+
+    def sample_text(self, cell: Any, sample: Any) -> str:
+        """Return the numbers that are printed after a repeat, behind its latency."""
+        from benchmarker.core.formatting import significant
+
+        return f"{significant(self.rate(cell, sample))} {self.rate_unit}"
+
+    def repeat_s(self, point: Any) -> float:  # noqa: ARG002
+        """Return a first guess of the seconds of one repeat."""
+        return 1.0
+
+    def matmul_dtype(self, job: JobT) -> str:
+        """Return the type in which the device's matmul rate is measured."""
+        return getattr(job.variant, "dtype", None) or getattr(job.subject, "dtype", None) or "float32"
+
+    def judging(self) -> Judging[JobT, RecordT] | None:
+        """Return what is measured apart from time."""
+        return None
+
+    # Logs
+
+    def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunRecord:
+        """Return the record of one run in a log of the reference script."""
+        raise NotImplementedError
+
+    # Comparing records
+
+    def cell_keys(self, record: RecordT) -> list[CellKey]:
+        """Return the keys of a record's cells in their order."""
+        from benchmarker.comparison.comparing import plain_keys
+
+        return plain_keys(record, self.axes)
+
+    def form(self, record: RecordT) -> dict[str, str]:
+        """Return the fields that define a variant beside its name; equal in all records of one name."""
+        options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
+        return {"options": options or "no options"}
+
+    def ran(self, record: RecordT) -> Mapping[str, str | None]:  # noqa: ARG002
+        """Return what a library chose while it ran, such as a kernel; equal in all records that have it."""
         return {}
 
-    def timed(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def libraries(self, record: RecordT) -> Container[str] | None:  # noqa: ARG002
+        """Return the quantization libraries that a variant runs; None if unknown."""
+        return None
 
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def family(self, record: RecordT) -> str:
+        """Return the name that related variants share."""
+        return record.variant.name
+
+    def place(self, record: RecordT) -> int:  # noqa: ARG002
+        """Return the position of a variant in its family when single runs are compared."""
+        return 0
+
+    def plainness(self, record: RecordT) -> tuple[bool, ...]:  # noqa: ARG002
+        """Return a rank: the variant with the largest is the baseline if nobody chose one."""
+        return ()
+
+    def is_plain(self, row: RowT) -> bool:
+        """Whether a row is of the kind that the others are compared with, such as unquantized."""
+        return row.is_baseline
+
+    def surroundings(self, row: RowT) -> object:  # noqa: ARG002
+        """Return what a row shares with the row that it is compared with, such as the engine."""
+        return None
+
+    def circumstances(self) -> Mapping[str, Circumstance]:
+        """Return what must be equal in all records beside device, driver and versions, by name."""
         return {}
 
-    def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
+    def as_one(self, records: Sequence[RecordT]) -> Sequence[RecordT]:
+        """Return the records with one name for what is the same by two names."""
+        return records
+
+    def knows(self, record: RecordT) -> bool:
+        """Whether a record has its circumstances: a run that failed early has none."""
+        return bool(record.cells)
+
+    def void(self, records: Sequence[RecordT]) -> str | None:  # noqa: ARG002
+        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
+        return None
+
+    def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
+        """Return the row of a variant and cell.
+
+        Args:
+            fields: Values of every workload's row.
+            records: All records of the variant.
+            good: Records and cells that measured the cell.
+        """
+        from benchmarker.comparison.rows import Row
+
+        return cast("RowT", Row(**fields))
+
+    def with_baseline(self, rows: Sequence[RowT], baseline: str | None) -> tuple[RowT, ...]:  # noqa: ARG002
+        """Return the rows with values that follow from the baseline's row."""
+        return tuple(rows)
+
+    def row_values(self, row: RowT) -> dict[str, Any]:
+        """Return plain values for a program: base units, None for unknown."""
+        from benchmarker.comparison.comparing import plain_row
+
+        return plain_row(row)
+
+    def limitable(self) -> Mapping[str, Limitable]:
+        """Return what a budget can limit beside memory and the metrics, by name."""
         return {}
 
+    def loss(self, row: RowT) -> float | None:  # noqa: ARG002
+        """Return what a variant costs beside time and memory (less is better); None if not measured."""
+        return 0.0
 
-def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Refuse to measure, in a sweep, another commit of the model than the one that it began with.
+    def form_text(self, row: RowT) -> str:
+        """Return a variant with its form, in a sentence."""
+        from benchmarker.core.tables import escaped
 
-    Args:
-        commit: On the hub, as it was found now; None where the model is a folder.
+        return escaped(row.variant)
 
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
-    planned = job.origin.commit if job.origin and job.part else None
-    if planned and commit and commit != planned:
-        raise ChangedError(
-            f"model {model} changed on the hub since the sweep began: commit {planned}, then {commit}; "
-            f"begin a new sweep, with --revision {planned} to stay with the first"
+    def checks(self, record: RecordT) -> Iterable[Check]:  # noqa: ARG002
+        """Return checks of `verify` beyond those of every record."""
+        return ()
+
+    def labels(self, row: RowT | None) -> dict[str, str | None]:  # noqa: ARG002
+        """Return what a recommendation in JSON has beside the variant's name."""
+        return {}
+
+    # Explaining
+
+    def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
+        """Return the profiled unit of a variant with its time without the profiler."""
+        from benchmarker.explain.reasons import timed_call
+
+        return timed_call(name, records)
+
+    # Showing
+
+    def name_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
+        """Return the columns that name a variant; the first is its name."""
+        from benchmarker.report.columns import names
+
+        return names(rows)
+
+    def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
+        """Return the columns of the axes that vary; with `always`, of all axes."""
+        from benchmarker.report.columns import axis_columns
+
+        return axis_columns(rows, always=always)
+
+    def timing_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
+        """Return the columns of the timed metrics."""
+        from benchmarker.report.columns import metric_columns
+
+        return metric_columns(rows)
+
+    def cost_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
+        """Return the columns of memory and other costs in the table of the headline's cell."""
+        from benchmarker.report.columns import plain_costs
+
+        return plain_costs(rows)
+
+    def brief_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
+        """Return the columns beside the ranking metric in the first table."""
+        from benchmarker.report.columns import latency_columns
+
+        return latency_columns(rows)
+
+    def quality_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
+        """Return the columns of exactness in the first table."""
+        from benchmarker.report.columns import quality_columns
+
+        return quality_columns(rows)
+
+    def quality_text(self, row: RowT) -> str:
+        """Return the exactness of a row in a sentence; empty if the workload has no such metric."""
+        from benchmarker.report.columns import quality_text
+
+        return quality_text(row)
+
+    def command(self, records: Sequence[RecordT]) -> str:  # noqa: ARG002
+        """Return the command that runs a variant for use; empty if there is none."""
+        return ""
+
+    def more_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:  # noqa: ARG002
+        """Return further columns of the table of every cell."""
+        return ()
+
+    def detail_sheets(self, rows: Sequence[RowT]) -> Sequence[Sheet]:  # noqa: ARG002
+        """Return further tables of the headline's cell."""
+        return ()
+
+    def limit_sheet(self, rows: Sequence[RowT]) -> Sheet | None:
+        """Return the table of rows beside the limits of the device; None if these are unknown."""
+        from benchmarker.report.floors import floors
+
+        return floors(rows)
+
+    def limit_rows(self, rows: Sequence[RowT]) -> Sequence[RowT]:
+        """Return the rows that belong in the table of limits."""
+        from benchmarker.comparison.rows import headline_rows
+
+        return headline_rows(rows)
+
+    def header(self, records: Sequence[RecordT]) -> Sequence[str]:
+        """Return the lines above the tables."""
+        from benchmarker.report.header import plain_header
+
+        return plain_header(records)
+
+    def run_header(self, record: RecordT) -> Sequence[str]:
+        """Return the lines above the table of one run."""
+        from benchmarker.core.tables import escaped
+
+        return f"variant: {escaped(record.variant.name)}", *self.header([record])
+
+    def caption(self, results: Results) -> str:
+        """Return the paragraph below the tables that explains how to read them."""
+        from benchmarker.report.captions import caption
+
+        return caption(results)
+
+    def remarks(self, rows: Sequence[RowT], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
+        """Return sentences on all rows together."""
+        return ()
+
+    def first_remarks(self, rows: Sequence[RowT]) -> Sequence[str]:  # noqa: ARG002
+        """Return the remarks that answer the workload's question; they are below the first table too."""
+        return ()
+
+    def caveats(self, records: Sequence[RecordT], rows: Sequence[RowT]) -> Sequence[str]:
+        """Return what a reader must know before believing a number, the most important first."""
+        from benchmarker.report.caveats import plain_caveats
+
+        return plain_caveats(records, rows)
+
+    def closing(self, rows: Sequence[RowT], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
+        """Return lines below the caveats."""
+        return ()
+
+    def charts(self, comparison: Comparison) -> list[Chart]:
+        """Return the charts of a comparison."""
+        from benchmarker.report.charts.all import plain_charts
+
+        return plain_charts(comparison)
+
+    def page_title(self, results: Results) -> str:
+        """Return the title of the page."""
+        from benchmarker.report.header import plain_title
+
+        return plain_title(results)
+
+    def has_random_weights(self, rows: Sequence[RowT]) -> bool:  # noqa: ARG002
+        """Whether a row is of random weights: its time and memory are real, its text and quality are not."""
+        return False
+
+    def profile_text(self, profile: Profile) -> str:  # noqa: ARG002
+        """Return what a profile is of."""
+        return "one call"
+
+    def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
+        """Return sentences on what was predicted and reached, and on when a variant has paid for its start."""
+        return (), ()
+
+    # For callers; not overridden
+
+    def metric(self, name: str) -> Metric:
+        """Return the metric of this name."""
+        return next(metric for metric in self.metrics if metric.name == name)
+
+    def ranking(self, names: Collection[str]) -> Metric:
+        """Return the metric that ranks rows that have metrics of these names."""
+        return self.metric(next((name for name in self.ranked_by if name in names), self.headline))
+
+    @property
+    def cell_class(self) -> type[CellBase]:
+        """Class of the cells of its records."""
+        kind: type[CellBase] = get_args(self.record.model_fields["cells"].annotation)[0]
+        return kind
+
+    def at_least(self, point: Any, smaller: Any) -> bool:
+        """Whether a point needs no less memory than another: equal in every axis but sizes, and as large in these."""
+        return all(
+            axis.size_at(point) >= axis.size_at(smaller)
+            if axis.is_size
+            else getattr(point, axis.name) == getattr(smaller, axis.name)
+            for axis in self.axes
         )
+
+    @property
+    def rate_unit(self) -> str:
+        """Unit of the headline metric, as it is shown."""
+        return self.metric(self.headline).shown_unit
+
+    def rate(self, cell: CellBase, sample: SampleBase) -> float | None:
+        """Return the headline metric of one repeat, as it is shown."""
+        metric = self.metric(self.headline)
+        value = metric.of_repeat(cell, sample)
+        return None if value is None else metric.scale * value

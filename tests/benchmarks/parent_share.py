@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarker.schema.environment import Environment
-from benchmarker.sweep.probe import look_around
+from benchmarker.sweep.prepare_host import prepare_host
 from tests import records
 from tests.faults.stage import Stage
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--board", action="store_true", help="watch the GPU that torch finds")
     given = parser.parse_args()
-    environment = look_around("auto") if given.board else records.environment()
+    environment = prepare_host("auto") if given.board else records.environment()
     with tempfile.TemporaryDirectory() as folder:
         # The first sweep warms everything up; the second differs in the sleep alone.
         shares = [

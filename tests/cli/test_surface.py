@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import benchmarker
 from benchmarker.cli.app import app
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import read_record
 from benchmarker.schema.upgrade import upgraded, with_own_rounding

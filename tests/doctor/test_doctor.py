@@ -23,8 +23,7 @@ from benchmarker.doctor.visit import all_run, visit
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.schema.clinic import Outcome
-from benchmarker.workloads.generation.doctor import DOCTOR, two_layers
+from benchmarker.workloads.generation.doctor import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
 H100 = Card(
@@ -162,7 +161,7 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
         return real(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without_torchao)
-    outcomes = list(DOCTOR.look(replace(WELL, environment=cpu_environment()), CpuDevice()))
+    outcomes = list(look(replace(WELL, environment=cpu_environment()), CpuDevice()))
     assert {one.variant for one in outcomes if one.reason and one.way == "eager"} == {
         "int8",
         "int8-dynamic",
@@ -173,7 +172,7 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
 
 
 def test_what_this_device_has_no_code_for_is_a_no_that_nothing_can_mend():
-    outcomes = list(DOCTOR.look(replace(WELL, environment=cpu_environment()), CpuDevice()))
+    outcomes = list(look(replace(WELL, environment=cpu_environment()), CpuDevice()))
     assert {outcome.variant for outcome in outcomes if outcome.is_for_others} == {"int4", "fp8"}
     runs = [replace(outcome, reason=outcome.reason if outcome.is_for_others else None) for outcome in outcomes]
     assert all_run(runs)
@@ -199,7 +198,7 @@ def test_the_table_names_each_reason_once():
 def test_trying_reports_the_error_of_a_run_and_does_not_run_what_is_ruled_out():
     looked = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
     command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
-    tried = list(try_all(looked, DOCTOR, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_all(looked, CpuDevice(), say=lambda text: None, command=command))
     assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
@@ -207,7 +206,7 @@ def test_what_generate_cannot_run_is_not_tried_in_another_runtime(tmp_path):
     looked = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
     count = tmp_path / "count"
     command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")
-    tried = list(try_all(looked, DOCTOR, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_all(looked, CpuDevice(), say=lambda text: None, command=command))
     assert [one.reason for one in tried] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
     assert count.read_text() == "once\n"
 
@@ -215,7 +214,7 @@ def test_what_generate_cannot_run_is_not_tried_in_another_runtime(tmp_path):
 @pytest.mark.slow
 def test_a_variant_really_runs_on_two_layers():
     looked = [Outcome("int8", "eager", None)]
-    assert list(try_all(looked, DOCTOR, CpuDevice(), say=lambda text: None)) == looked
+    assert list(try_all(looked, CpuDevice(), say=lambda text: None)) == looked
 
 
 def test_the_model_that_is_tried_has_two_layers_and_is_gone_afterwards():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.graph_capture import Captured

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +13,10 @@ from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.core.console import Terminal
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.external.driver_errors import DriverError
-from benchmarker.engines.external.subprocess_engine import SubprocessEngine, SubprocessSource
+from benchmarker.engines.external.driver_process import DriverError
+from benchmarker.engines.external.environments import Marker
+from benchmarker.engines.external.external_engine import ExternalEngine
+from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
@@ -24,7 +26,7 @@ from benchmarker.workloads.generation.spec import Grid
 from tests.jobs import job_of
 
 ECHO = textwrap.dedent("""
-    import json, os, sys, time
+    import array, json, os, sys, time
 
     fault = sys.argv[1]
     for line in sys.stdin:
@@ -39,18 +41,20 @@ ECHO = textwrap.dedent("""
             times = {"start_ns": start, "first_ns": first, "last_ns": first + 10, "end_ns": first + 20}
             answer = {"tokens": tokens, **times}
         elif what == "score":
-            answer = {"log_probabilities": [[-1.0, -0.5] for _ in request["ids"]]}
+            with open(request["output"], "wb") as file:
+                array.array("f", [-1.0, -0.5] * (len(request["ids"]) - request["rows_from"])).tofile(file)
+            answer = {"path": "decode", "vocabulary": 2}
         elif what == "facts":
-            answer = {"version": "9", "kv_cache": "paged", "tokens_read": "each", "peak_bytes": os.getpid()}
+            answer = {"version": "9", "python": "3", "kv_cache": "paged", "growth_bytes": os.getpid()}
         else:
-            answer = {}
+            answer = {"load_s": 1.0}
         print(json.dumps(answer), flush=True)
         if what == "close":
             break
 """)
 
 
-class Echo(SubprocessEngine):
+class Echo(ExternalEngine):
     """Makes the prompt's own tokens."""
 
     name = "echo"
@@ -62,8 +66,17 @@ class Echo(SubprocessEngine):
         self.program.write_text(ECHO)
         self._fault = fault, code
 
-    def command(self, form: Form) -> Sequence[str]:
-        del form
+    def marker(self, device: str) -> Marker:
+        del device
+        return Marker(
+            name="echo", python=sys.executable, version="9", pins_sha256=None, created="today", benchmarker="0"
+        )
+
+    def arguments(self, *_: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {}
+
+    def command(self, marker: Marker) -> list[str]:
+        del marker
         # Another interpreter: one that sees no package of this environment.
         return [sys.executable, "-S", "-I", str(self.program), *self._fault]
 
@@ -112,17 +125,18 @@ def test_too_few_tokens_are_an_invalid_cell(tmp_path: Path) -> None:
         (cell,) = SourceBenchmarker(source, CHECKPOINT.config, CpuDevice()).run(
             Grid(prompt_tokens=(3,), new_tokens=(5,)), Procedure(warmup=1, warmup_limit=1, runs=2)
         )
-    assert (cell.status, cell.reason) == ("invalid", "4 tokens came instead of 5")
+    assert cell.status == "invalid"
+    assert "answered [4] tokens where 1 x 5 were asked for" in (cell.reason or "")
 
 
-def answers(source: SubprocessSource) -> None:
+def answers(source: ExternalSource) -> None:
     source.generate([[5, 6, 7]], 5)
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("os._exit(3)", r"^echo: its driver ended at 'generate' \(exit 3\): it said nothing$"),
+        ("os._exit(3)", r"^echo: its driver ended at 'generate' \(exit 3\): it printed nothing$"),
         ("raise ValueError('no room')", r"^echo: its driver ended at 'generate' \(exit 1\): ValueError: no room$"),
         ("time.sleep(99)", r"^echo: no answer to 'generate' within 1 s; its driver was ended$"),
         ("print('hello', flush=True)", r"^echo: its driver answered 'generate' with no JSON object: hello$"),
@@ -145,7 +159,7 @@ def test_what_a_driver_refuses_is_its_own_sentence(tmp_path: Path) -> None:
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     engine = Echo(tmp_path)
-    engine.command = lambda form: ["/nowhere/python"]  # type: ignore[method-assign]
+    engine.command = lambda marker: ["/nowhere/python"]  # type: ignore[method-assign]
     with pytest.raises(DriverError, match="cannot be started: /nowhere/python: No such file"), opened(engine):
         pass
 

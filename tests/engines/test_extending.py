@@ -62,16 +62,25 @@ ENGINE = '''
 import sys
 from pathlib import Path
 
-from benchmarker.engines.external.subprocess_engine import SubprocessEngine
+from benchmarker.engines.external.environments import Marker
+from benchmarker.engines.external.external_engine import ExternalEngine
 
 
-class EchoEngine(SubprocessEngine):
+class EchoEngine(ExternalEngine):
     """Makes the prompt's own tokens."""
 
     name = "echo"
     summary = "the prompt again"
 
-    def command(self, form):
+    def marker(self, device):
+        return Marker(
+            name="echo", python=sys.executable, version="9", pins_sha256=None, created="today", benchmarker="0"
+        )
+
+    def arguments(self, checkpoint, form, device, marker, progress):
+        return {}, {}
+
+    def command(self, marker):
         return [sys.executable, "-S", "-I", str(Path(__file__).with_name("echo_driver.py")), ""]
 
     def installed(self):

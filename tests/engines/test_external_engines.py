@@ -18,24 +18,30 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.external import compiler_fault, environments
-from benchmarker.engines.external.driver_errors import DriverError, GpuMemoryError, HostMemoryError
-from benchmarker.engines.external.engine_statuses import engine_statuses
+from benchmarker.engines.external import environment_install, environments
+from benchmarker.engines.external.driver_process import Driver, DriverError, GpuMemoryError, HostMemoryError
 from benchmarker.engines.external.environment_install import (
     Plan,
+    find_python,
+    has_fault,
     make_environment,
     plan_environment,
     register_environment,
     remove_environment,
 )
-from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS, EngineError
-from benchmarker.engines.external.environments import MARKER, environment_state, ready_environment
-from benchmarker.engines.external.facts import disagreement
+from benchmarker.engines.external.environments import (
+    DRIVERS,
+    ENVIRONMENTS,
+    MARKER,
+    EngineError,
+    engine_statuses,
+    environment_state,
+    ready_environment,
+)
+from benchmarker.engines.external.external_source import ExternalSource, disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
-from benchmarker.engines.external.python_interpreters import find_python
-from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.external.subprocess_engine import Driver
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
+from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.external_facts import ExternalFacts
@@ -103,7 +109,7 @@ def source(driver: Driver, limit_s: float = 20.0) -> ExternalSource:
 
 
 def test_what_an_engine_prints_is_no_answer(driver):
-    assert driver.ask("open", limit_s=20.0) == {"load_s": 1.0}
+    assert driver.request("open", limit_s=20.0) == {"load_s": 1.0}
 
 
 def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(driver):
@@ -113,6 +119,7 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
     assert (generation.first_ns, generation.last_ns) == (10**6, 3 * 10**6)
     facts = opened.external_facts()
     assert facts.disagreement == pytest.approx(0.1)
+    assert (facts.ttft_disagreement, facts.tpot_disagreement) == (pytest.approx(0.1), 0)
     assert facts.times_disagree
     assert facts.choosing_share == 0.5
     assert facts.step_s == 9e-4
@@ -123,7 +130,7 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
 def test_memory_on_a_cpu_is_what_the_process_grew_by_after_its_libraries_were_there(driver):
     opened = source(driver)
     assert opened.peak_bytes() is None
-    driver.ask("open", limit_s=20.0)
+    driver.request("open", limit_s=20.0)
     assert 2**24 <= (opened.peak_bytes() or 0) < 2**25
 
 
@@ -134,10 +141,10 @@ def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(drive
 
 
 def test_times_that_agree_are_not_flagged():
-    answer = {"tokens": [[1, 2, 3]], "start_ns": 0, "first_ns": 100, "last_ns": 300}
+    generation = Generation(((1, 2, 3),), 0, 100, 300, 300)
     times = {"ttft_s": 100e-9, "tpot_s": 99e-9}
-    assert disagreement({**answer, "engine_times": [times]}) == pytest.approx(0.01)
-    assert disagreement({**answer, "engine_times": None}) is None
+    assert disagreement(generation, [times, None]) == (0.0, pytest.approx(0.01))
+    assert disagreement(generation, []) is None
     assert not ExternalFacts(environment="e", version="1", python="3", disagreement=0.01).times_disagree
 
 
@@ -160,11 +167,11 @@ def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
 
 def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
     with pytest.raises(HostMemoryError, match=r"out of memory: ValueError: No available memory") as caught:
-        driver.ask("open", limit_s=20.0, fault="memory")
+        driver.request("open", limit_s=20.0, fault="memory")
     assert caught.value.kind == "oom_host"
     driver._on_gpu = True
     with pytest.raises(GpuMemoryError):
-        driver.ask("open", limit_s=20.0, fault="memory")
+        driver.request("open", limit_s=20.0, fault="memory")
 
 
 def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
@@ -186,9 +193,9 @@ def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
     scores = opened.scorer.step_scores([1, 2])
     assert scores is not None
     assert scores.log_probabilities.tolist() == [[-1.0, -0.5, -2.0]] * 2
-    assert opened.prefill_scores([1, 2]) is None
+    assert opened.scorer.prefill_scores([1, 2]) is None
     assert opened.scorer.step_scores([0, 2]) is None
-    prefill = opened.prefill_scores([0, 2])
+    prefill = opened.scorer.prefill_scores([0, 2])
     assert prefill is not None
     assert prefill.ids.tolist() == [[4, 5], [6, -1]]
     assert prefill.log_probabilities[1].tolist() == [-0.25, -numpy.inf]
@@ -232,13 +239,13 @@ GCC_12 = "c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Softwar
     ],
 )
 def test_a_compiler_whose_amx_is_faulty_is_known(words, faulty):
-    assert compiler_fault.has_fault(words) is faulty
+    assert has_fault(words) is faulty
 
 
 def test_llama_cpp_is_built_without_amx_where_the_compilers_is_faulty(monkeypatch):
     for flags, words, is_without in (({"amx_int8"}, GCC_12, True), (set(), GCC_12, False), ({"amx_int8"}, "", False)):
-        monkeypatch.setattr(compiler_fault, "_cpu_flags", lambda flags=flags: flags)
-        monkeypatch.setattr(compiler_fault, "_compiler_words", lambda words=words: words)
+        monkeypatch.setattr(environment_install, "_cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(environment_install, "_compiler_version", lambda words=words: words)
         planned = plan_environment(SPEC, python=Path(sys.executable))
         assert ("-mno-amx-int8" in " ".join(planned.lines())) is is_without
         assert "-DGGML_NATIVE=ON" in planned.spec.variables["CMAKE_ARGS"]
@@ -412,10 +419,10 @@ def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
     run = f"runpy.run_path({str(DRIVERS / 'driver_loop.py')!r}, run_name='__main__')"
     process = Driver("sglang", [sys.executable, "-c", start + run, "loop", str(DRIVERS / "sglang_driver.py")])
     try:
-        process.ask("open", limit_s=20.0, model_path="/model")
+        process.request("open", limit_s=20.0, model_path="/model")
         opened = ExternalSource("sglang", process, limit_s=20.0, environment="sglang")
         assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
-        scores = opened.prefill_scores([1, 2, 3])
+        scores = opened.scorer.prefill_scores([1, 2, 3])
         assert scores is not None
         assert scores.ids.shape == (3, 2)
         assert opened.external_facts().settings["attention_backend"] == "fa3"
@@ -439,7 +446,7 @@ def test_a_row_says_what_the_name_of_its_form_does_not():
     )
     assert external_notes(facts) == [
         "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
-        "its own times differ from our clock's by 5 %, more than 2 %",
+        "its own TTFT or time per token differs from our clock's by 5 %, more than 2 %",
     ]
 
 

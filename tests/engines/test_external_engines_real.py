@@ -17,8 +17,7 @@ import pytest
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.engines.base import Form
-from benchmarker.engines.external.engine_statuses import engine_statuses
-from benchmarker.engines.external.environments import environments_folder
+from benchmarker.engines.external.environments import engine_statuses, environments_folder
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice

@@ -13,9 +13,15 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.core.console import Terminal
 from benchmarker.engines.external import external_engine
-from benchmarker.engines.external.driver_errors import DriverCrashError
-from benchmarker.engines.external.environment_specs import DRIVERS, ENVIRONMENTS
-from benchmarker.engines.external.environments import MARKER, EnvironmentState, Marker, environments_folder
+from benchmarker.engines.external.driver_process import DriverCrashError
+from benchmarker.engines.external.environments import (
+    DRIVERS,
+    ENVIRONMENTS,
+    MARKER,
+    EnvironmentState,
+    Marker,
+    environments_folder,
+)
 from benchmarker.execution.single_run import Run
 from benchmarker.schema.job import Part
 from benchmarker.schema.record_io import read_record

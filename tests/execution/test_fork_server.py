@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.core.console import Terminal
-from benchmarker.core.silence import Streams
 from benchmarker.execution import fork_server
-from benchmarker.sweep.child_process import ChildProcess, Forked, StartedAnew, Starter
+from benchmarker.sweep.starter import ChildProcess, Starter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every child is started anew")
 
@@ -67,7 +65,7 @@ def said(starter: Starter, *arguments: str, round_number: int | None = 0) -> tup
 
 
 def test_a_fork_is_like_a_process_that_was_started_but_for_what_is_imported() -> None:
-    forks, anew = Forked(["colorsys"], Terminal()), StartedAnew()
+    forks, anew = Starter(["colorsys"]), Starter()
     try:
         code, fork = said(forks, "3", "x")
         assert code == 3
@@ -79,7 +77,7 @@ def test_a_fork_is_like_a_process_that_was_started_but_for_what_is_imported() ->
 
 
 def test_the_children_of_a_round_have_one_parent_and_those_of_the_next_round_another() -> None:
-    forks = Forked(["colorsys"], Terminal())
+    forks = Starter(["colorsys"])
     try:
         parents = [said(forks, "0", round_number=number)[1]["parent"] for number in (0, 0, 1, None)]
     finally:
@@ -90,7 +88,7 @@ def test_the_children_of_a_round_have_one_parent_and_those_of_the_next_round_ano
 
 
 def test_a_fork_that_is_killed_and_one_that_takes_too_long() -> None:
-    forks = Forked(["colorsys"], Terminal())
+    forks = Starter(["colorsys"])
     try:
         process, output = started(forks, "0", "sleep")
         with output:
@@ -105,7 +103,7 @@ def test_a_fork_that_is_killed_and_one_that_takes_too_long() -> None:
 
 
 def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
-    forks = Forked(["colorsys"], Terminal())
+    forks = Starter(["colorsys"])
     try:
         process, output = started(forks, "0", "sleep")
         with output:
@@ -119,7 +117,7 @@ def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
 
 def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_once() -> None:
     printed = io.StringIO()
-    forks = Forked(["colorsys", "starts_a_thread", "no_such_module"], Terminal(streams=Streams(printed, printed)))
+    forks = Starter(["colorsys", "starts_a_thread", "no_such_module"], say=lambda line: print(line, file=printed))
     try:
         assert said(forks, "0")[1]["imported"] is True
         assert said(forks, "0", round_number=1)[1]["imported"] is True
@@ -135,7 +133,7 @@ def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_
 def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_same() -> None:
     printed = io.StringIO()
     # pandas imports pyarrow where both are installed, and transformers imports pandas.
-    forks = Forked(["numpy", "pyarrow", "colorsys"], Terminal(streams=Streams(printed, printed)))
+    forks = Starter(["numpy", "pyarrow", "colorsys"], say=lambda line: print(line, file=printed))
     try:
         assert said(forks, "0")[1]["imported"] is True
     finally:
@@ -145,14 +143,14 @@ def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_s
 
 def test_where_nothing_can_be_imported_before_every_child_is_started_anew() -> None:
     printed = io.StringIO()
-    forks = Forked(["no_such_module"], Terminal(streams=Streams(printed, printed)))
+    forks = Starter(["no_such_module"], say=lambda line: print(line, file=printed))
     assert said(forks, "0")[1]["parent"] == os.getpid()
     forks.close()
     assert "no_such_module cannot be imported (ModuleNotFoundError)" in printed.getvalue()
 
 
 def test_another_program_is_started_anew(tmp_path: Path) -> None:
-    forks = Forked(["colorsys"], Terminal())
+    forks = Starter(["colorsys"])
     with (tmp_path / "output").open("wb") as output:
         process = forks.start(["true"], output.fileno(), round_number=0)
     assert process.wait(10) == 0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarker.cli.run import read_job
-from benchmarker.cli.sweep import sweep_config
+from benchmarker.cli.run_command import read_job
+from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
 from benchmarker.core.fingerprint import changed_inputs
@@ -29,10 +29,11 @@ from benchmarker.report.compare import compare
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality_spec import QualitySpec
-from benchmarker.sweep.sweep import Dependencies, Settings
-from benchmarker.workloads.base import refuse_other_commit
+from benchmarker.sweep.request import Settings
+from benchmarker.sweep.workers.base import Tools
 from benchmarker.workloads.generation.job_facts import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
+from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed
 from tests.faults.stage import Stage
 from tests.jobs import job_with
@@ -94,26 +95,25 @@ def test_a_sweep_that_goes_on_measures_its_saved_jobs_and_says_so(tmp_path: Path
     stage.new_tokens = [50, 200]
     stage.sweep(resume=True, rounds=2)
     assert (
-        f"--resume: {stage.config} has changed since this sweep began; the jobs saved in the folder are measured, as "
-        "it was then; a new sweep measures it as it is now\n"
+        f"--resume: {stage.config} has changed since this sweep began; the jobs saved in the folder are measured; a "
+        "new sweep measures its present content\n"
     ) in stage.printed
     assert {found.procedure["warmup"] for found in stage.records()} == {4}
     assert [found[2] for found in stage.cells()] == [50, 100, 50, 100]
     stage.sweep("a", "--warmup", "4", str(stage.results), resume=True, output=None, rounds=1)
-    assert "it is measured as it is now, because variants or options are given\n" in stage.printed
+    assert "its present content is measured, because variants or options are given\n" in stage.printed
     assert (0, "a", 200, "ok") in stage.cells()
     stage.sweep(resume=True)
     assert "has changed" not in stage.printed
 
 
-def test_a_folder_from_before_jobs_were_saved_is_gone_on_with_from_its_config(tmp_path: Path) -> None:
+def test_a_sweep_whose_saved_job_was_deleted_is_resumed_from_its_config(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("b", "--warmup", "4")
     job_path(stage.results, "b").unlink()
     stage.sweep(resume=True)
-    assert "plan: 1 round of b\n" in stage.printed
-    assert "2 of 2 cells are there already" in stage.printed
-    assert read_job_file(job_path(stage.results, "b")).procedure.warmup == 4
+    assert "--resume: 'a b' replaces the earlier 'b --warmup 4'" in stage.printed
+    assert stage.cells()[-2:] == [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
 
 
 def test_a_job_is_no_record_and_a_variant_may_be_named_like_one(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
     with pytest.raises(
         ChangedError,
         match=r"^packages.torch: 2.11.0\+cu130, then 2.12.0; packages.transformers: 5.17.0, then nothing changed since "
-        "the sweep began: the keys of these cells are not those that it planned; begin a new sweep$",
+        "the sweep began: the keys of these cells differ from the planned ones; begin a new sweep$",
     ):
         check_unchanged(job, environment(packages={"torch": "2.12.0"}))
     with pytest.raises(ChangedError, match="the files of the model or the job file changed since"):
@@ -246,7 +246,7 @@ def real_sweep(home: Path, model: Path, *, source: Path, target: Path) -> tuple[
     config.write_text(config_text(model, "int8", 4))
     failed = sweep_config(
         config, ["--device", "cpu"], Terminal(streams=Streams(out, out)), Settings(output=home / "results", seed=1),
-        dependencies=Dependencies(run=run, report=("true",), watch_host=None),
+        tools=Tools(run=run, watch_host=None), report=("true",),
     )  # fmt: skip
     return failed, out.getvalue()
 

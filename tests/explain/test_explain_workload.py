@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from benchmarker.explain.case import Timed
 from benchmarker.explain.explain import explain
-from benchmarker.explain.reasons import Reasons, reasons_of
+from benchmarker.explain.reasons import timed_call
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.schema.roofline import Demand
+from benchmarker.workloads.base import Workload
 from tests.explained import LIMITS
 from tests.records import environment
 
@@ -44,10 +47,32 @@ def naps(**fields: object) -> RunRecord:
     return RunRecord(**facts)
 
 
+class Naps(Workload):
+    """A workload that overrides nothing."""
+
+    name = "naps"
+    unit = "call"
+    record = RunRecord
+    axes = ()
+    metrics = workload_of("generation").metrics
+    headline = workload_of("generation").headline
+
+
+class Tossing(Naps):
+    """A workload with its own unit, parts and products."""
+
+    unit = "nap"
+
+    def timed(self, name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
+        timed = timed_call(name, records)
+        assert isinstance(timed, Timed)
+        return replace(timed, parts={"copy/cast": "tossing"}, products=("matmul",))
+
+
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("naps")
-    module.WORKLOAD = replace(workload_of("generation"), name="naps", record=RunRecord, reasons=None)  # type: ignore[attr-defined]
+    module.WORKLOAD = Naps()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "naps", module)
     monkeypatch.setitem(WORKLOADS, "naps", "naps")
     return module
@@ -73,16 +98,11 @@ def test_without_a_profile_it_says_why() -> None:
 
 
 def test_a_workload_may_bring_its_own_unit_parts_and_advice(registered: ModuleType) -> None:
-    registered.REASONS = Reasons(unit="nap", parts={"copy/cast": "tossing"}, products=("matmul",))  # type: ignore[attr-defined]
-    registered.WORKLOAD = replace(registered.WORKLOAD, reasons="naps:REASONS")  # type: ignore[attr-defined]
+    registered.WORKLOAD = Tossing()  # type: ignore[attr-defined]
     found = explain("deep", [naps()])
     assert isinstance(found, Explanation)
     assert [part.name for part in found.waterfall.parts][2] == "tossing"
     assert "10.0 ms nap" in found.verdict.reason
-
-
-def test_generation_is_asked_through_its_description() -> None:
-    assert reasons_of("generation").unit == "token"
 
 
 @pytest.mark.parametrize("folder", ["h100-runtimes", "h200-runtimes"])

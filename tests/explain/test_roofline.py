@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
@@ -312,4 +312,4 @@ def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path)
 def test_the_matmul_rate_is_measured_in_the_type_of_the_work(words: str) -> None:
     for dtype in ("bfloat16", "float32"):
         job = read_job([*words.split(), "--dtype", dtype])
-        assert workload_of(job.workload).dtype(job) == dtype
+        assert workload_of(job.workload).matmul_dtype(job) == dtype

@@ -18,21 +18,17 @@ from typing import Any
 
 import yaml
 
-from benchmarker.cli.run import read_job
-from benchmarker.cli.sweep import sweep_config
+from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
+from benchmarker.execution.job_file import cell_keys
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.sweep.open_folder import sweep_file
-from benchmarker.sweep.places.place import Places
-from benchmarker.sweep.places.sweep_over_places import open_places
-from benchmarker.sweep.request import read_arguments
-from benchmarker.sweep.state import SweepContext
-from benchmarker.sweep.sweep import Dependencies, Settings, planned_jobs
+from benchmarker.sweep.request import Settings, make_request, read_config
+from benchmarker.sweep.workers.base import Tools
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
@@ -61,11 +57,8 @@ class Stage:
     look_for: Callable[[Job], str | None] = lambda job: None
     wrap: tuple[str, ...] = ()
     """Stands before the command of each child."""
-    probe: tuple[str, ...] = ()
-    """Prints the environment of a place; this stage's if empty."""
-    prepare: tuple[str, ...] = ("true",)
-    """Prepares the checkpoints of a host."""
-    open_places: Callable[[Settings], Places] = open_places
+    prepare_host: tuple[str, ...] = ()
+    """Prints the environment of a worker; this stage's if empty."""
     printed: str = ""
     before: Callable[[], None] = lambda: None
     """Called when all is prepared and the sweep is about to begin."""
@@ -87,22 +80,17 @@ class Stage:
         out = io.StringIO()
         environment = self.home / "environment.json"
         environment.write_text(self.environment.model_dump_json())
-        dependencies = Dependencies(
+        tools = Tools(
             run=(*self.wrap, sys.executable, "-S", "-E", str(CHILD), str(self.home / "script.json")),
-            report=self.report,
-            probe=self.probe or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
-            prepare=self.prepare,
-            open_places=self.open_places,
+            prepare_host=self.prepare_host or ("sh", "-c", f"cat {shlex.quote(str(environment))}"),
             watch_host=self.watch_host,
-            look_around=lambda device: self.environment,
             find_monitor=self.find_monitor,
             look_for=self.look_for,
         )
         self.before()
         try:
-            return sweep_config(
-                self.config, arguments, Terminal(streams=Streams(out, out)), options, dependencies=dependencies
-            )
+            terminal = Terminal(streams=Streams(out, out))
+            return sweep_config(self.config, arguments, terminal, options, tools=tools, report=self.report)
         finally:
             self.printed = out.getvalue()
 
@@ -158,18 +146,10 @@ class Stage:
         )
 
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
-        request = read_arguments(self.config, arguments, settings, read_job=read_job)
-        context = SweepContext(
-            request,
-            settings,
-            self.environment,
-            self.results,
-            monitor=None,
-            deadline_s=None,
-            sweep=sweep_file(request),
-            jobs=planned_jobs(request, self.environment, commit=None),
-        )
-        keys = context.keys()
+        config = read_config(self.config)
+        words, given = split_arguments(arguments, config.experiment.workload)
+        request = make_request(config, words, given, settings)
+        keys = {name: cell_keys(job, self.environment) for name, job in request.jobs.items()}
         variants = {
             name: {
                 "record": json.loads(

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.profiling.printed_table import read_tables
-from benchmarker.profiling.printed_values import ProfilerTable
+from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable
 
 HEADINGS = ("Name", "Self CPU", "Self CUDA", "Self CUDA %", "CUDA total", "# of Calls")
 ROWS = (
@@ -96,8 +96,14 @@ def test_another_rule_below_a_cut_table_does_not_end_it() -> None:
 
 
 def test_a_cut_table_and_a_whole_one_below_it_are_two() -> None:
-    tables = read_tables("\n".join([*lines_of_a_table()[:5], *lines_of_a_table()]))
-    assert [(table.line, len(table.rows), table.is_whole) for table in tables] == [(1, 2, False), (6, 5, True)]
+    whole = lines_of_a_table(
+        (
+            *ROWS[2:],
+            ("other", "0.000us", "1.000s", "1.00%", "1.000s", "1"),
+        )
+    )
+    tables = read_tables("\n".join([*lines_of_a_table()[:5], *whole]))
+    assert [(table.line, len(table.rows), table.is_whole) for table in tables] == [(1, 2, False), (6, 4, True)]
 
 
 def test_a_markdown_table_is_read_like_the_printed_one() -> None:

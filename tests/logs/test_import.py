@@ -9,7 +9,7 @@ import pytest
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
 from benchmarker.logs.import_log import import_log, write_imports
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record import Memory

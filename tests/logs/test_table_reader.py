@@ -8,8 +8,8 @@ import pytest
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.profiling.categories import category
-from benchmarker.profiling.printed_table import read_tables
-from benchmarker.profiling.printed_values import ProfilerTable, TableRow
+from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 
 DATA = Path(__file__).parents[1] / "data"
 HEADINGS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg")
@@ -120,18 +120,6 @@ def test_tables_of_shuffled_ranks_come_apart() -> None:
     text = "\n".join(f"[rank0]:{one}\n[rank1]:{other}" for one, other in pairs)
     assert [(table.rank, table.device_s, len(table.rows)) for table in read_tables(text)] == [(0, 1.0, 5), (1, 2.0, 3)]
     assert read_tables(text)[0].text == "\n".join(line.rstrip() for line in first.split("\n"))
-
-
-@pytest.mark.parametrize("prefix", ["> ", "    ", "2026-03-01 10:00:00,123 INFO profile - ", "3: ", "[1,0]<stdout>:"])
-def test_something_may_stand_before_every_line(prefix: str) -> None:
-    text = "\n".join(prefix + line for line in ["before", *printed(*ORDINARY).split("\n"), "after"])
-    table = one_table(text)
-    assert (table.line, len(table.rows), table.listed_s, table.device_s) == (2, 5, 0.75, 1.0)
-
-
-def test_a_table_that_lost_its_leading_blanks_is_read() -> None:
-    text = "\n".join(line.strip() for line in printed(*ORDINARY).split("\n"))
-    assert one_table(text).rows == one_table(printed(*ORDINARY)).rows
 
 
 def test_columns_that_are_empty_and_lines_of_a_call_stack_do_no_harm() -> None:
@@ -245,13 +233,6 @@ def test_a_table_that_is_cut_before_its_first_row_is_one_line(kept: int) -> None
             "line 2: the profiler's table that begins here is cut before its first row; "
             "get the whole log, or take these lines out"
         )
-
-
-def test_a_line_of_something_else_inside_a_table_is_named() -> None:
-    lines = printed(*ORDINARY).split("\n")
-    lines.insert(4, "loss 0.1    step 5    rate 3")
-    with pytest.raises(ResultsError, match=r"^line 5: not a row of the profiler's table that begins in line 1; "):
-        read_tables("\n".join(lines))
 
 
 def test_a_line_of_a_million_dashes_takes_no_time() -> None:

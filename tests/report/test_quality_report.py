@@ -275,7 +275,7 @@ def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() ->
     record = records.record(tasks=(answers,))
 
     def is_judged(*tasks: str, limit: int | None) -> bool:
-        return judging.JUDGING.is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
+        return judging.GenerationJudging().is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
 
     assert is_judged("arc_easy", limit=9)
     assert not is_judged("arc_easy", limit=None)

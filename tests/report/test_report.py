@@ -14,7 +14,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.formatting import GIB
-from benchmarker.explain.reasons import reasons_of
+from benchmarker.explain.values import Explanation
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
@@ -36,9 +36,10 @@ from benchmarker.schema.environment import Conditions
 from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record import Memory
-from benchmarker.schema.registry import WORKLOADS
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)> $x$ | `a` \x1b[31m"
 STEADY = [1.400, 1.402, 1.399, 1.401, 1.398]
@@ -439,11 +440,11 @@ def test_a_sample_without_spread_is_drawn_too(tmp_path):
 def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise():
     looks = looks_of([*CATEGORIES, "something new"], colours=7)
     assert len(set(looks.values())) == len(looks)
-    for workload in WORKLOADS:
-        reasons = reasons_of(workload)
-        named = {*reasons.floors.values(), *reasons.parts.values(), "matrix products", "matrix products beyond that"}
-        assert named <= LOOKS.keys()
-        assert len({LOOKS[name] for name in named}) == len(named)
+    for folder in ("h100-runtimes", "h100-attention", "h200-finetune", "h100-mixers", "h100-x2-context-parallel"):
+        for one in compare(REFERENCE / folder).explained:
+            named = {part.name for part in one.waterfall.parts} if isinstance(one, Explanation) else set()
+            assert named <= LOOKS.keys()
+            assert len({LOOKS[name] for name in named}) == len(named)
     parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)
     assert {parts[name][0] == looks[category][0] for category, name in PARTS.items() if category in looks} == {True}
     assert parts["matrix products"] == looks["matmul"]

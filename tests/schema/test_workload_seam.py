@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarker.cli.run import read_job
-from benchmarker.cli.sweep import sweep_config
+from benchmarker.cli.run_command import read_job
+from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.collect import collect
@@ -24,7 +24,7 @@ from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
-from benchmarker.sweep.sweep import Dependencies
+from benchmarker.sweep.workers.base import Tools
 from tests.cli.test_cli import typed
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
 
@@ -114,9 +114,9 @@ def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_e
 
     def sweep(**settings: object) -> list[str]:
         asked = Settings(**{"output": home / "results", "seed": 1, **settings})  # type: ignore[arg-type]
-        dependencies = Dependencies(report=("true",), watch_host=None)
+        tools = Tools(watch_host=None)
         return sweep_config(
-            path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, dependencies=dependencies
+            path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, tools=tools, report=("true",)
         )
 
     assert sweep(rounds=1) == ["insomniac, round 1"]
@@ -149,9 +149,9 @@ def add_a_metric(home: Path) -> None:
             "nap_time", "ms a nap", "s", 1e3, "lower", "latency divided by naps",
             of_sample=lambda cell, sample: sample.latency_s / cell.naps,
         ),
-    ),
-    headline="""
-    (home / f"{MODULE}.py").write_text(PACKAGE.replace("    ),\n    headline=", entry.lstrip("\n")))
+    )
+    headline = """
+    (home / f"{MODULE}.py").write_text(PACKAGE.replace("    )\n    headline = ", entry.lstrip("\n")))
     sys.modules.pop(MODULE)
 
 

@@ -6,18 +6,18 @@ import signal
 
 import pytest
 
-from benchmarker.sweep.child import Ended
+from benchmarker.sweep.child import ChildEnd
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of
-from benchmarker.workloads.generation import WORKLOAD as GENERATION
 from benchmarker.workloads.generation.spec import Grid
+from benchmarker.workloads.generation.workload import WORKLOAD as GENERATION
 from tests.records import record
 
 POINTS = Grid(prompt_tokens=(512,), new_tokens=(16, 200), batch_size=(1, 2)).points()
 NOT_TRIED = Fault("oom_gpu", "not tried: the smaller 512 x 200 ran out of memory")
 
 
-def ended(code: int = 0, *, late: str | None = None, killed_for_memory: bool = False) -> Ended:
-    return Ended(code, late, 1.0, killed_for_memory)
+def ended(code: int = 0, *, late: str | None = None, killed_for_memory: bool = False) -> ChildEnd:
+    return ChildEnd(code, late, 1.0, killed_for_memory)
 
 
 ENDS = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
+from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.execution.single_run import Run
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
-from benchmarker.sweep.request import split_arguments
 
 ASKED = (
     "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
@@ -98,5 +98,5 @@ def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_pat
 
 
 def test_a_sweep_refuses_it():
-    with pytest.raises(SpecError, match="--find-limit: is for `benchmarker run`"):
+    with pytest.raises(SpecError, match="--find-limit: is an option of `benchmarker run`"):
         split_arguments(["--find-limit", "seq_len"], "attention")

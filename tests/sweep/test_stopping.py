@@ -34,7 +34,7 @@ def test_wide_ones_get_more_until_they_are_narrow_or_no_more_are_allowed(tmp_pat
     stage = stage_of(tmp_path, 1.0, 1.2, 0.9, 1.1, 1.3, 0.8, kind="cpu")
     stage.sweep(max_rounds=5)
     assert [cell[:2] for cell in stage.cells()] == [(number, name) for number in range(5) for name in "ab"]
-    assert "on to 4 rounds" in stage.printed
+    assert "adding rounds, up to 4" in stage.printed
     assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 5
 
 

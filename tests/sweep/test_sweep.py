@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
+from benchmarker.schema.run_order import read_order
 from benchmarker.sweep.lock import LOCK, OWNER, locked
-from benchmarker.sweep.request import chosen, split_arguments
-from benchmarker.sweep.round_count import rounds_of
-from benchmarker.sweep.schedule import Task, order, without_given_up
+from benchmarker.sweep.request import chosen, rounds_of
+from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
 
@@ -43,14 +44,19 @@ def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -
     assert stage.sweep(resume=True) == []
 
 
-def test_names_and_options_are_told_apart_wherever_they_stand() -> None:
-    assert split_arguments(["fp16", "--runs", "3", "int8", "--no-profile", "--warmup=2", "results/x"]) == (
-        ["fp16", "int8", "results/x"],
-        ["--runs", "3", "--no-profile", "--warmup=2"],
-    )
-    assert split_arguments(["--prompt", "-- a prompt", "fp16"]) == (["fp16"], ["--prompt", "-- a prompt"])
+def test_names_and_options_can_be_mixed_and_options_are_parsed_once() -> None:
+    arguments = ["fp16", "--runs", "3", "int8", "--no-profile", "--warmup=2", "--quiet", "results/x"]
+    words, options = split_arguments(arguments, "generation")
+    assert words == ["fp16", "int8", "results/x"]
+    assert options.text == ("--runs", "3", "--no-profile", "--warmup=2")
+    assert options.display == ("--quiet",)
+    assert options.typed == {"procedure.runs": 3, "procedure.profile": False, "procedure.warmup": 2}
+    words, options = split_arguments(["--prompt", "-- a prompt", "fp16"], "generation")
+    assert (words, options.text) == (["fp16"], ("--prompt", "-- a prompt"))
     with pytest.raises(SpecError, match=r"no option '--run'; did you mean '--runs'\?"):
-        split_arguments(["--run", "3"])
+        split_arguments(["--run", "3"], "generation")
+    with pytest.raises(SpecError, match="--variant: the names of variants have no option before them"):
+        split_arguments(["--variant", "int8"], "generation")
 
 
 def test_variants_run_all_by_default_and_a_folder_is_no_variant() -> None:
@@ -109,6 +115,12 @@ def test_every_round_measures_every_variant_once_in_a_process_of_its_own(tmp_pat
     begun = [line.split("]")[1].split()[0] for line in stage.printed.splitlines() if line.startswith("[round")]
     assert begun == [name for number in range(3) for name in order(["a", "b", "c"], number, 1)]
     assert json.loads((stage.results / "sweep.json").read_text())["seed"] == 1
+    lines = read_order(stage.results)
+    assert [(line.round, line.variant) for line in lines] == [
+        (number, name) for number in range(3) for name in order(["a", "b", "c"], number, 1)
+    ]
+    assert all(before.end <= after.start for before, after in itertools.pairwise(lines))
+    assert {line.worker for line in lines} == {None}
 
 
 def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
@@ -116,7 +128,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
     assert stage.sweep(dry_run=True) == []
     assert "plan: 5 rounds of a, b" in stage.printed
     assert "26 x 50; 26 x 100" in stage.printed
-    assert "10 processes, 20 cells, by a first guess about 7 min" in stage.printed
+    assert "10 processes, 20 cells, first guess: about 7 min" in stage.printed
     assert not stage.results.exists()
 
 
@@ -126,7 +138,7 @@ def test_the_first_guess_counts_imports_once_a_round_where_they_are_shared(
 ) -> None:
     stage = Stage(tmp_path, variants=["a", "b", "c", "d"], rounds=5)
     assert stage.sweep(dry_run=True, shared_imports=shared_imports) == []
-    assert f"20 processes, 40 cells, by a first guess about {minutes} min" in stage.printed
+    assert f"20 processes, 40 cells, first guess: about {minutes} min" in stage.printed
 
 
 def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
     stage.sweep("--runs", "2")
     first = {record.run_id for record in stage.records()}
     assert stage.sweep(resume=True, rounds=3) == []
-    assert "2 of 6 cells are there already; by a first guess about 1 min to go" in stage.printed
+    assert "2 of 6 cells are there already; first guess: about 1 min to go" in stage.printed
     assert len(stage.records()) == 3
     assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 3
     assert first < {record.run_id for record in stage.records()}
@@ -173,7 +185,7 @@ def test_options_that_replace_what_was_asked_before_are_said(tmp_path: Path) -> 
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("a", "--runs", "2")
     stage.sweep("--warmup", "4", resume=True)
-    assert "--resume: 'a b --warmup 4' replaces what was asked before, 'a --runs 2'\n" in stage.printed
+    assert "--resume: 'a b --warmup 4' replaces the earlier 'a --runs 2'\n" in stage.printed
     stage.sweep(resume=True)
     assert "replaces" not in stage.printed
 
@@ -269,7 +281,7 @@ def test_a_round_stays_on_one_card_but_whole_rounds_of_an_equal_card_are_kept(tm
     _on_card(stage, "GPU-2")
     stage.sweep(resume=True)
     assert "4 of 8 cells are there already" in stage.printed
-    assert "measured on another card, and its round is not whole" in stage.printed
+    assert "measured on another card, and its round is incomplete" in stage.printed
     assert {(record.round, record.environment.device.uuid) for record in stage.records()} == {
         (0, "GPU-1"),
         (1, "GPU-2"),
@@ -313,7 +325,7 @@ def test_the_last_sweep_of_the_config_is_found(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     stage = Stage(tmp_path, variants=["a"])
     assert stage.sweep(resume=True, output=None) == []
-    assert "there is no sweep of this config to go on with; this is a new one" in stage.printed
+    assert "there is no sweep of this config to resume; this is a new one" in stage.printed
     assert stage.sweep(resume=True, output=None) == []
     assert "2 of 2 cells are there already" in stage.printed
 
@@ -321,7 +333,7 @@ def test_the_last_sweep_of_the_config_is_found(tmp_path: Path, monkeypatch: pyte
 def test_a_folder_with_records_is_not_mixed_with_a_new_sweep(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep()
-    with pytest.raises(ResultsError, match="there are records already; add --resume to go on with that sweep"):
+    with pytest.raises(ResultsError, match="there are records already; add --resume to resume that sweep"):
         stage.sweep()
 
 

@@ -193,7 +193,7 @@ def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: 
     assert stage.records()[0].status == "interrupted"
     assert "variant" in stage.printed
     assert "decode tok/s" in stage.printed
-    assert "go on with: benchmarker sweep" in stage.printed
+    assert "resume with: benchmarker sweep" in stage.printed
 
 
 def test_ctrl_c_just_after_the_start_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +210,8 @@ def interrupted(*_: object) -> None:
 def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "two words", variants=["a"], faults=[fault("hang")])
     stage.sweep(timeout_s=0.6)
-    (line,) = [line for line in stage.printed.splitlines() if line.startswith("go on with: ")]
-    assert shlex.split(line)[3:] == ["benchmarker", "sweep", str(stage.config), "--resume", str(stage.results)]
+    (line,) = [line for line in stage.printed.splitlines() if line.startswith("resume with: ")]
+    assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), "--resume", str(stage.results)]
 
 
 def test_the_time_of_the_whole_sweep_ends_it_and_resume_goes_on(tmp_path: Path) -> None:

@@ -325,7 +325,9 @@ def test_a_cell_that_a_killed_sweep_never_judged_is_measured_again(tmp_path: Pat
     stage.sweep()
     stage.find_monitor = cool
     assert stage.sweep(resume=True) == []
-    assert "not used: nobody saw how the board was while it was measured; set aside as" in stage.printed
+    assert (
+        "not used: the GPU's clocks and temperature were not read while it was measured; set aside as" in stage.printed
+    )
     assert "0 of 2 cells are there already" in stage.printed
     assert [cell.conditions is not None for record in stage.records() for cell in record.cells] == [True, True]
     stage.sweep(resume=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarker.sweep.state import REPORT
+from benchmarker.cli.sweep_command import REPORT
 from tests.faults.stage import Stage
 
 
@@ -19,5 +19,5 @@ def test_a_sweep_writes_its_report_and_says_where(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_drawn_does_not_fail_the_sweep(tmp_path: Path) -> None:
     stage = Stage(tmp_path, report=("sh", "-c", "echo 'ValueError: no colour' >&2; exit 1"))
     assert stage.sweep() == []
-    assert "no report: ValueError: no colour; again with: benchmarker report" in stage.printed
+    assert "no report: ValueError: no colour; try again with: benchmarker report" in stage.printed
     assert len(stage.records()) == 2

@@ -38,7 +38,8 @@ from typing import Literal
 from benchmarker.schema.experiment import ExperimentBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
-from benchmarker.schema.workload import Axis, Metric, Workload
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.workloads.base import Workload
 
 
 class NapCell(CellBase):
@@ -52,25 +53,26 @@ class NapRecord(RunRecord):
     cells: tuple[NapCell, ...] = ()
 
 
-WORKLOAD = Workload(
-    name="sleeping",
-    question="How well does a bed of this length sleep?",
-    unit="nap",
-    experiment=ExperimentBase,
-    job=Job,
-    record=NapRecord,
-    axes=(
+class Sleeping(Workload):
+    name = "sleeping"
+    question = "How well does a bed of this length sleep?"
+    unit = "nap"
+    experiment = ExperimentBase
+    job = Job
+    record = NapRecord
+    axes = (
         Axis("naps", "naps", lambda naps: f"{naps} naps"),
         Axis("mode", "mode", lambda mode: f"{mode} sleep", is_size=False),
-    ),
-    metrics=(
+    )
+    metrics = (
         Metric("knaps", "kNAP/s", "1/s", 1e-3, "higher", "naps by seconds", of_latency=lambda cell, s: cell.naps / s),
         Metric("doze", "doze ms", "s", 1e3, "lower", "dozing", of_sample=lambda cell, sample: sample.parts_s["doze"]),
         Metric("snores", "snores", "", 1.0, "lower", "snores", of_cell=lambda record, cell: cell.snores, combine="max"),
-    ),
-    headline="knaps",
-    opener="sleeping_workload:open_bench",
-)
+    )
+    headline = "knaps"
+
+
+WORKLOAD = Sleeping()
 '''
 LIMITS = Limits(
     read_bytes_per_s=1e9,

@@ -154,7 +154,8 @@ class CompiledStep(LibraryStep):
         """Make a recompilation raise."""
         import torch
 
-        return torch.compiler.set_stance("fail_on_recompile")
+        stance: AbstractContextManager[None] = torch.compiler.set_stance("fail_on_recompile")
+        return stance
 
     @contextmanager
     def explained(self) -> Iterator[None]:

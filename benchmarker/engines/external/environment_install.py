@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,19 +18,37 @@ from filelock import FileLock, Timeout
 
 from benchmarker import __version__
 from benchmarker.core.formatting import gib
-from benchmarker.engines.external.compiler_fault import FAULT, WITHOUT_AMX, cmake_arguments
-from benchmarker.engines.external.environment_specs import CMAKE, EngineError, EnvironmentSpec
 from benchmarker.engines.external.environments import (
+    CMAKE,
     MARKER,
+    EngineError,
+    EnvironmentSpec,
     EnvironmentState,
     Marker,
     environment_state,
     environments_folder,
 )
-from benchmarker.engines.external.python_interpreters import find_python, python_version
 
-PROBE_S = 300.0
-"""The first import of vLLM compiles its Python files: half a minute on a slow disk."""
+IMPORT_S = 300.0
+"""Longest time of an engine's first import: vLLM compiles its Python files, half a minute on a slow disk."""
+PYTHON_S = 20.0
+"""Longest time in which an interpreter prints its version."""
+PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
+PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")
+"""Folders in which pyenv and uv keep interpreters, which may not be on the PATH."""
+
+FIXED_GCC = {11: 5, 12: 4, 13: 3}
+"""First minor version without GCC bug 114098, by major version. GCC 10 has no AMX, and GCC 14 has no bug.
+
+The function `_tile_loadconfig` in GCC's header for Intel's AMX declared 8 of the 64 bytes that it reads, so that an
+optimized program loads a configuration that it never wrote, and crashes with a segmentation fault. llama.cpp's GEMMs
+with quantized weights call it on processors with AMX: Q8_0 and Q4_0 of `qwen3-small`, built by GCC 12.2, crashed at
+their first prompt.
+"""
+FAULT = (
+    "AMX is left out: with this compiler's header for it programs crash (GCC bug 114098; 12.4, 13.3 and 14 are right)"
+)
+WITHOUT_AMX = "-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
 
 
 @dataclass(frozen=True)
@@ -38,11 +58,11 @@ class Plan:
     spec: EnvironmentSpec
     folder: Path
     python: Path
-    """The interpreter that it is made from."""
+    """Interpreter that makes it."""
     commands: tuple[tuple[str, ...], ...]
 
     def lines(self) -> list[str]:
-        """The plan for people: commands as a shell takes them."""
+        """Return the plan for the terminal, with commands in the shell's syntax."""
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.spec.variables.items())
         return [
             f"{self.spec.name}: {self.spec.summary}; {self.spec.was_run}",
@@ -53,14 +73,14 @@ class Plan:
 
 
 def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index: str | None = None) -> Plan:
-    """The commands that make an environment.
+    """Plan the commands that make an environment.
 
     Args:
-        python: The interpreter to make it from, instead of one that is found.
-        index: Of packages, beside pip's own.
+        python: Interpreter to make it from; one is searched for if not given.
+        index: URL of one more package index for pip.
 
     Raises:
-        EngineError: No interpreter of a version that it needs.
+        EngineError: No interpreter of a required version.
     """
     try:
         base = find_python(spec.pythons, python)
@@ -79,12 +99,12 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
 
 
 def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentState:
-    """Run a plan's commands, import the engine once, and mark the environment as whole.
+    """Run a plan's commands, import the engine once, and mark the environment as complete.
 
-    What was there under its name is removed first. What the commands print goes to a log beside the folder.
+    An environment with the same name is removed first. Output of the commands goes to a log next to the folder.
 
     Raises:
-        EngineError: No room, a command that failed, or another process that makes it at the same time.
+        EngineError: The disk is too small, a command failed, or another process makes the environment.
     """
     log = plan.folder.with_suffix(".log")
     with _alone(plan.folder):
@@ -107,7 +127,7 @@ def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path |
     """Use an interpreter of the user's own for an engine, after importing the engine in it once.
 
     Raises:
-        EngineError: It is no interpreter, or has not the engine.
+        EngineError: It is no interpreter, or the engine cannot be imported in it.
     """
     if library is not None and not any(library.glob("libllama.*")):
         raise EngineError(f"{library}: no libllama in it; give the folder that holds llama.cpp's shared libraries")
@@ -116,23 +136,23 @@ def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path |
     folder = environments_folder() / spec.name
     with _alone(folder):
         shutil.rmtree(folder, ignore_errors=True)
-        # Not resolved: the interpreter of a virtual environment is a link, and knows its packages by the link's place.
+        # Not resolved: the interpreter of a virtual environment is a link, and its path determines its packages.
         _mark(spec, folder, python.absolute(), pins_sha256=None, library=library)
     return environment_state(spec)
 
 
 def remove_environment(spec: EnvironmentSpec) -> EnvironmentState:
-    """Delete an environment, half-made ones too; an interpreter of the user's own is only forgotten.
+    """Delete an environment, complete or not. Of an interpreter of the user's own, only the marker is deleted.
 
     Raises:
-        EngineError: There is none, or it cannot be deleted.
+        EngineError: It does not exist, or cannot be deleted.
     """
     state = environment_state(spec)
     if not state.folder.exists():
         raise EngineError(f"the environment {spec.name} is not installed; 'benchmarker engine list' shows what is")
     with _alone(state.folder):
         try:
-            # The marker first: what is left after an interruption is half-made.
+            # The marker first, so that an interruption leaves a half-made environment.
             (state.folder / MARKER).unlink(missing_ok=True)
             shutil.rmtree(state.folder)
         except OSError as error:
@@ -160,7 +180,7 @@ def _run(spec: EnvironmentSpec, command: tuple[str, ...], log: Path) -> None:
 def _mark(
     spec: EnvironmentSpec, folder: Path, python: Path, *, pins_sha256: str | None, library: Path | None = None
 ) -> None:
-    """Import the engine, and write the marker under another name first."""
+    """Import the engine and write the marker."""
     marker = Marker(
         name=spec.name,
         python=str(python),
@@ -183,14 +203,14 @@ def _imported_version(spec: EnvironmentSpec, python: Path, library: Path | None)
             [str(python), "-I", "-c", code],
             capture_output=True,
             text=True,
-            timeout=PROBE_S,
+            timeout=IMPORT_S,
             env={**os.environ, **({"LLAMA_CPP_LIB_PATH": str(library)} if library else {})},
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise EngineError(f"{spec.name}: importing {spec.module} took more than {PROBE_S:g} s in {python}") from error
+        raise EngineError(f"{spec.name}: importing {spec.module} took more than {IMPORT_S:g} s in {python}") from error
     if process.returncode:
-        lines = process.stderr.strip().splitlines() or ["it said nothing"]
+        lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise EngineError(f"{spec.name}: {spec.module} cannot be imported in {python}: {lines[-1]}")
     return process.stdout.split()[-1]
 
@@ -205,3 +225,88 @@ def _alone(folder: Path) -> Iterator[None]:
         raise EngineError(f"another process makes or removes {folder.name}; try again when it has ended") from error
     except OSError as error:
         raise EngineError(f"{folder}: cannot be written: {error.strerror or error}; set BENCHMARKER_CACHE") from error
+
+
+def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
+    """Find an interpreter of one of the versions; earlier versions are preferred.
+
+    Args:
+        chosen: Interpreter that the user chose, which must have one of the versions.
+
+    Raises:
+        EngineError: None was found.
+    """
+    if chosen is not None:
+        version = python_version(chosen)
+        if version is None:
+            raise EngineError(f"{chosen}: not a Python interpreter that runs here")
+        if version not in versions:
+            raise EngineError(f"{chosen}: Python {version}, but it must be {' or '.join(versions)}")
+        return chosen
+    for version in versions:
+        for path in _candidates(version):
+            if python_version(path) == version:
+                return path
+    raise EngineError(
+        f"needs Python {' or '.join(versions)}, which is not here: install it ('uv python install {versions[0]}', or "
+        f"the system's package python{versions[0]}-venv), or give its path with --python"
+    )
+
+
+def python_version(path: Path) -> str | None:
+    """Return `3.12`; None if the file is no interpreter that runs, such as pyenv's shim of an unselected version."""
+    try:
+        process = subprocess.run(
+            [str(path), "-I", "-c", PRINT_VERSION], capture_output=True, text=True, timeout=PYTHON_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return process.stdout.split()[0] if process.returncode == 0 and process.stdout else None
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    # Not a virtual environment's own interpreter: the new environment would break when that one is deleted.
+    if sys.prefix == sys.base_prefix and f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
+        yield Path(sys.executable)
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        if folder and (path := shutil.which(f"python{version}", path=folder)):
+            yield Path(path)
+    for pattern in PYTHON_FOLDERS:
+        folder_pattern = Path(pattern.format(version=version)).expanduser()
+        anchor = folder_pattern.anchor
+        yield from sorted(Path(anchor).glob(str(folder_pattern / f"python{version}").removeprefix(anchor)))
+
+
+def cmake_arguments() -> str:
+    """Return further arguments that CMake needs on this machine; empty if none."""
+    is_faulty = "amx_int8" in _cpu_flags() and has_fault(_compiler_version())
+    return WITHOUT_AMX if is_faulty else ""
+
+
+def has_fault(version_text: str) -> bool:
+    """Return whether a compiler has GCC bug 114098.
+
+    Args:
+        version_text: Output of the compiler's `--version`.
+    """
+    version = re.search(r"\) (\d+)\.(\d+)\.\d+", version_text.partition("\n")[0])
+    if "Free Software Foundation" not in version_text or version is None:
+        return False
+    major, minor = int(version[1]), int(version[2])
+    return minor < FIXED_GCC.get(major, 0)
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def _compiler_version() -> str:
+    try:
+        command = [os.environ.get("CXX", "c++"), "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""

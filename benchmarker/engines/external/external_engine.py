@@ -1,18 +1,27 @@
-"""Base of the engines whose programs run in an environment of their own."""
+"""Base of the engines whose programs run in an environment of their own.
+
+An engine is a subclass here, a driver in external/drivers, an entry in `ENVIRONMENTS` and a file of pins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
-from benchmarker.engines.external.environment_specs import DRIVERS, EngineError
-from benchmarker.engines.external.environments import Marker, environment_states, ready_environment
-from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.external.subprocess_engine import Driver, SubprocessEngine
+from benchmarker.engines.external.driver_process import Driver
+from benchmarker.engines.external.environments import (
+    DRIVERS,
+    EngineError,
+    Marker,
+    environment_states,
+    ready_environment,
+)
+from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.quantization.base import Options
 from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -21,14 +30,17 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 
-class ExternalEngine(SubprocessEngine):
-    """An engine with a driver in external/drivers and an environment in external/environment_specs."""
+class ExternalEngine:
+    """An engine with a driver and an environment. A subclass gives names, arguments and checks."""
 
+    name: str
+    summary: str
+    options: type[Options] = Options
     limit_s = 1800.0
-    """The first start of vLLM on a new machine compiles for minutes."""
+    """Longest time of one request. The first start of vLLM on a new machine compiles for minutes."""
 
     def installed(self) -> str | None:
-        """None where an environment is ready, for whatever device."""
+        """Return None if an environment is ready, for any device."""
         states = [state for state in environment_states() if state.spec.engine == self.name]
         if any(state.problem is None for state in states):
             return None
@@ -36,34 +48,42 @@ class ExternalEngine(SubprocessEngine):
         ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
         return touched[0] if touched else f"it has no environment: {ways} makes one"
 
-    def command(self, form: Form) -> Sequence[str]:
-        """Interpreter and driver of the environment for the CPU; `open` picks the device's."""
-        del form
-        return self._command(ready_environment(self.name, "cpu").interpreter)
+    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+        return "it is given one GPU here; use --engine eager or vllm"
 
-    def _command(self, marker: Marker) -> list[str]:
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        """Return None, or why this engine cannot open this checkpoint in this form."""
+        raise NotImplementedError
+
+    def marker(self, device: str) -> Marker:
+        """Return the ready environment for a kind of device.
+
+        Raises:
+            EngineError: None is ready; the message contains the remedy.
+        """
+        return ready_environment(self.name, device).interpreter
+
+    def command(self, marker: Marker) -> list[str]:
+        """Return interpreter, driver program and arguments."""
         driver = DRIVERS / f"{self.name.replace('-', '_')}_driver.py"
-        # Isolated: neither PYTHONPATH nor packages of the user's home come between an environment and its pins.
+        # Isolated: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
         return [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(driver)]
 
-    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
-        """What the driver's `open` is given, and fields of ExternalFacts that only this side knows."""
+    def arguments(
+        self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return arguments of the driver's `open`, and fields of ExternalFacts that the driver cannot report."""
         raise NotImplementedError
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Check, once the model is open, that it is what the row's label says.
+        """Check that the open model is what the row's label claims.
 
         Raises:
             UnsupportedError: It is not.
         """
 
-    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """What loading cost and made; None where the engine does not tell enough.
-
-        Args:
-            load_s: Seconds that the engine took.
-        """
-        del checkpoint, facts, load_s
+    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
+        """Return cost and result of loading; None if the engine does not report enough."""
         return None
 
     @contextmanager
@@ -71,18 +91,18 @@ class ExternalEngine(SubprocessEngine):
         """See Engine.open."""
         if device.kind == "rocm":
             raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
-        state = ready_environment(self.name, device.kind)
-        arguments, fields = self.arguments(checkpoint, form, device, state.interpreter, progress)
+        marker = self.marker(device.kind)
+        arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
         growth_bytes = growth_of(device)
-        driver = Driver(self.name, self._command(state.interpreter), on_gpu=device.kind != "cpu")
+        driver = Driver(self.name, self.command(marker), on_gpu=device.kind != "cpu")
         try:
-            opened = driver.ask("open", limit_s=self.limit_s, **arguments)
+            opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
                 self.name,
                 driver,
                 limit_s=self.limit_s,
-                environment=state.spec.name,
+                environment=marker.name,
                 fields=fields,
                 growth_bytes=growth_bytes,
             )
@@ -94,24 +114,24 @@ class ExternalEngine(SubprocessEngine):
 
 
 def head_refusal(form: Form) -> str | None:
-    """Why an engine with forms of its own cannot open this one: its output layer is asked for in int8 by torchao."""
+    """Return why an engine with quantizations of its own cannot quantize the output layer as requested."""
     if not asks_for_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
 def growth_of(device: Device) -> Callable[[], int | None] | None:
-    """A function that gives the growth of a GPU's memory from now on; None on the CPU.
+    """Return a function that measures the growth of a GPU's memory from now on; None on the CPU.
 
     Raises:
-        EngineError: The card's driver does not tell, so that the memory of another process could not be known.
+        EngineError: The GPU's library does not report memory, so that another process's use cannot be measured.
     """
     if device.kind == "cpu":
         return None
     gpu = find_gpu(device)
     before_bytes = gpu.used_bytes() if gpu else None
     if gpu is None or before_bytes is None:
-        raise EngineError("the driver does not tell the GPU's memory, so that an engine's own could not be measured")
+        raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
 
     def growth_bytes() -> int | None:
         used_bytes = gpu.used_bytes()

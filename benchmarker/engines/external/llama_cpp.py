@@ -13,10 +13,10 @@ from benchmarker.checkpoints.files import content_sha256
 from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, write_gguf
 from benchmarker.core.errors import BenchmarkerError, MissingLibraryError, ModelError
 from benchmarker.engines.base import Form
+from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
-from benchmarker.engines.external.source import ExternalSource
-from benchmarker.engines.external.subprocess_engine import Driver
+from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -72,7 +72,9 @@ class LlamaCppEngine(ExternalEngine):
             return str(error)
         return head_refusal(form)
 
-    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+    def arguments(
+        self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ExternalEngine.arguments; makes the GGUF file where there is none."""
         options = form.engine_options
         assert isinstance(options, LlamaCppOptions)
@@ -132,9 +134,9 @@ class LlamaCppEngine(ExternalEngine):
 
         def quantize(target: Path) -> None:
             progress.note(f"making the {gguf} form of {checkpoint.model_id}")
-            driver = Driver(self.name, self._command(marker))
+            driver = Driver(self.name, self.command(marker))
             try:
-                driver.ask(
+                driver.request(
                     "quantize", limit_s=self.limit_s, source=str(plain), target=str(target), form=gguf, threads=threads,
                     library=marker.library,
                 )  # fmt: skip

@@ -43,7 +43,9 @@ class SglangEngine(ExternalEngine):
             return f"SGLang cannot load the form {form.quant}; it takes {', '.join(AS_STORED)}"
         return head_refusal(form)
 
-    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+    def arguments(
+        self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ExternalEngine.arguments."""
         del marker, progress, device
         options = form.engine_options

@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
-from benchmarker.engines.external.source import ExternalSource
+from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.quantization.base import Options
 from benchmarker.schema.external_facts import ExternalFacts
 from benchmarker.schema.model_facts import LoadFacts
@@ -82,7 +82,9 @@ class VllmEngine(ExternalEngine):
             return f"vLLM cannot load the form {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
         return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
 
-    def arguments(self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress) -> Any:
+    def arguments(
+        self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ExternalEngine.arguments."""
         del marker, progress
         options = form.engine_options

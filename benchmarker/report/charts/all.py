@@ -13,7 +13,7 @@ from benchmarker.report.charts.speed import cells_chart, speed_chart
 from benchmarker.report.charts.style import Chart, series_of
 from benchmarker.report.charts.tradeoff import memory_chart
 from benchmarker.report.charts.waterfall_chart import waterfall_chart
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def charts_of(results: Comparison) -> list[Chart]:
     """None is empty: what no record knows has no chart."""
-    charts = presentation_of(results.workload).charts
-    return plain_charts(results) if charts is None else charts(results)
+    return workload_of(results.workload).charts(results)
 
 
 def plain_charts(results: Comparison) -> list[Chart]:

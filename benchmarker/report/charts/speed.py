@@ -13,7 +13,7 @@ from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Estimate
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
-from benchmarker.report.presentation import presentation_of
+from benchmarker.schema.registry import workload_of
 
 INTERVAL_NOTE = "The thin line is the 95 % interval over the rounds."
 DEVIATION_NOTE = "The thin line is ± the sample standard deviation of the timed runs."
@@ -147,4 +147,4 @@ def rate_words(row: Row) -> str:
 
 def speed_words(row: Row) -> str:
     """The metric that ranks in words, with its unit."""
-    return presentation_of(row.workload).speed or row.ranking.heading
+    return workload_of(row.workload).speed_axis or row.ranking.heading

@@ -30,8 +30,8 @@ from benchmarker.report.first_table import first_table
 from benchmarker.report.html.sentences import paragraphs, sentence
 from benchmarker.report.html.sheet import sortable
 from benchmarker.report.html.surroundings import surroundings
-from benchmarker.report.presentation import presentation_of
 from benchmarker.report.sheets import forced, left_out, sheets, where
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -47,6 +47,10 @@ class Picture:
     svg: Markup
 
 
+RANDOM_WEIGHTS = "Random weights: time and memory are real, text and quality are not"
+"""Badge of a page whose records have random weights."""
+
+
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     """The whole page.
 
@@ -60,24 +64,24 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    presentation, chosen = presentation_of(results.workload), headline_rows(results.rows)
+    workload, chosen = workload_of(results.workload), headline_rows(results.rows)
     ranking = ranking_of(results)
-    limits = presentation.limits(presentation.beside_limits(results.rows))
+    limits = workload.limit_sheet(workload.limit_rows(results.rows))
     return pages.get_template("page.html").render(
-        title=presentation.title(results),
+        title=workload.page_title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge=presentation.badge(results.rows),
+        badge=RANDOM_WEIGHTS if workload.has_random_weights(results.rows) else "",
         answer=[sentence(line) for line in answer(results, ranking)],
         forced=[sentence(line) for line in forced(results)],
         where=sentence(where(results)),
-        facts=[sentence(line) for line in presentation.header(results.records)],
+        facts=[sentence(line) for line in workload.header(results.records)],
         first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
-        caption=sentence(presentation.caption(results)),
-        batches=[sentence(line) for line in presentation.remarks(results.rows, results.baseline)],
+        caption=sentence(workload.caption(results)),
+        batches=[sentence(line) for line in workload.remarks(results.rows, results.baseline)],
         reasons=[sentence(reason) for reason in results.reasons],
         caveats=[sentence(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
@@ -109,13 +113,13 @@ def _policy(script: str) -> str:
 
 
 def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
-    presentation = presentation_of(results.workload)
-    closing = presentation.closing(chosen, results.baseline)
-    return [*presentation.caveats(results.records, results.rows), *closing, *left_out(results)]
+    workload = workload_of(results.workload)
+    closing = workload.closing(chosen, results.baseline)
+    return [*workload.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
-    words = presentation_of(results.workload).profiled
+    words = workload_of(results.workload).profile_text
     profiles = ((name, profile_of(records)) for name, records in results.members.items())
     return [
         (plain_line(name), paragraphs(profile_table(profile, what=words(profile))))

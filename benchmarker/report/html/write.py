@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
-from benchmarker.report.presentation import presentation_of
 from benchmarker.schema.record_io import write_atomically
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -49,7 +49,7 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     charts = charts_of(results)
-    remark = presentation_of(results.workload).remark(results.rows)
+    remark = " (random weights)" if workload_of(results.workload).has_random_weights(results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,21 +20,19 @@ from benchmarker.workloads.attention.spec import (
 )
 from benchmarker.workloads.attention.variants.registry import implementation_of, variants_with_kernel
 from benchmarker.workloads.attention.variants.user_function import source_sha256
-from benchmarker.workloads.base import Session
 from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, results_of
 from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.operation.result_check import check_new_memory
 from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 
 class AttentionBench(OperationBench):
-    """Measures one attention implementation."""
-
     def __init__(
         self,
         subject: AttentionSubject,
@@ -94,6 +92,5 @@ def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[
 def open_attention(
     subject: AttentionSubject, variant: AttentionVariant, device: Device, *, cache_bytes: int | None = None
 ) -> Iterator[AttentionBench]:
-    """Open a bench without a job."""
     with matmul_precision(variant.dtype or subject.dtype) as precision:
         yield AttentionBench(subject, variant, device, precision=precision, cache_bytes=cache_bytes)

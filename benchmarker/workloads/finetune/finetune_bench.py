@@ -26,7 +26,6 @@ from benchmarker.profiling.table import profile_table
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.base import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
 from benchmarker.workloads.finetune.learning_check import learned, mean_loss
 from benchmarker.workloads.finetune.record import DTypes, FinetuneCell, FinetuneFacts
@@ -42,6 +41,7 @@ from benchmarker.workloads.finetune.token_batches import (
 from benchmarker.workloads.finetune.trainee import Trainee, attention_of, make_trainee
 from benchmarker.workloads.finetune.trainee_facts import built_facts, frozen_sha256, seen_dtypes, state_bytes
 from benchmarker.workloads.finetune.training_flops import demand_of
+from benchmarker.workloads.session import Nothing, Session, refuse_other_commit
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ LOSS_TOLERANCE = 0.05
 
 
 class FinetuneBench(Nothing):
-    """Measures one variant."""
-
     def __init__(
         self,
         job: FinetuneJob,
@@ -241,7 +239,6 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
 
 
 def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
-    """Load the model and record the facts of loading."""
     quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
     form = Form(quant.quant, loader_options(quant), job.model.dtype)
     loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
@@ -258,7 +255,6 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: S
 
 
 def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
-    """Load the unquantized model in the same type, and return its mean loss."""
     quant = QUANTS["plain"]
     checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
     target = Target(device.torch_name, job.model.dtype)

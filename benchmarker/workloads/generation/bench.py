@@ -18,7 +18,6 @@ from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.quality.judge import Subject
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.workloads.base import Session, refuse_other_commit
 from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, step_checked, with_energy
 from benchmarker.workloads.generation.benchmark import SourceBenchmarker
 from benchmarker.workloads.generation.forms import form_of
@@ -27,6 +26,7 @@ from benchmarker.workloads.generation.prompts import check_fits, make_prompt
 from benchmarker.workloads.generation.quality_step import judged, plan_quality
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import GenerationJob, Point
+from benchmarker.workloads.session import Session, refuse_other_commit
 
 if TYPE_CHECKING:
     from benchmarker.quality.judging_plan import Plan

@@ -19,12 +19,12 @@ from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.record import Flag, Memory
-from benchmarker.workloads.base import Nothing
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
+from benchmarker.workloads.session import Nothing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

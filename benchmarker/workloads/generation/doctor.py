@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,60 +14,73 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
-from benchmarker.engines.external.engine_statuses import engine_statuses
+from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import DType
-from benchmarker.schema.clinic import Clinic, Outcome
+
+FIRST_ENGINE = "eager"
+"""Engine on which the others build: a quantization that fails in it is not tried in another."""
 
 
-class GenerationClinic(Clinic):
-    """Quantizations by engines."""
+@dataclass(frozen=True)
+class Outcome:
+    """One quantization in one engine."""
 
-    first_way = "eager"
-
-    def look(self, machine: Any, device: Device) -> Iterator[Outcome]:
-        """What is clear without running anything."""
-        for quant, loader in LOADERS.items():
-            missing: str | None = None
-            is_for_others = False
-            try:
-                loader.check(loader.options(), Target(device.torch_name, dtype_for(quant, device)))
-            except BenchmarkerError as error:
-                missing, is_for_others = str(error), isinstance(error, DeviceError)
-            for engine in MODEL_ENGINES:
-                yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
-
-    def beside(self, device: Device) -> Iterator[str]:
-        """The external engines: whether each runs here, and the one thing to do."""
-        for status in engine_statuses(device.kind):
-            yield status.line
-
-    @contextmanager
-    def trial(self, device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
-        """Each on random weights in two layers; a form of GGUF files on the small model that ships."""
-        with two_layers() as (model, folder):
-
-            def arguments(outcome: Outcome) -> list[str]:
-                of_gguf = LOADERS[outcome.variant].of_gguf
-                return [
-                    *(
-                        ("--model", _gguf_file(folder))
-                        if of_gguf
-                        else ("--model", str(model), "--load-format", "dummy")
-                    ),
-                    *("--device", device.torch_name),
-                    *("--dtype", dtype_for(outcome.variant, device)),
-                    *("--quant", outcome.variant, "--engine", outcome.way),
-                    *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
-                    *("--no-profile", "--quiet", "--output", str(folder / "records")),
-                ]
-
-            yield arguments, folder
+    variant: str
+    way: str
+    """Name of the engine."""
+    reason: str | None
+    """Why it does not run, with the remedy; None if it runs."""
+    is_for_others: bool = False
+    """Whether the quantization has no code for this device, so that there is no remedy."""
 
 
-DOCTOR = GenerationClinic()
+def look(machine: Any, device: Device) -> Iterator[Outcome]:
+    """Return what is clear without running anything.
+
+    Args:
+        machine: As the doctor found it: `environment`, `has_triton`, `compiler`.
+        device: Device to measure.
+    """
+    for quant, loader in LOADERS.items():
+        missing: str | None = None
+        is_for_others = False
+        try:
+            loader.check(loader.options(), Target(device.torch_name, dtype_for(quant, device)))
+        except BenchmarkerError as error:
+            missing, is_for_others = str(error), isinstance(error, DeviceError)
+        for engine in MODEL_ENGINES:
+            yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
+
+
+def external_lines(device: Device) -> Iterator[str]:
+    """Return a line for each external engine: whether it runs here, or the remedy."""
+    for status in engine_statuses(device.kind):
+        yield status.line
+
+
+@contextmanager
+def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
+    """Return a function from an outcome to the arguments of a run that tries it, and the folder of its records.
+
+    A run has random weights in two layers; a GGUF quantization has the small model that ships.
+    """
+    with two_layers() as (model, folder):
+
+        def arguments(outcome: Outcome) -> list[str]:
+            of_gguf = LOADERS[outcome.variant].of_gguf
+            return [
+                *(("--model", _gguf_file(folder)) if of_gguf else ("--model", str(model), "--load-format", "dummy")),
+                *("--device", device.torch_name),
+                *("--dtype", dtype_for(outcome.variant, device)),
+                *("--quant", outcome.variant, "--engine", outcome.way),
+                *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
+                *("--no-profile", "--quiet", "--output", str(folder / "records")),
+            ]
+
+        yield arguments, folder
 
 
 def dtype_for(quant: str, device: Device) -> DType:

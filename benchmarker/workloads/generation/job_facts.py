@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
-from benchmarker.engines.external.engine_statuses import engine_statuses
+from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model_facts import ModelFacts
@@ -75,15 +74,6 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
     if judged and quality.is_asked and quality.baseline:
         prints[f"quality baseline {quality.baseline}"] = model_fingerprint(quality.baseline)
     return {name: text for name, text in prints.items() if text}
-
-
-def look_for_model(job: GenerationJob) -> str | None:
-    """See whether there is such a model, and say its hub commit.
-
-    Raises:
-        ModelError: There is none.
-    """
-    return look_for(job.model)
 
 
 def lacking(job: GenerationJob) -> str | None:

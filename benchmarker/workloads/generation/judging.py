@@ -15,9 +15,10 @@ from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
+from benchmarker.workloads.session import Judging
 
 
-class GenerationJudging:
+class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
     """Perplexity and divergence on a text, and answers to benchmark questions."""
 
     name = "quality"
@@ -84,9 +85,6 @@ class GenerationJudging:
             if is_asked and not result
         ]
         return " and ".join(lost or ["quality"])
-
-
-JUDGING = GenerationJudging()
 
 
 def _is_of(quality: Quality | None, job: GenerationJob) -> bool:

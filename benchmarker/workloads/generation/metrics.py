@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.schema.workload import Metric
+from benchmarker.schema.metric import Metric
 
 METRICS = (
     Metric(

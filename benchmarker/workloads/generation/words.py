@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.job import Job
-from benchmarker.schema.workload import Axis
+from benchmarker.schema.metric import Axis
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile
-from benchmarker.workloads.generation.spec import GenerationJob, Point
+from benchmarker.workloads.generation.spec import Point
 
 AXES = (
     Axis(
@@ -65,25 +64,6 @@ def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
 def guess_s(point: Point) -> float:
     """First guess of the seconds of one repeat."""
     return point.new_tokens * TOKEN_S
-
-
-def matmul_dtype(job: Job) -> str:
-    """Type in which the matmul rate is measured: that of the model's activations."""
-    assert isinstance(job, GenerationJob)
-    return job.model.dtype
-
-
-def same_model(job: Job, second: Job) -> bool:
-    """Whether two jobs are of one model."""
-    assert isinstance(job, GenerationJob)
-    assert isinstance(second, GenerationJob)
-    return job.model == second.model
-
-
-def title(job: Job) -> str:
-    """The model."""
-    assert isinstance(job, GenerationJob)
-    return job.model.id
 
 
 def profiled_words(profile: GenerationProfile) -> str:

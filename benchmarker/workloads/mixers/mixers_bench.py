@@ -16,7 +16,6 @@ from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_reference import rows_of
-from benchmarker.workloads.base import Session
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.mixer_reference import COMPARED_HEADS, TOLERANCES, errors_of
@@ -36,6 +35,7 @@ from benchmarker.workloads.operation.operation_bench import OperationBench, Read
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.result_check import check_new_memory, relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +48,6 @@ CHUNK_ENDS = (63, 64, 65, 127)
 
 
 class MixersBench(OperationBench):
-    """Measures one implementation of a mixer."""
-
     def __init__(
         self,
         subject: MixersSubject,
@@ -217,7 +215,6 @@ class MixersBench(OperationBench):
 
 @contextmanager
 def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
-    """Open the bench of a job. float32 products are IEEE single precision."""
     with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
         yield MixersBench(
             job.subject,
@@ -230,7 +227,6 @@ def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[Mix
 
 
 def free_bytes(device: Device) -> int:
-    """Return the free memory of the device."""
     if device.kind == "cpu":
         import psutil
 

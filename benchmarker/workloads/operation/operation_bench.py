@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step
-from benchmarker.workloads.base import Nothing, Session
 from benchmarker.workloads.operation.call_inputs import CallInputs, results_of
 from benchmarker.workloads.operation.call_timing import CallStep, memory_of_passes
 from benchmarker.workloads.operation.implementation import Implementation, Operation
@@ -26,6 +25,7 @@ from benchmarker.workloads.operation.kernel_proof import (
 from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
+from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -67,11 +67,6 @@ class OperationBench(Nothing, ABC):
         """
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
-        """Make inputs and operation.
-
-        Raises:
-            UnsupportedError: The implementation cannot run here.
-        """
         shape = self.shape(point)
         self.implementation.check_available(shape, self.device.kind)
         copies = self.copies(point)
@@ -103,14 +98,12 @@ class OperationBench(Nothing, ABC):
         return ready, {"kernels": kernels[:RECORDED_KERNELS], "checked": checked}
 
     def step(self, point: LengthPoint) -> Step[OperationSample]:
-        """Return one repeat of the cell."""
         ready = self._ready or self.prepare(point)
         return CallStep(ready.operation, ready.copies, self.device)
 
-    @contextmanager
-    def library_refusals(self) -> Iterator[None]:
-        """Turn a library's own refusals into UnsupportedError."""
-        yield
+    def library_refusals(self) -> AbstractContextManager[None]:
+        """Return a context that turns a library's own refusals into UnsupportedError."""
+        return nullcontext()
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
         """Name the implementation that the kernels belong to, or the longest kernel."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run import read_job
+from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError

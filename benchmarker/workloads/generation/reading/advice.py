@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from benchmarker.explain import advice
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case
 from benchmarker.explain.values import Bound
@@ -104,7 +103,6 @@ def _fuse(case: Case) -> str:
 
 
 ADVICE: Mapping[Bound, Callable[[Case], str]] = {
-    **advice.ADVICE,
     "host": _host,
     "bandwidth": _fewer_bytes,
     "compute": always("Fewer bits a weight do not help here; products in 8 bits, or a smaller `--batch-size`, do."),

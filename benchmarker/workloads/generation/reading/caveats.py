@@ -158,10 +158,17 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
     if facts.times_disagree and facts.disagreement is not None:
         notes.append(
-            f"its own times differ from our clock's by {percent(facts.disagreement, places=0)}, more than "
-            f"{percent(DISAGREEMENT, places=0)}"
+            f"its own {_disagreeing_times(facts)} differs from our clock's by {percent(facts.disagreement, places=0)}, "
+            f"more than {percent(DISAGREEMENT, places=0)}"
         )
     return notes
+
+
+def _disagreeing_times(facts: ExternalFacts) -> str:
+    """Name the times that differ from our clock's by more than `DISAGREEMENT`."""
+    shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
+    names = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
+    return " and ".join(names) or " or ".join(shares)
 
 
 def _notes(records: Sequence[GenerationRecord]) -> list[str]:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Circumstance, Comparing, Limitable
+from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
-from benchmarker.core.tables import escaped
-from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.workloads.generation.forms import engine_place, libraries_of
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.first_difference import first_difference
-from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, row_fields, stored_as, void
-from benchmarker.workloads.generation.reading.same_model import as_one
-from benchmarker.workloads.generation.reading.to_row import to_row
+from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, stored_as
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.invariants import Check
+    pass
 
 BASELINE = "fp16"
 PLAIN_ENGINE = "eager"
@@ -81,18 +76,13 @@ def ran(record: GenerationRecord) -> dict[str, str | None]:
     }
 
 
-def place(record: GenerationRecord) -> int:
-    """A variant's place among its family: its engine's place in the registry, plain `generate` first."""
-    return engine_place(record.variant.engine)
-
-
 def plainness(record: GenerationRecord) -> tuple[bool, ...]:
     """fp16 is the baseline, on the eager engine if it is there."""
-    is_plain = _is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
-    return is_plain, is_plain and record.variant.engine == PLAIN_ENGINE
+    plain = is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
+    return plain, plain and record.variant.engine == PLAIN_ENGINE
 
 
-def _is_plain(weights: str, quantized_fraction: float | None) -> bool:
+def is_plain(weights: str, quantized_fraction: float | None) -> bool:
     """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
     beside `fp16`.
 
@@ -100,14 +90,6 @@ def _is_plain(weights: str, quantized_fraction: float | None) -> bool:
         weights: See `stored_as`.
     """
     return weights == BASELINE and not quantized_fraction
-
-
-CIRCUMSTANCES: Mapping[str, Circumstance] = {
-    "model": lambda record: record.model.id,
-    "model revision": lambda record: record.model.revision,
-    "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
-    "load_format": lambda record: record.model.load_format,
-}
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
@@ -189,44 +171,3 @@ LIMITABLE: Mapping[str, Limitable] = {
         _QUALITY,
     ),
 }
-
-
-def lazily_checked(record: GenerationRecord) -> Iterator[Check]:
-    """What `verify` checks of a record of generation. Imported on use: scipy's statistics are heavy."""
-    from benchmarker.workloads.generation.reading.invariants import checks
-
-    return checks(record)
-
-
-def _family(record: GenerationRecord) -> str:
-    """The quantization, by llama.cpp's name where it is a form of llama.cpp's."""
-    gguf = record.variant.engine_options.get("gguf", "F16")
-    return record.variant.quant if gguf == "F16" else str(gguf)
-
-
-COMPARING = Comparing(
-    row=GenerationRow,
-    fields=row_fields,
-    void=void,
-    keys=keys,
-    form=form,
-    ran=ran,
-    libraries=lambda record: libraries_of(record.variant.quant),
-    family=_family,
-    place=place,
-    plainness=plainness,
-    is_plain=lambda row: _is_plain(row.weights, row.quantized_fraction),
-    surroundings=lambda row: row.engine,
-    circumstances=CIRCUMSTANCES,
-    as_one=as_one,
-    must_be_equal=("model", "model shapes (config_sha256)", "load_format"),
-    subject=("model",),
-    knows=lambda record: record.load is not None,
-    with_baseline=with_baseline,
-    to_row=to_row,
-    limitable=LIMITABLE,
-    loss=lambda row: row.kl_divergence,
-    form_words=lambda row: f"{escaped(row.label)} on the {escaped(row.engine)} engine",
-    checks=lazily_checked,
-    labels={"engine": lambda row: row.engine, "runtime": lambda row: older_name(row.engine)},
-)

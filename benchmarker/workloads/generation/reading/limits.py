@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import MISSING, decimal, percent
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.report.presentation import LIMITS_TITLE
+from benchmarker.report.floors import LIMITS_TITLE
 from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.roofline import MBU_LIMIT

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import Results, headline
 from benchmarker.core.tables import Sheet, plain_line
-from benchmarker.report.presentation import Presentation, plain_title
-from benchmarker.workloads.generation.reading import columns
-from benchmarker.workloads.generation.reading.captions import caption
-from benchmarker.workloads.generation.reading.caveats import caveats
-from benchmarker.workloads.generation.reading.command import generate_command
-from benchmarker.workloads.generation.reading.crossover import crossover_words
+from benchmarker.report.header import plain_title
 from benchmarker.workloads.generation.reading.first_difference import difference_caption, difference_columns
-from benchmarker.workloads.generation.reading.header import header, load_words, variant_line
-from benchmarker.workloads.generation.reading.limits import beside_limits
-from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
-from benchmarker.workloads.generation.reading.quality import quality_caption, quality_columns, text_line
+from benchmarker.workloads.generation.reading.quality import quality_caption, quality_columns
 from benchmarker.workloads.generation.reading.rows import GenerationRow
 from benchmarker.workloads.generation.reading.step import step_caption, step_columns
 from benchmarker.workloads.generation.reading.tasks import answers, task_caption, task_columns
-from benchmarker.workloads.generation.words import profiled_words
 
 if TYPE_CHECKING:
-    from benchmarker.report.charts.style import Chart
+    pass
 
 
 def details(rows: Sequence[GenerationRow]) -> list[Sheet]:
@@ -58,47 +49,3 @@ def title(results: Results) -> str:
     """`Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
     models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
     return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
-
-
-def is_dummy(rows: Sequence[GenerationRow]) -> bool:
-    """Whether weights are random."""
-    return any(row.dummy_weights for row in rows)
-
-
-def charts(results: Any) -> list[Chart]:
-    """The charts of a comparison. Imported on use: matplotlib is heavy."""
-    from benchmarker.workloads.generation.reading.charts import charts_of
-
-    return charts_of(results)
-
-
-PRESENTATION = Presentation(
-    names=columns.names,
-    cell=columns.cell_columns,
-    timing=columns.timing,
-    costs=columns.costs,
-    brief=columns.brief,
-    quality=columns.quality_brief,
-    quality_words=columns.quality_words,
-    plain="unquantized form",
-    surroundings="engine",
-    command=generate_command,
-    every_cell=columns.every_cell,
-    details=details,
-    limits=beside_limits,
-    beside_limits=limit_rows,
-    header=header,
-    variant_lines=lambda record: (variant_line(record),),
-    loaded_lines=load_words,
-    caption=caption,
-    remarks=crossover_words,
-    caveats=caveats,
-    closing=text_line,
-    charts=charts,
-    title=title,
-    badge=lambda rows: "Random weights: time and memory are real, text and quality are not" if is_dummy(rows) else "",
-    remark=lambda rows: " (random weights)" if is_dummy(rows) else "",
-    profiled=profiled_words,
-    ceilings=ceilings,
-    break_evens=break_evens,
-)

@@ -7,9 +7,9 @@ The bytes are those that every decode step reads; the cache's are attention's, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TypedDict
 
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey
@@ -24,16 +24,16 @@ from benchmarker.explain.phases import (
     table_phase,
     unpacking,
 )
-from benchmarker.explain.reasons import Reasons, why_no_profile
+from benchmarker.explain.reasons import why_no_profile
 from benchmarker.explain.sentence_numbers import ms
-from benchmarker.explain.values import Floor, NotExplained, Phase
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
-from benchmarker.profiling.printed_table import read_tables
+from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.external_facts import DISAGREEMENT
 from benchmarker.schema.kernels_used import multiplies_all_packed
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.generation.reading.advice import ADVICE, can_be_captured
 from benchmarker.workloads.generation.reading.communication import communication
@@ -52,20 +52,28 @@ INTEGER_SAVES = 0.5
 """Products in 8 bits run at twice the rate of those in 16."""
 
 
-def timed_token(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
+class _Shown(TypedDict):
+    form: Mapping[str, str]
+    floors: Mapping[str, str]
+    advice: Mapping[Bound, Callable[[Case], str]]
+    loaded: LoadFacts | None
+    replaces_linears: bool
+    can_replay: bool
+
+
+def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
     """A decode step of the generation that was profiled, or of the log's last run above its table."""
-    runs = cast("Sequence[GenerationRecord]", records)
-    profiled = next((record for record in runs if record.profile), None)
+    profiled = next((record for record in records if record.profile), None)
     if profiled is not None and profiled.profile is not None:
-        return _from_profile(name, profiled, profiled.profile, runs)
-    listed = next((record for record in runs if record.imported and record.imported.profiler_tables), None)
+        return _from_profile(name, profiled, profiled.profile, records)
+    listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
-    loaded = next((record for record in runs if record.load), None)
+    loaded = next((record for record in records if record.load), None)
     proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
-    row = _longest(name, runs)
-    allows = _allows(row) + _own_clock(runs) if row else None
-    return NotExplained(name, why_no_profile(runs), proof, allows, row.mbu if row else None)
+    row = _longest(name, records)
+    allows = _allows(row) + _own_clock(records) if row else None
+    return NotExplained(name, why_no_profile(records), proof, allows, row.mbu if row else None)
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
@@ -106,6 +114,7 @@ def _from_profile(
         units=row.cell.batch_size,
         notes=(*notes, *communication(profile, phase, total_s=total_s)),
         before=_prefill(record, profile, row),
+        **_shown(record, phase, row.cell.batch_size),
     )
 
 
@@ -135,14 +144,16 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
         notes.append("the line with its table's total is missing: it is worked out from the percentage of a row")
     if table.is_total_too_small:
         notes.append("its table's rows add up to more than the total below them: their sum is used")
+    phase = table_phase(table, last.new_tokens)
     return Timed(
         record=record,
-        phase=table_phase(table, last.new_tokens),
+        phase=phase,
         total_s=row.latency.value / last.new_tokens,
         cell=row.cell,
         conversion=table_conversion(table),
         units=last.batch_size,
         notes=tuple(notes),
+        **_shown(record, phase, last.batch_size),
     )
 
 
@@ -246,34 +257,22 @@ def _allows(row: Row) -> str:
     )
 
 
-def _multiplies_all_packed(timed: Timed) -> bool:
-    """Whether our own kernels multiplied all of GPTQ's packed weights, which they do for one token a step."""
-    engine = cast("GenerationRecord", timed.record).engine
-    return timed.units == 1 and engine is not None and multiplies_all_packed(engine.kernels_used)
+def _shown(record: GenerationRecord, phase: Phase, units: int) -> _Shown:
+    """The fields of every explained generation.
 
-
-def _form(record: RunRecord) -> dict[str, str]:
-    variant = cast("GenerationRecord", record).variant
-    return {"quant": variant.quant, "engine": variant.engine}
-
-
-def _can_replay(case: Case) -> bool:
-    record = cast("GenerationRecord", case.record)
-    return (
-        record.profile is not None
-        and case.phase.by == "device"
-        and record.variant.engine == "eager"
-        and can_be_captured(record)
-    )
-
-
-REASONS = Reasons(
-    unit="token",
-    timed=timed_token,
-    floors=FLOORS,
-    advice=ADVICE,
-    form=_form,
-    loaded=lambda record: cast("GenerationRecord", record).load,
-    replaces_linears=_multiplies_all_packed,
-    can_replay=_can_replay,
-)
+    Our own kernels multiply all of GPTQ's packed weights if a step has one token.
+    """
+    engine = record.engine
+    return {
+        "form": {"quant": record.variant.quant, "engine": record.variant.engine},
+        "floors": FLOORS,
+        "advice": ADVICE,
+        "loaded": record.load,
+        "replaces_linears": units == 1 and engine is not None and multiplies_all_packed(engine.kernels_used),
+        "can_replay": (
+            record.profile is not None
+            and phase.by == "device"
+            and record.variant.engine == "eager"
+            and can_be_captured(record)
+        ),
+    }

@@ -1,0 +1,261 @@
+"""`benchmarker sweep`: every variant of a config, in rounds of fresh processes."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarker.core.console import Terminal, one_line_errors
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
+    from benchmarker.sweep.request import Options, Settings
+    from benchmarker.sweep.run_sweep import SweepResult
+    from benchmarker.sweep.session import Failure
+    from benchmarker.sweep.workers.base import Tools
+
+DISPLAY = ("--quiet", "--verbose")
+"""Options that change nothing that is measured. A resumed sweep does not keep them."""
+NOT_PASSED_ON = {
+    "--config": "--config: the config of a sweep has no option before it, and is given already",
+    "--job": "--job: `benchmarker run` measures a saved job; a sweep takes a config",
+    "--variant": "--variant: the names of variants have no option before them; leave it out",
+    "--find-limit": "--find-limit: is an option of `benchmarker run`, for one variant; leave it out",
+}
+REPORT = (sys.executable, "-m", "benchmarker", "report")
+REPORT_NAME = "report.html"
+REPORT_LIMIT_S = 300.0
+LINE_LENGTH = 200
+
+
+def sweep(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="YAML file with the variants.")],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds: processes of each variant.  \\[default: the config's, or 5]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round: a first look, without verdicts.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Ten rounds, for numbers to be published.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Resume the sweep in the named folder, or the last sweep of this config."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the records.  \\[default: results/<device>/<subject>/<time>]"),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the entire sweep.")] = None,
+    load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
+    cell_timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times its longest time so far]"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the variants' order.  \\[default: a random one]")] = None,
+    allow_shared: Annotated[
+        bool,
+        typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device."),
+    ] = False,
+    shared_imports: Annotated[
+        bool,
+        typer.Option(
+            "--shared-imports",
+            help="Import the libraries once per round; each process of the round is a fork.",
+        ),
+    ] = False,
+    max_rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=3,
+            help="Add rounds, up to this number, until the widest interval is under 4 % of its speed-up.  "
+            "\\[default: 10, or none if the config or --rounds gives the number]",
+        ),
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option(min=0, help="Seconds after which no round is added; requested rounds are all run.")
+    ] = None,
+    places: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local:0,1|ray",
+            help="Workers that measure entire rounds in parallel: GPUs of this host by number, or a Ray cluster.",
+        ),
+    ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: the installation of each host]"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+) -> None:
+    """Run the variants of a config in rounds, each time in a fresh process, then compare them.
+
+    Names of variants may follow the config (default: all of them), and options that are passed on to every run.
+
+    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
+    """
+    from benchmarker.sweep.request import Settings, rounds_of
+
+    with one_line_errors():
+        settings = Settings(
+            rounds=rounds_of(rounds, quick=quick, publish=publish),
+            output=output,
+            resume=resume,
+            timeout_s=timeout,
+            load_timeout_s=load_timeout,
+            cell_timeout_s=cell_timeout,
+            seed=seed,
+            dry_run=dry_run,
+            allow_shared=allow_shared,
+            shared_imports=shared_imports,
+            max_rounds=max_rounds,
+            max_time_s=max_time,
+            places=places,
+            runtime_env=runtime_env,
+        )
+        failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
+    if failed:
+        raise typer.Exit(1)
+
+
+def sweep_config(
+    config: Path,
+    arguments: Sequence[str],
+    terminal: Terminal,
+    settings: Settings,
+    *,
+    tools: Tools | None = None,
+    report: Sequence[str] = REPORT,
+) -> list[str]:
+    """Run a sweep and print its result; return the names of everything that failed.
+
+    Args:
+        arguments: Names of variants, the folder to resume, and options for every run.
+        tools: Replacements for tests.
+        report: Command that draws the report, before its arguments.
+
+    Raises:
+        BenchmarkerError: The config or an option is wrong, or a record could not be saved.
+        KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
+    """
+    from benchmarker.sweep.request import make_request, read_config
+    from benchmarker.sweep.run_sweep import run_sweep
+    from benchmarker.sweep.workers.base import Tools
+
+    content = read_config(config)
+    words, options = split_arguments(arguments, content.experiment.workload)
+    request = make_request(content, words, options, settings)
+    result = run_sweep(request, terminal, tools or Tools())
+    if result is None:
+        return []
+    _print_result(result, terminal, config, report)
+    if result.stopped:
+        raise result.stopped
+    return result.failed
+
+
+def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
+    """Return the words without an option (variants, a folder), and the parsed options for every run.
+
+    Raises:
+        SpecError: There is no such option, or its value is wrong.
+    """
+    from benchmarker.cli.run_command import parse_options
+    from benchmarker.core.errors import SpecError, did_you_mean
+    from benchmarker.schema.options import option_names
+    from benchmarker.schema.registry import workload_of
+    from benchmarker.sweep.request import Options
+
+    workload = workload_of(workload_name)
+    takes_value = option_names(workload)
+    words: list[str] = []
+    text: list[str] = []
+    display: list[str] = []
+    is_value = False
+    for word in arguments:
+        name = word.partition("=")[0]
+        if is_value:
+            is_value = False
+            text.append(word)
+        elif not word.startswith("-"):
+            words.append(word)
+        elif name not in takes_value:
+            raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
+        elif name in NOT_PASSED_ON:
+            raise SpecError(NOT_PASSED_ON[name])
+        elif name in DISPLAY:
+            display.append(word)
+        else:
+            is_value = takes_value[name] and name == word
+            text.append(word)
+    typed, device = parse_options(workload, text)
+    return words, Options(typed, device, tuple(text), tuple(display))
+
+
+def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:
+    """Print the comparison of all records in the folder, its path, the path of the report, and the failures."""
+    terminal.pin("")
+    comparison = _compare(result.folder, terminal)
+    terminal.line(f"records: {result.folder}")
+    if comparison:
+        terminal.line(_draw(result.folder, report))
+    for failure in result.failures:
+        _print_failure(failure, terminal)
+    if result.stopped or result.out_of_time:
+        again = ["benchmarker", "sweep", str(config), "--resume", str(result.folder)]
+        terminal.line(f"resume with: {shlex.join(again)}")
+
+
+def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
+    from benchmarker.core.errors import ResultsError
+    from benchmarker.report.brief import brief
+    from benchmarker.report.compare import compare
+
+    try:
+        comparison = compare([folder])
+    except ResultsError as error:
+        terminal.line(f"no comparison: {error}")
+        return None
+    terminal.show(brief(comparison))
+    return comparison
+
+
+def _draw(folder: Path, report: Sequence[str]) -> str:
+    """Write the report in a process of its own, whose failure does no harm; return a line about it."""
+    from benchmarker.core.tables import plain_line
+
+    page = folder / REPORT_NAME
+    arguments = [str(folder), "--output", str(page)]
+    try:
+        process = subprocess.run(
+            [*report, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=REPORT_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no report: {error}"
+    if process.returncode == 0:
+        return f"report: {page}"
+    again = shlex.join(["benchmarker", "report", *arguments])
+    messages = [line for line in process.stderr.splitlines() if line.strip()] or [f"exit {process.returncode}"]
+    return f"no report: {plain_line(messages[-1], longest=LINE_LENGTH)}; try again with: {again}"
+
+
+def _print_failure(failure: Failure, terminal: Terminal) -> None:
+    from benchmarker.schema.status_words import status_words
+
+    reason = failure.fault.reason
+    terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")
+    for line in failure.tail:
+        # The child's error message usually is the reason itself.
+        if not (line.startswith("error: ") and reason.startswith(line.removeprefix("error: "))):
+            terminal.line(f"  | {line[:LINE_LENGTH]}")
+    terminal.line(f"  log: {failure.log}")
+    terminal.line(f"  alone: {failure.alone}")

@@ -1,0 +1,182 @@
+"""The driver process of an engine that runs in its own environment, and the protocol with it.
+
+The engine starts a driver program (external/drivers) and sends it one JSON object a line. The driver answers each with
+one:
+
+    do        fields                              answer
+    open      of the engine                       load_s
+    generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times
+    score     ids, output, together, rows_from    path, and a file of log-probabilities or rows of the likeliest tokens
+    facts                                         version, kv_cache, and fields of ExternalFacts
+    close                                         {}
+
+The answer {"error": "one line"} means that the driver cannot do it. The driver reads its own monotonic clock around the
+engine's work, so that no time includes the pipe. Its standard error is shown only if it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from benchmarker.core.errors import BenchmarkerError, UnsupportedError
+
+CLOSE_S = 5.0
+"""Seconds that a driver has to end by itself after `close`."""
+READ_BYTES = 1 << 16
+OUT_OF_MEMORY = "out of memory"
+"""First words of a driver's error if memory ran out, whatever the engine's own message is."""
+
+
+class DriverError(BenchmarkerError):
+    """The driver of an engine could not be started, died, hung, or gave an answer that makes no sense."""
+
+
+class DriverCrashError(DriverError):
+    """The driver's process ended during a request. A sweep tries once more in a fresh process."""
+
+    kind = "crash"
+
+
+class DriverTimeoutError(DriverError):
+    """The driver did not answer in time and was killed. A sweep tries once more in a fresh process."""
+
+    kind = "timeout"
+
+
+class HostMemoryError(DriverError):
+    """An engine ran out of the machine's memory."""
+
+    kind = "oom_host"
+
+
+class GpuMemoryError(DriverError):
+    """An engine ran out of the GPU's memory."""
+
+    kind = "oom_gpu"
+
+
+class Driver:
+    """A running driver program, in a process group of its own."""
+
+    def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
+        """Start it.
+
+        Args:
+            name: Name of the engine, for messages.
+            command: Interpreter, program and arguments.
+            on_gpu: True if the memory that can run out is a GPU's.
+
+        Raises:
+            DriverError: It cannot be started.
+        """
+        self._name = name
+        self._on_gpu = on_gpu
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._unread = b""
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError as error:
+            self._errors.close()
+            reason = os.strerror(error.errno or 0)
+            raise DriverError(f"{name}: its driver cannot be started: {command[0]}: {reason}") from error
+
+    def request(self, call: str, *, limit_s: float, **arguments: Any) -> dict[str, Any]:
+        """Send a request and wait for its answer.
+
+        Raises:
+            UnsupportedError: The driver cannot do this.
+            GpuMemoryError, HostMemoryError: The engine ran out of memory.
+            DriverCrashError: It died.
+            DriverTimeoutError: It took longer than `limit_s`.
+            DriverError: The answer was no JSON object.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": call, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._died(call) from error
+        line = self._line(call, limit_s)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise DriverError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
+        if "error" in answer:
+            raise self._refused(_shown(str(answer["error"]).encode()))
+        return answer
+
+    def _refused(self, error: str) -> BenchmarkerError:
+        message = f"{self._name}: {error}"
+        if not error.startswith(OUT_OF_MEMORY):
+            return UnsupportedError(message)
+        return GpuMemoryError(message) if self._on_gpu else HostMemoryError(message)
+
+    def _line(self, call: str, limit_s: float) -> bytes:
+        assert self._process.stdout is not None
+        deadline_s = time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    self.kill()
+                    raise DriverTimeoutError(
+                        f"{self._name}: no answer to '{call}' within {limit_s:g} s; its driver was ended"
+                    )
+                chunk = os.read(self._process.stdout.fileno(), READ_BYTES)
+                if not chunk:
+                    raise self._died(call)
+                self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _died(self, call: str) -> DriverCrashError:
+        """The error for a driver that is gone, after ending its process group."""
+        self.kill()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        reason = _shown(lines[-1].encode()) if lines else "it printed nothing"
+        code = self._process.returncode
+        return DriverCrashError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}")
+
+    def close(self) -> None:
+        """Let the driver end by itself, then end its whole process group."""
+        if self._process.poll() is None:
+            with contextlib.suppress(BenchmarkerError):
+                self.request("close", limit_s=CLOSE_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSE_S)
+        self.kill()
+        self._errors.close()
+
+    def kill(self) -> None:
+        """End the driver and every process that it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _shown(text: bytes) -> str:
+    """One line of at most 300 characters."""
+    return " ".join(text.decode(errors="replace").split())[:300]

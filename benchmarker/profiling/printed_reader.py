@@ -1,0 +1,363 @@
+"""Reader of the tables that `print(prof.key_averages().table())` prints, from a log, a README or a bug report.
+
+Pasted tables have lost their layout: a logger's prefix on every line, lines wrapped at a terminal's width, single
+spaces, markdown, missing rules or headings. So cells are recognized by their types and their order, not by position:
+
+    aten::mm    6.58%  134.363ms  9.33%  190.676ms  20.547us  424.475ms  84.88%  424.531ms  45.747us  9280
+    name        percent  time     percent  time      time       time     percent   time      time     count
+
+Lines of several processes may be shuffled. A process is the text before the headings, in which times of day vary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarker.core.errors import ResultsError
+from benchmarker.core.terminal_text import lines_of
+from benchmarker.profiling.printed_layout import (
+    CALLS,
+    CELL_TYPES,
+    PIECES,
+    TIME,
+    Column,
+    Line,
+    Prefix,
+    columns_of,
+    heading_begin,
+    plausible,
+    prefix_before,
+    typed_columns,
+)
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow, complete_table, merged
+
+_TOTAL = re.compile(r"(?:Self )?(\w+) time total:\s*(-?[\d.,]+\s?[a-zμµ]+)")
+_STACK = re.compile(r"[\s|]{10,}|.*\(\d+\): |\s*(?:nn\.Module|<built-in|<\w+ )|(?:[\s|]*\|)?\s*$")
+_RULE = re.compile(r"(.*?)([\s|]*)-{3,}[-\s]*$")
+_FENCE = re.compile(r"\s*(?:```|~~~)")
+_BOX = str.maketrans(
+    {**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"), **dict.fromkeys("┡╇┩┏┳┓└┴┘├┼┤╞╪╡", "|")}
+)
+_LONGEST_LINE = 20_000
+_MISSES = 12
+"""Lines in a row that are no rows of a table and end it, if it has no closing rule."""
+_LONGEST_TITLE = 60
+
+
+@dataclass
+class _Found:
+    """A table while its lines are being read."""
+
+    line: int
+    columns: tuple[Column, ...]
+    is_markdown: bool = False
+    is_cut: bool = False
+    """True if the columns on the right are missing."""
+    rows: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
+    totals: dict[str, float | None] = field(default_factory=dict)
+    is_whole: bool = False
+
+    def __post_init__(self) -> None:
+        cells = "".join(
+            (" " if position == 0 or column.kind == "flops" else " ?") + f"({CELL_TYPES[column.kind]})"
+            for position, column in enumerate(self.columns)
+        )
+        self._pattern = re.compile(rf"(.*?){cells}{'(?:.*)' if self.is_cut else ''} ?$")
+        self.names = ("Name", *(column.name for column in self.columns))
+        self._times = sum(column.kind == "time" for column in self.columns)
+
+    def cells(self, text: str) -> dict[str, str] | None:
+        """Cells by column; None for a line that is no row."""
+        if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
+            return None
+        parts = _bars(text) if self.is_markdown else []
+        extra = len(parts) - len(self.names)
+        if extra >= 0:
+            values = dict(zip(self.names, ["|".join(parts[: extra + 1]), *parts[extra + 1 :]], strict=True))
+            return values if CALLS not in values or values[CALLS].replace(",", "").isdecimal() else None
+        match = self._pattern.match(
+            " ".join((text.replace("|", " ") if self.is_markdown else text.lstrip(" |\t")).split())
+        )
+        return dict(zip(self.names, match.groups(), strict=True)) if match else None
+
+
+def read_tables(text: str) -> tuple[ProfilerTable, ...]:
+    """Read all tables of a text, in their order; one profile that is printed in several sort orders is one table.
+
+    Raises:
+        ResultsError: A table is cut before its first row.
+    """
+    tables = [
+        table for prefix, lines in _by_process(lines_of(text.translate(_BOX))) for table in _tables(prefix, lines)
+    ]
+    return merged(sorted(tables, key=lambda table: table.line))
+
+
+def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
+    """The lines of each process; lines without any of the prefixes go on with the line above them."""
+    prefixes: dict[str, Prefix] = {}
+    for index, line in enumerate(lines):
+        if (begin := heading_begin(line)) is not None:
+            nearby = map(_RULE.match, lines[max(0, index - PIECES) : index + PIECES])
+            rules = [match for match in nearby if match and (match[1].strip("- ") or not match[1])]
+            # A terminal may have wrapped the headings before `Name`.
+            texts = [line[:begin].strip(" |"), *(match[1] for match in rules)]
+            prefix = prefix_before(next(filter(None, texts), ""), lines[index + 1 : index + 41], rules)
+            prefixes.setdefault(prefix.pattern.pattern, prefix)
+    for index, line in enumerate([] if prefixes else lines):
+        if total := _TOTAL.search(line):
+            rules = list(filter(None, map(_RULE.match, lines[max(0, index - PIECES) : index])))
+            prefix = prefix_before(line[: total.start()], lines[max(0, index - 40) : index], rules)
+            prefixes.setdefault(prefix.pattern.pattern, prefix)
+    if not prefixes:
+        prefixes[""] = prefix_before("", (), ())
+    groups: dict[str, list[Line]] = {key: [] for key in prefixes}
+    longest_first = sorted(prefixes, key=len, reverse=True)
+    current = next(iter(prefixes))
+    for number, line in enumerate(lines, 1):
+        matches = ((key, prefixes[key].pattern.match(line)) for key in longest_first)
+        found = next(((key, match) for key, match in matches if match), None)
+        current, begin = (found[0], found[1].end()) if found else (current, 0)
+        if line[begin:].strip():
+            groups[current].append(Line(number, line, begin))
+    return ((prefixes[key], group) for key, group in groups.items())
+
+
+def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
+    position = above = 0
+    while position < len(lines):
+        begun = _heading(lines, position) or _headless(lines, position)
+        if begun is None:
+            position += 1
+            continue
+        found, first_row = begun
+        end = _read_rows(found, lines, first_row, max(len(line.raw) for line in lines[position : position + 40]))
+        if found.rows or found.is_whole:
+            yield _finished(found, prefix, _title(lines[above:position], found.line))
+        elif len(found.columns) >= 2 and first_row > position + 1:
+            raise ResultsError(
+                f"line {found.line}: the profiler's table that begins here is cut before its first row; "
+                "get the whole log, or take these lines out"
+            )
+        position = above = max(end, first_row)
+
+
+def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
+    """The table whose headings stand at a position, and the position of its first row."""
+    has_rule = _dashes(lines[position].body) > 0
+    at = position + has_rule
+    if at >= len(lines) or (begin := heading_begin(lines[at].body)) is None:
+        return None
+    text, end = lines[at].body[begin:].rstrip(), at + 1
+    columns, rest = columns_of(text[len("Name") :])
+    while end < len(lines) and not _dashes(lines[end].body) and not re.search(r"\d", lines[end].body):
+        longer = [text + glue + lines[end].body.rstrip() for glue in ("", " ")]
+        best = max(longer, key=plausible)
+        more, rest_of_more = columns_of(best[len("Name") :])
+        if len(more) <= len(columns):
+            break
+        text, columns, rest, end = best, more, rest_of_more, end + 1
+    opening = [lines[position].body.rstrip()] if has_rule else []
+    heading = lines[at].body.rstrip() if end == at + 1 else text
+    text_lines, runs = [*opening, heading], 0
+    # A second whole rule is the end of a table without rows.
+    while (
+        end < len(lines) and (more_runs := _dashes(lines[end].body)) and not (runs > len(columns) and more_runs == runs)
+    ):
+        text_lines += [lines[end].body.rstrip()] if not runs else []
+        runs, end = runs + more_runs, end + 1
+    if CALLS not in (column.name for column in columns):
+        columns = typed_columns(lines[end : end + PIECES], text) or columns
+    is_cut = CALLS not in (column.name for column in columns) or bool(rest)
+    found = _Found(lines[position].number, columns, "|" in text, is_cut, text=text_lines)
+    return found, end
+
+
+def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
+    """A table without headings: two rows or more whose cells are of the types that torch prints."""
+    if "%" not in lines[position].body:
+        return None
+    found = _Found(lines[position].number, typed_columns(lines[position : position + PIECES], ""))
+    if CALLS not in found.names:
+        return None
+    width = max(len(line.raw) for line in lines[position : position + PIECES])
+    first = _row(found, lines, position, width)
+    return (found, position) if first and _row(found, lines, first[2], width) else None
+
+
+def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) -> int:
+    """Read the rows and the totals below them.
+
+    Args:
+        width: Longest line near the headings: a terminal's width if rows are wrapped.
+
+    Returns:
+        Position after the table.
+    """
+    end, waiting = position, 0
+    foreign: list[int] = []
+    while position < len(lines) and waiting < _MISSES:
+        body = lines[position].body
+        following = lines[position + 1].body if position + 1 < len(lines) else ""
+        total = _TOTAL.search(body)
+        if total is None and len(lines[position].raw) == width and (total := _TOTAL.match(body + following)):
+            position += 1
+        if total:
+            found.totals[total[1]] = time_s(total[2])
+            found.text.append(total[0])
+            found.is_whole = found.is_whole or bool(found.rows)
+            end, waiting = position + 1, max(waiting, _MISSES - 3)
+        elif found.totals or _heading(lines, position):
+            break
+        elif _dashes(body) and not found.is_whole:
+            found.is_whole = _dashes(body) > 1 and not found.is_markdown
+            found.text += [body.rstrip()] if found.is_whole else []
+            end, waiting = (position + 1, _MISSES - 5) if found.is_whole else (end, waiting + 1)
+        elif row := None if found.is_whole else _row(found, lines, position, width):
+            cells, text, end = row
+            found.rows.append((lines[position].number, cells))
+            found.text.append(text)
+            found.foreign += foreign
+            foreign, waiting, position = [], 0, end - 1
+        elif not _STACK.match(body) and not _FENCE.match(body) and not _dashes(body):
+            foreign.append(lines[position].number)
+            waiting += 1
+        position += 1
+    found.is_whole = found.is_whole or (found.is_markdown and bool(found.rows))
+    return end
+
+
+def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tuple[dict[str, str], str, int] | None:
+    """Cells, text and end of the row that begins at a position, on one line or on several that a terminal wrapped."""
+    first = lines[position]
+    row = found.cells(first.body)
+    found_row = (row, first.body.rstrip(), position + 1) if row is not None else None
+    has_cell = re.search(r"\d\s?(?:%|[nuμµm]?s\b)", first.body)
+    is_continued = first.begin > 0 and any(line.begin == 0 for line in lines[position + 1 : position + 2])
+    if row is None and len(first.raw) < width and not has_cell and not is_continued:
+        return None
+    padded, plain = first.raw.ljust(width)[first.begin :], first.body
+    for end in range(position + 1, min(position + PIECES, len(lines))):
+        line = lines[end]
+        is_full = len(lines[end - 1].raw) == width
+        if (found_row and not is_full) or _dashes(line.body) or _TOTAL.search(line.body) or found.cells(line.body):
+            break
+        padded, plain = padded + line.raw.ljust(width)[line.begin :], plain + line.body
+        texts = ((text.rstrip(), found.cells(text)) for text in (padded, plain))
+        longer = next(((cells, text, end + 1) for text, cells in texts if cells is not None), None)
+        if found_row and not longer:
+            break
+        found_row = longer or found_row
+    return found_row
+
+
+def _finished(found: _Found, prefix: Prefix, title: str | None) -> ProfilerTable:
+    names = [match[1] for column in found.columns if (match := re.match(r"(?:Self )?(\w+)(?: total)?$", column.name))]
+    device = next((name for name in names if name not in ("CPU", "Calls")), None)
+    printed = next((name for name in found.totals if name != "CPU"), None)
+    rows = [_table_row(cells, device) for _, cells in found.rows]
+    own = f"Self {device or 'CPU'}"
+    if own not in (column.name for column in found.columns):
+        rows = _innermost(rows, on_device=device is not None)
+    device_s = found.totals.get(printed or "") if device else None
+    total_s = device_s if device else found.totals.get("CPU")
+    is_printed = total_s is not None
+    if total_s is None:
+        total_s = _by_percentage((cells for _, cells in found.rows), own)
+    return complete_table(
+        ProfilerTable(
+            line=found.line,
+            rank=prefix.rank,
+            process=prefix.process,
+            device=printed if device and printed else device,
+            rows=tuple(rows),
+            cpu_s=found.totals.get("CPU") if device else total_s,
+            device_s=total_s if device else None,
+            text="\n".join(found.text) + "\n",
+            is_total_printed=is_printed,
+            is_whole=found.is_whole,
+            title=title,
+            foreign_lines=tuple(found.foreign),
+        )
+    )
+
+
+def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
+    calls = cells.get(CALLS, "").replace(",", "")
+    total_s, mean_s = (time_s(cells.get(f"{device or 'CPU'} {what}")) for what in ("total", "time avg"))
+    return TableRow(
+        name=cells["Name"].strip().strip("`").replace("\\|", "|"),
+        kind="unclear",
+        calls=int(calls) if calls else round(total_s / mean_s) if total_s and mean_s else 1,
+        self_cpu_s=time_s(cells.get("Self CPU")),
+        cpu_total_s=time_s(cells.get("CPU total")),
+        self_device_s=time_s(cells.get(f"Self {device}")),
+        device_total_s=time_s(cells.get(f"{device} total")),
+        device_memory_bytes=_bytes(cells.get(f"{device} Mem")),
+        self_device_memory_bytes=_bytes(cells.get(f"Self {device} Mem")),
+    )
+
+
+def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
+    """Rows of a table without own times: of callers with about the time and calls of what they call, the last one."""
+    own: list[TableRow] = []
+    for index, row in enumerate(rows):
+        total_s = (row.device_total_s if on_device else row.cpu_total_s) or 0.0
+        inner = [
+            (one.device_total_s if on_device else one.cpu_total_s) or 0.0
+            for one in rows[index + 1 :]
+            if one.calls == row.calls
+        ]
+        own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
+        own.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
+    return own
+
+
+def _by_percentage(rows: Iterable[dict[str, str]], own: str) -> float | None:
+    """The total of which the row with the largest percentage is that part; None without such a column."""
+    pairs = [(_number(cells.get(f"{own} %")), time_s(cells.get(own))) for cells in rows]
+    percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
+    return 100 * own_s / percent if percent > 0 else None
+
+
+def _title(above: Sequence[Line], number: int) -> str | None:
+    """The nearest line above a table, without markup, if it is short: people write there what was profiled."""
+    for line in reversed([line for line in above if line.number >= number - 4]):
+        title = re.sub(r"<[^>]*>", "", line.body).strip("=-#* :>`|\t\n")
+        if title and not _FENCE.match(line.body) and not _dashes(line.body):
+            return title if len(title) <= _LONGEST_TITLE and "time total" not in title else None
+    return None
+
+
+def _dashes(text: str) -> int:
+    """Number of runs of dashes in a rule; 0 for any other line."""
+    return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
+
+
+def _bars(text: str) -> list[str]:
+    """The cells between bars."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))]
+
+
+_EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}
+
+
+def time_s(text: str | None) -> float | None:
+    """Seconds of a cell such as `136.484ms`, as the decimal number that it is; None for any other cell."""
+    match = re.match(r"\s*(-?[\d.,]+)\s*(ns|us|μs|µs|ms|s)\s*$", text or "")
+    return float(f"{match[1].replace(',', '')}e{_EXPONENTS[match[2]]}") if match else None
+
+
+def _number(text: str | None) -> float | None:
+    match = re.match(r"\s*(-?[\d.,]+)", text or "")
+    return float(match[1].replace(",", "")) if match else None
+
+
+def _bytes(text: str | None) -> int | None:
+    """Bytes of a cell such as `4.81 GB`; torch's units are powers of 1024."""
+    match = re.match(r"\s*(-?[\d.]+)\s*([KMGTP]?)i?b\s*$", text or "", re.IGNORECASE)
+    return round(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " ")) if match else None

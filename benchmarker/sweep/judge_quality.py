@@ -1,0 +1,138 @@
+"""Measurements apart from time, such as quality: once for each quantization, after everything that is timed.
+
+Each has a process of its own. Variants with the same quantization, such as one model in several engines, share one
+measurement. The child's record is temporary: its content goes into a record of each variant, so that a folder holds
+one kind of file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarker.core.errors import ResultsError
+from benchmarker.schema.collect import collect
+from benchmarker.schema.job import Job, Part
+from benchmarker.schema.record import Missing, RunRecord
+from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.registry import workload_of
+from benchmarker.schema.status_words import status_words
+from benchmarker.sweep.child import Watch, run_child
+from benchmarker.sweep.child_log import CappedLog
+from benchmarker.sweep.retries import Fault, fault_of
+from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
+from benchmarker.workloads.session import Judging
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Variants that share one measurement, and the records that it completes."""
+
+    variants: tuple[str, ...]
+    records: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return f"judging {', '.join(self.variants)}"
+
+
+def check_inputs(jobs: Iterable[Job]) -> None:
+    """Check the inputs of measurements that come after hours of timing.
+
+    Raises:
+        BenchmarkerError: An input is unsuitable, or a library is not installed.
+    """
+    for job in jobs:
+        judging = workload_of(job.workload).judging()
+        if judging and judging.form(job):
+            judging.check(job)
+
+
+def missing_judgements(sweep: Sweep) -> list[Judgement]:
+    """Return the measurements that were requested and are in no record of their variants yet."""
+    judging = sweep.workload.judging()
+    missing = []
+    for variants in _groups(sweep, judging) if judging else []:
+        assert judging is not None
+        job, newest = sweep.jobs[variants[0]], []
+        for records in _records_of(sweep.folder, variants):
+            if not any(judging.is_done(record, job) for record in records.values()):
+                newest.append(list(records)[-1])
+        if newest:
+            missing.append(Judgement(tuple(variants), tuple(newest)))
+    return missing
+
+
+def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Judgement) -> None:
+    """Measure, and complete the records.
+
+    Raises:
+        ResultsError: A record cannot be saved.
+        StoppedError: The sweep is being stopped.
+    """
+    judging, variant = sweep.workload.judging(), judgement.variants[0]
+    assert judging is not None
+    equipment.say(f"[{judging.name}] {', '.join(judgement.variants)}")
+    judged, fault = _run(sweep, judging, progress, equipment, variant)
+    missing = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
+    changes = judging.changes(sweep.jobs[variant], judged, missing)
+    for path in judgement.records:
+        write_record(read_record(path).model_copy(update=changes), path)
+
+
+def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
+    """Return the variants to be judged, grouped by quantization."""
+    groups: dict[str, list[str]] = {}
+    for name, job in sweep.jobs.items():
+        if quantization := judging.form(job):
+            groups.setdefault(quantization, []).append(name)
+    return list(groups.values())
+
+
+def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRecord]]:
+    """Return the records of each variant that has any, oldest first."""
+    try:
+        files = sorted(collect([folder]).files, key=lambda file: file[1].started_at)
+    except ResultsError:
+        return []
+    by_variant = [{path: record for path, record in files if record.variant.name == name} for name in variants]
+    return [records for records in by_variant if records]
+
+
+def _run(
+    sweep: Sweep, judging: Judging[Any, Any], progress: Progress, equipment: Equipment, variant: str
+) -> tuple[RunRecord | None, Fault | None]:
+    """Run one child; return its record, and the reason if it ended early."""
+
+    def show(lines: Sequence[str]) -> None:
+        for line in lines:
+            if not line.startswith(f"{variant}: "):
+                equipment.say(f"  {line}")
+
+    path = sweep.quality_path(variant)
+    log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
+    watch = Watch(path, 0)
+    try:
+        end = run_child(
+            sweep.command(variant, Part(record=path, sweep=sweep.started_at, only="quality")),
+            starter=equipment.starter,
+            round_number=None,
+            watch=watch,
+            log=log,
+            stop=equipment.stop,
+            # Loading the variant may take that long, and so may the baseline and the scoring.
+            limit_s=lambda _phase: sweep.settings.load_timeout_s,
+            step=show,
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    tail = log.last_lines
+    fault = fault_of(end, watch.record, problem=None, last_line=tail[-1] if tail else None)
+    if watch.record and (missing := judging.missing(watch.record)):
+        fault = Fault(missing.error_kind, missing.reason)
+    if fault:
+        name = f"{variant}, {judging.lost(sweep.jobs[variant], watch.record)}"
+        equipment.say(f"  {name}: {status_words(fault.status)}: {fault.reason}")
+        progress.failures.append(Failure(name, fault, log=log.path, tail=tail, alone=sweep.alone(variant)))
+    return watch.record, fault

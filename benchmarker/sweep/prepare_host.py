@@ -1,0 +1,103 @@
+"""First process of a sweep on a host: `python -m benchmarker.sweep.prepare_host DEVICE [JOB ...]`.
+
+The environment (device, driver, versions) decides whether a saved cell may be reused. Only torch can determine the
+device, and the sweep itself does not import torch. With jobs, the process also prepares their checkpoints, so that no
+round includes a download or a quantization.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.core.errors import BenchmarkerError, DeviceError
+from benchmarker.core.process import PARENT, end_with_parent
+from benchmarker.execution.job_file import read_job_file
+from benchmarker.schema.environment import Environment
+from benchmarker.schema.registry import workload_of
+
+LIMIT_S = 300.0
+"""Time limit without jobs: the first import of torch from a cold network disk takes minutes."""
+PREPARE_HOST = (sys.executable, "-m", "benchmarker.sweep.prepare_host")
+
+
+def prepare_host(
+    device: str,
+    jobs: Sequence[Path] = (),
+    *,
+    command: Sequence[str] = PREPARE_HOST,
+    variables: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Environment:
+    """Return the environment of a run on that device, after preparing the jobs' checkpoints.
+
+    Args:
+        jobs: Files of the jobs.
+        command: Command of the process, before its arguments.
+        variables: Environment variables besides those of this process.
+        say: Prints a line.
+
+    Raises:
+        DeviceError: There is no such device, or the process failed.
+    """
+    last, found = "", None
+    with subprocess.Popen(
+        [*command, device, *map(str, jobs)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+    ) as process:
+        assert process.stdout is not None
+        timer = threading.Timer(LIMIT_S, process.kill)
+        if not jobs:
+            timer.start()
+        for line in process.stdout:
+            try:
+                found = Environment.model_validate_json(line)
+            except ValidationError:
+                last = line.strip() or last
+                if jobs and not line.startswith("error: "):
+                    say(f"  {line.rstrip()}")
+        timer.cancel()
+    if process.returncode == -signal.SIGKILL and timer.finished.is_set() and not jobs:
+        raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s")
+    if process.returncode or found is None:
+        raise DeviceError(last.removeprefix("error: ") or f"the first process ended with {process.returncode}")
+    return found
+
+
+def main() -> None:
+    """Prepare the checkpoints and print the environment as JSON; a failure is reported by the variant's own run."""
+    end_with_parent()
+    with one_line_errors():
+        from benchmarker.hardware.device import find_device
+        from benchmarker.hardware.read_environment import environment
+
+        jobs = [read_job_file(Path(path)) for path in sys.argv[2:]]
+        if jobs:
+            workload_of(jobs[0].workload).look_for(jobs[0])
+        with quiet_libraries(verbose=False) as streams:
+            device = find_device(sys.argv[1])
+            terminal = Terminal(streams=streams)
+            for job in jobs:
+                try:
+                    workload_of(job.workload).prepare(job, device, terminal)
+                except BenchmarkerError as error:
+                    terminal.line(f"{job.variant.name}: not prepared: {error}")
+            facts = environment(device)
+        print(facts.model_dump_json(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,448 @@
+"""Text generation as a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmarker.measure.clock import GenerationSample
+from benchmarker.schema.option import Option
+from benchmarker.workloads.base import Workload
+from benchmarker.workloads.generation import words
+from benchmarker.workloads.generation.metrics import HEADLINE, METRICS, RANKED_BY
+from benchmarker.workloads.generation.record import (
+    GenerationCell,
+    GenerationProfile,
+    GenerationRecord,
+)
+from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point, VariantSpec
+from benchmarker.workloads.session import Bench, Judging, Session
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.comparing import Circumstance, Limitable
+    from benchmarker.comparison.invariants import Check
+    from benchmarker.comparison.rows import CellKey, Results
+    from benchmarker.core.console import Terminal
+    from benchmarker.core.tables import Column, Sheet
+    from benchmarker.explain.case import Timed
+    from benchmarker.explain.values import NotExplained
+    from benchmarker.hardware.device import Device
+    from benchmarker.logs.log import Log
+    from benchmarker.logs.runs import LoggedRun
+    from benchmarker.report.charts.style import Chart
+    from benchmarker.report.compare import Comparison
+    from benchmarker.schema.profile import Profile
+    from benchmarker.workloads.generation.reading.rows import GenerationRow
+
+
+class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
+    """One call that generates new tokens after a prompt."""
+
+    name = "generation"
+    question = "Which quantization of a model should I run, and in which engine?"
+    unit = "token"
+    experiment = Experiment
+    job = GenerationJob
+    record = GenerationRecord
+    axes = words.AXES
+    metrics = METRICS
+    headline = HEADLINE
+    ranked_by = RANKED_BY
+    # The default model's code imports nearly all that another model's does.
+    imports = (
+        "benchmarker.workloads.generation.bench",
+        "torch",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.qwen3.modeling_qwen3",
+    )
+    example = "--quant int8 --prompt-tokens 26 --new-tokens 100"
+    default_variant: ClassVar[Mapping[str, Any]] = {"quant": "fp16"}
+    cell_opening = "prompt of "
+    grid_heading = "prompt x new tokens"
+    explains_runs = True
+    must_be_equal = ("model", "model shapes (config_sha256)", "load_format")
+    subject_fields = ("model",)
+    baseline_noun = "unquantized form"
+    surroundings_noun = "engine"
+
+    # Command line and configuration
+
+    def options(self) -> list[Option]:
+        from benchmarker.engines.registry import ENGINES, OLD_NAMES
+        from benchmarker.quantization.registry import LOADERS
+        from benchmarker.schema.options import field_options
+
+        return field_options(
+            self.job,
+            flags={
+                "subject.model.id": "--model",
+                "variant.options": "--option",
+                "variant.engine_options": "--engine-option",
+                "grid.prompts": "--prompt",
+                "subject.quality.size": "--quality",
+                "subject.quality.text": "--eval-text",
+                "subject.quality.top_k": "--quality-topk",
+                "subject.quality.baseline": "--quality-baseline",
+            },
+            helps={
+                "variant.quant": f"{', '.join(LOADERS)}; docs/config.md says what each is.",
+                "variant.options": "The quantization's own, as key=value; repeat it.",
+                "variant.engine": f"{', '.join(ENGINES)}; docs/engines.md says what each is.",
+                "variant.engine_options": "The engine's own, as key=value; repeat it.",
+                "variant.split": (
+                    "How several GPUs share the model: tensors (all of them work on each token) or layers (they take "
+                    "turns)."
+                ),
+                "grid.prompts": "A prompt text in place of lengths; repeat it.",
+                "subject.quality.text": (
+                    "Text file, or data set as NAME:CONFIG:SPLIT.  \\[default: the text that ships with benchmarker]"
+                ),
+            },
+            panels={
+                "subject.model": "Model",
+                "variant": "Variant",
+                "grid": "Grid",
+                "procedure": "Procedure",
+                "subject.quality": "Quality",
+            },
+            repeated=("grid.prompts",),
+            shorthands=(
+                Option("--runtime", "variant.engine", "text", "An older word for --engine; graph is cuda_graph.", ""),
+                Option("--compile", "variant.engine", "flag", "Short for --engine compile.", "", value="compile"),
+                Option(
+                    "--calibration",
+                    "variant.options",
+                    "text",
+                    "Text file that GPTQ is calibrated on.",
+                    "",
+                    key="calibration",
+                ),
+            ),
+            aliases={"variant.engine": OLD_NAMES},
+        )
+
+    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        from benchmarker.workloads.generation.check import over
+
+        return over(typed)
+
+    def resolve(self, variant: VariantSpec) -> VariantSpec:
+        from benchmarker.workloads.generation.forms import resolve
+
+        return resolve(variant)
+
+    def check(self, job: GenerationJob, typed: Mapping[str, Any]) -> None:
+        from benchmarker.workloads.generation.check import check_split, check_typed
+
+        check_typed(job, typed)
+        check_split(job)
+
+    def title(self, job: GenerationJob) -> str:
+        return job.model.id
+
+    def point_text(self, point: Point) -> str:
+        return words.point_words(point)
+
+    def point_arguments(self, point: Point) -> list[str]:
+        return words.point_arguments(point)
+
+    # Measuring
+
+    def open(self, job: GenerationJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
+        from benchmarker.workloads.generation.bench import open_bench
+
+        return open_bench(job, device, session)
+
+    def key_parts(self, job: GenerationJob) -> dict[str, Any]:
+        from benchmarker.workloads.generation.job_facts import key_parts
+
+        return key_parts(job)
+
+    def record_fields(self, job: GenerationJob) -> dict[str, Any]:
+        from benchmarker.workloads.generation.job_facts import record_fields
+
+        return record_fields(job)
+
+    def inputs(self, job: GenerationJob, *, judged: bool) -> dict[str, str]:
+        from benchmarker.workloads.generation.job_facts import inputs
+
+        return inputs(job, judged=judged)
+
+    def is_same_subject(self, first: GenerationJob, second: GenerationJob) -> bool:
+        return first.model == second.model
+
+    def look_for(self, job: GenerationJob) -> str | None:
+        from benchmarker.checkpoints.find import look_for
+
+        return look_for(job.model)
+
+    def lacking(self, job: GenerationJob) -> str | None:
+        from benchmarker.workloads.generation.job_facts import lacking
+
+        return lacking(job)
+
+    def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
+        from benchmarker.quantization.prepare import prepare_checkpoint
+
+        prepare_checkpoint(job.model, job.variant, device, progress)
+
+    def processes(self, job: GenerationJob) -> int:
+        from benchmarker.workloads.generation.job_facts import processes
+
+        return processes(job)
+
+    def cell_fields(
+        self, job: GenerationJob, point: Point, records: Sequence[GenerationRecord]
+    ) -> dict[str, Any] | None:
+        from benchmarker.workloads.generation.job_facts import cell_fields
+
+        return cell_fields(job, point, records)
+
+    def cell_text(self, cell: GenerationCell) -> str:
+        return words.cell_words(cell)
+
+    def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
+        return words.sample_words(cell, sample)
+
+    def repeat_s(self, point: Point) -> float:
+        return words.guess_s(point)
+
+    def matmul_dtype(self, job: GenerationJob) -> str:
+        return job.model.dtype
+
+    def judging(self) -> Judging[GenerationJob, GenerationRecord]:
+        from benchmarker.workloads.generation.judging import GenerationJudging
+
+        return GenerationJudging()
+
+    def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
+        from benchmarker.workloads.generation.log_record import to_record
+
+        return to_record(run, log, last_line=last_line, earlier=earlier)
+
+    # Comparing records
+
+    def cell_keys(self, record: GenerationRecord) -> list[CellKey]:
+        from benchmarker.workloads.generation.reading.comparing import keys
+
+        return keys(record)
+
+    def form(self, record: GenerationRecord) -> dict[str, str]:
+        from benchmarker.workloads.generation.reading.comparing import form
+
+        return form(record)
+
+    def ran(self, record: GenerationRecord) -> dict[str, str | None]:
+        from benchmarker.workloads.generation.reading.comparing import ran
+
+        return ran(record)
+
+    def libraries(self, record: GenerationRecord) -> Container[str] | None:
+        from benchmarker.workloads.generation.forms import libraries_of
+
+        return libraries_of(record.variant.quant)
+
+    def family(self, record: GenerationRecord) -> str:
+        """The quantization; of llama.cpp the name of the GGUF format."""
+        gguf = record.variant.engine_options.get("gguf", "F16")
+        return record.variant.quant if gguf == "F16" else str(gguf)
+
+    def place(self, record: GenerationRecord) -> int:
+        from benchmarker.workloads.generation.forms import engine_place
+
+        return engine_place(record.variant.engine)
+
+    def plainness(self, record: GenerationRecord) -> tuple[bool, ...]:
+        from benchmarker.workloads.generation.reading.comparing import plainness
+
+        return plainness(record)
+
+    def is_plain(self, row: GenerationRow) -> bool:
+        from benchmarker.workloads.generation.reading.comparing import is_plain
+
+        return is_plain(row.weights, row.quantized_fraction)
+
+    def surroundings(self, row: GenerationRow) -> str:
+        return row.engine
+
+    def circumstances(self) -> Mapping[str, Circumstance]:
+        return {
+            "model": lambda record: record.model.id,
+            "model revision": lambda record: record.model.revision,
+            "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+            "load_format": lambda record: record.model.load_format,
+        }
+
+    def as_one(self, records: Sequence[GenerationRecord]) -> Sequence[GenerationRecord]:
+        from benchmarker.workloads.generation.reading.same_model import as_one
+
+        return as_one(records)
+
+    def knows(self, record: GenerationRecord) -> bool:
+        return record.load is not None
+
+    def void(self, records: Sequence[GenerationRecord]) -> str | None:
+        from benchmarker.workloads.generation.reading.rows import void
+
+        return void(records)
+
+    def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:
+        from benchmarker.workloads.generation.reading.rows import GenerationRow, row_fields
+
+        return GenerationRow(**{**fields, **row_fields(records, good)})
+
+    def with_baseline(self, rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
+        from benchmarker.workloads.generation.reading.comparing import with_baseline
+
+        return with_baseline(rows, baseline)
+
+    def row_values(self, row: GenerationRow) -> dict[str, Any]:
+        from benchmarker.workloads.generation.reading.to_row import to_row
+
+        return to_row(row)
+
+    def limitable(self) -> Mapping[str, Limitable]:
+        from benchmarker.workloads.generation.reading.comparing import LIMITABLE
+
+        return LIMITABLE
+
+    def loss(self, row: GenerationRow) -> float | None:
+        return row.kl_divergence
+
+    def form_text(self, row: GenerationRow) -> str:
+        from benchmarker.core.tables import escaped
+
+        return f"{escaped(row.label)} on the {escaped(row.engine)} engine"
+
+    def checks(self, record: GenerationRecord) -> Iterable[Check]:
+        from benchmarker.workloads.generation.reading.invariants import checks
+
+        return checks(record)
+
+    def labels(self, row: GenerationRow | None) -> dict[str, str | None]:
+        from benchmarker.schema.engine_names import older_name
+
+        return {"engine": row.engine if row else None, "runtime": older_name(row.engine) if row else None}
+
+    # Explaining and showing
+
+    def timed(self, name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
+        from benchmarker.workloads.generation.reading.reasons import timed_token
+
+        return timed_token(name, records)
+
+    def name_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.names(rows)
+
+    def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.cell_columns(rows, always=always)
+
+    def timing_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.timing(rows)
+
+    def cost_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.costs(rows)
+
+    def brief_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.brief(rows)
+
+    def quality_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.quality_brief(rows)
+
+    def quality_text(self, row: GenerationRow) -> str:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.quality_words(row)
+
+    def command(self, records: Sequence[GenerationRecord]) -> str:
+        from benchmarker.workloads.generation.reading.command import generate_command
+
+        return generate_command(records)
+
+    def more_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import columns
+
+        return columns.every_cell(rows)
+
+    def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
+        from benchmarker.workloads.generation.reading.presentation import details
+
+        return details(rows)
+
+    def limit_sheet(self, rows: Sequence[GenerationRow]) -> Sheet | None:
+        from benchmarker.workloads.generation.reading.limits import beside_limits
+
+        return beside_limits(rows)
+
+    def limit_rows(self, rows: Sequence[GenerationRow]) -> Sequence[GenerationRow]:
+        from benchmarker.workloads.generation.reading.presentation import limit_rows
+
+        return limit_rows(rows)
+
+    def header(self, records: Sequence[GenerationRecord]) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.header import header
+
+        return header(records)
+
+    def run_header(self, record: GenerationRecord) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.header import load_words, variant_line
+
+        return variant_line(record), *self.header([record]), *load_words(record)
+
+    def caption(self, results: Results) -> str:
+        from benchmarker.workloads.generation.reading.captions import caption
+
+        return caption(results)
+
+    def remarks(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.crossover import crossover_words
+
+        return crossover_words(rows, baseline)
+
+    def caveats(self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.caveats import caveats
+
+        return caveats(records, rows)
+
+    def closing(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.quality import text_line
+
+        return text_line(rows, baseline)
+
+    def charts(self, comparison: Comparison) -> list[Chart]:
+        from benchmarker.workloads.generation.reading.charts import charts_of
+
+        return charts_of(comparison)
+
+    def page_title(self, results: Results) -> str:
+        from benchmarker.workloads.generation.reading.presentation import title
+
+        return title(results)
+
+    def has_random_weights(self, rows: Sequence[GenerationRow]) -> bool:
+        return any(row.dummy_weights for row in rows)
+
+    def profile_text(self, profile: Profile) -> str:
+        assert isinstance(profile, GenerationProfile)
+        return words.profiled_words(profile)
+
+    def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
+        from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
+
+        return ceilings(comparison), break_evens(comparison)
+
+
+WORKLOAD = Generation()

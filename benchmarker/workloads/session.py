@@ -1,0 +1,147 @@
+"""The interface between one run and the workload that it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from benchmarker.core.errors import ChangedError
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import CellBase, Missing, RunRecord
+
+if TYPE_CHECKING:
+    from benchmarker.core.console import Terminal
+    from benchmarker.measure.memory import DeviceMemory
+    from benchmarker.measure.repeat import Measured, Step
+
+JobT = TypeVar("JobT", bound=Job)
+RecordT = TypeVar("RecordT", bound=RunRecord)
+
+
+class Session(Protocol):
+    """The run in which a bench is opened."""
+
+    terminal: Terminal
+    device_memory: DeviceMemory
+    """Memory of the device before the run allocated any."""
+
+    @property
+    def record(self) -> Any:
+        """The record so far."""
+
+    def keep(self, **changes: Any) -> None:
+        """Change fields of the record, in a sweep also on disk."""
+
+    def ready(self) -> None:
+        """Measure the device's limits. A bench calls this after its quick checks, before it loads anything large."""
+
+
+class Bench(Protocol):
+    """One variant, open and ready to be measured."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return fields of the record: what was loaded and what ran so far. Called after each cell."""
+
+    def cell(self, point: Any) -> CellBase:
+        """Return the cell before it is measured: axes, demand, hash of the inputs."""
+
+    def correct(self, point: Any) -> Mapping[str, Any]:
+        """Check one result before anything is timed, and return fields of the cell.
+
+        Raises:
+            WrongResultError: The result is wrong. The cell becomes invalid and has no times.
+            UnsupportedError: The variant cannot compute this cell.
+        """
+
+    def step(self, point: Any) -> Step[Any]:
+        """Return the callable of one repeat. It reads the clock itself, with the device drained at both ends."""
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
+
+    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
+        """Return further fields of the cell after it was timed."""
+
+    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
+        """Return fields of the record that are measured after all cells: profile, energy, quality.
+
+        Args:
+            record: With all cells, which are on disk by now.
+            path: Of the record; further files are named after it.
+        """
+
+
+class Nothing:
+    """Base class of benches, with a default for every optional method."""
+
+    def facts(self) -> Mapping[str, Any]:
+        return {}
+
+    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
+        return {}
+
+    def timed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+        return {}
+
+    def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
+        return {}
+
+
+class Judging(Generic[JobT, RecordT]):
+    """Measurements apart from time, such as quality: once for each form, in a process of their own."""
+
+    name: ClassVar[str]
+
+    def check(self, job: JobT) -> None:
+        """Refuse, before anything is timed, what cannot be measured. Raises BenchmarkerError."""
+
+    def form(self, job: JobT) -> str | None:
+        """Return a key; jobs with the same key share one measurement. None if the job requests none."""
+        raise NotImplementedError
+
+    def words(self, job: JobT) -> str:
+        """Return the requested measurements, for the plan of a sweep."""
+        raise NotImplementedError
+
+    def is_done(self, record: RecordT, job: JobT) -> bool:
+        """Whether the record has every requested measurement, measured as requested."""
+        raise NotImplementedError
+
+    def changes(self, job: JobT, judged: RecordT | None, reason: Missing | None) -> dict[str, Any]:
+        """Return fields for the records of all variants that share the measurement.
+
+        Args:
+            judged: Record of the process that measured; None if there is none.
+            reason: Why that process failed.
+        """
+        raise NotImplementedError
+
+    def missing(self, record: RecordT) -> Missing | None:
+        """Return why a requested measurement is missing."""
+        raise NotImplementedError
+
+    def lost(self, job: JobT, judged: RecordT | None) -> str:
+        """Return the names of the measurements that a failed process did not finish."""
+        raise NotImplementedError
+
+
+def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
+    """Refuse to measure, in a sweep, another commit of the model than the one that it began with.
+
+    Args:
+        commit: On the hub, as it was found now; None if the model is a folder.
+
+    Raises:
+        ChangedError: With the option that keeps the commit.
+    """
+    planned = job.origin.commit if job.origin and job.part else None
+    if planned and commit and commit != planned:
+        raise ChangedError(
+            f"model {model} changed on the hub since the sweep began: commit {planned}, then {commit}; "
+            f"begin a new sweep, with --revision {planned} to stay with the first"
+        )

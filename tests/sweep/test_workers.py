@@ -1,0 +1,297 @@
+"""Faults with each kind of worker: children of this process, cards of this host, and tasks on Ray.
+
+The cards of this host are simulated: the fake child does not use one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarker.core.errors import DeviceError, ResultsError, SpecError
+from benchmarker.schema.run_order import read_order
+from benchmarker.sweep.lock import locked
+from benchmarker.sweep.sweep_plan import local_numbers
+from benchmarker.sweep.workers.base import share_of
+from benchmarker.sweep.workers.local import visible_card
+from tests import records
+from tests.faults.stage import Stage
+
+TWO = "local:0,1"
+THIS_HOST = [pytest.param(None, id="children"), pytest.param(TWO, id="cards")]
+RAY = pytest.param("ray", id="ray", marks=[pytest.mark.slow, pytest.mark.by_hand])
+ALL = [*THIS_HOST, RAY]
+
+
+@pytest.fixture(autouse=True)
+def _cluster_of_ray(request: pytest.FixtureRequest) -> None:
+    """Start a Ray cluster for the tests that measure on one."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if parameters.get("places") == "ray" and request.node.get_closest_marker("slow"):
+        request.getfixturevalue("cluster")
+
+
+def fault(deed: str, at: str = "cell 1", **more: Any) -> dict[str, Any]:
+    return {"variant": "a", "at": at, "do": deed, **more}
+
+
+def workers_of_rounds(stage: Stage) -> dict[int, set[str | None]]:
+    workers: dict[int, set[str | None]] = {}
+    for record in stage.records():
+        workers.setdefault(record.round, set()).add(record.place)
+    return workers
+
+
+@pytest.mark.parametrize("places", ALL)
+def test_a_killed_child_costs_one_more_process(tmp_path: Path, places: str | None) -> None:
+    stage = Stage(tmp_path, rounds=2, faults=[fault("SIGKILL", round=1, times=1)])
+    assert stage.sweep(places=places) == []
+    assert "crashed: the process died of SIGKILL; once more in a fresh process" in stage.printed
+    assert [cell for cell in stage.cells() if cell[3] == "ok"] == [
+        (number, name, tokens, "ok") for number in range(2) for name in "ab" for tokens in (50, 100)
+    ]
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+    lines = read_order(stage.results)
+    assert Counter((line.round, line.variant) for line in lines) == {(0, "a"): 1, (0, "b"): 1, (1, "a"): 2, (1, "b"): 1}
+
+
+@pytest.mark.parametrize("places", ALL)
+def test_a_config_that_is_edited_during_the_sweep_changes_nothing(tmp_path: Path, places: str | None) -> None:
+    words = ("quant: fp16", "quant: bnb4")
+    edit = fault("edit", "cell 0", round=0, file=str(tmp_path / "config.yaml"), words=words, times=1)
+    stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[edit])
+    assert stage.sweep(places=places) == []
+    assert words[1] in stage.config.read_text()
+    assert {record.variant.quant for record in stage.records()} == {"fp16"}
+
+
+@pytest.mark.parametrize("places", ALL)
+def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path, places: str | None) -> None:
+    stage = Stage(tmp_path)
+    with (
+        locked(stage.results),
+        pytest.raises(ResultsError, match=rf"another sweep \(process {os.getpid()}\) is writing"),
+    ):
+        stage.sweep(places=places)
+    assert not list(stage.results.glob("*.json"))
+    assert stage.sweep(places=places) == []
+
+
+@pytest.mark.parametrize("places", THIS_HOST)
+def test_a_full_disk_ends_the_sweep_with_one_line_and_keeps_what_is_measured(
+    tmp_path: Path, places: str | None
+) -> None:
+    stage = Stage(tmp_path, variants=["a"], rounds=2)
+    stage.sweep(rounds=1, places=places)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+
+    assert stage.sweep_apart(limit, resume=True, rounds=2, places=places) == 1
+    assert "the limit on file size (ulimit -f) is too low; raise it or" in (tmp_path / "traceback").read_text()
+    assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
+
+
+def when_it_hangs(home: Path, action: Any) -> Any:
+    """Return a function that does something in the main thread as soon as the child hangs."""
+
+    def install() -> None:
+        def look(*_: object) -> None:
+            if (home / "script.0").exists():
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                action()
+
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+
+    return install
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("places", THIS_HOST)
+def test_a_killed_worker_loses_no_finished_cell_and_leaves_nothing_running(tmp_path: Path, places: str | None) -> None:
+    # On this host, the workers are threads: the sweep itself is killed.
+    stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("hang", round=2, times=1)])
+    assert stage.sweep_apart(when_it_hangs(tmp_path, kill), places=places) == -signal.SIGKILL
+    assert not running_in(tmp_path)
+    first = {(record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells}
+    assert stage.sweep(resume=True, places=places) == []
+    assert f"{len(first)} of 6 cells are there already" in stage.printed
+    finished = {(record.run_id, cell.new_tokens) for record in stage.records() for cell in record.cells}
+    assert first <= finished
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 6
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+
+
+@pytest.mark.parametrize("places", THIS_HOST)
+def test_ctrl_c_leaves_nothing_running_and_keeps_the_finished_cells(tmp_path: Path, places: str | None) -> None:
+    stage = Stage(tmp_path, rounds=2, variants=["a"], faults=[fault("hang", round=1)])
+    assert stage.sweep_apart(when_it_hangs(tmp_path, interrupt), places=places) == 1
+    assert "KeyboardInterrupt" in (tmp_path / "traceback").read_text()
+    assert not running_in(tmp_path)
+    assert (1, "a", 50, "ok") in stage.cells()
+    assert "resume with: benchmarker sweep" in stage.printed
+
+
+def test_each_card_measures_entire_rounds(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=4)
+    assert stage.sweep(places=TWO) == []
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 16
+    workers = workers_of_rounds(stage)
+    assert sorted(workers) == [0, 1, 2, 3]
+    assert sorted(Counter(worker for (worker,) in workers.values()).values()) == [2, 2]
+    # The second round of a pair runs backwards on the same card, so that a drift within the two cancels.
+    assert workers[0] == workers[1]
+    assert "4 rounds took" in stage.printed
+    assert any("shared_host" in cell.flags for record in stage.records() for cell in record.cells)
+    assert sorted(record.variant.name for record in stage.records() if record.procedure["profile"]) == ["a", "b"]
+    assert {line.worker for line in read_order(stage.results)} == {"local:0", "local:1"}
+
+
+def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp_path: Path) -> None:
+    alone, card = Stage(tmp_path / "alone"), Stage(tmp_path / "card")
+    alone.sweep()
+    card.sweep(places="local:0")
+    own = {"run_id", "started_at", "opened_at", "sweep", "place", "reproduce"}
+    for first, second in zip(alone.records(), card.records(), strict=True):
+        changed = {name for name in type(first).model_fields if getattr(first, name) != getattr(second, name)}
+        assert changed <= own | {"cells"}
+        assert [cell.key for cell in first.cells] == [cell.key for cell in second.cells]
+        assert second.place == "local:0"
+        assert all(cell.flags == () for cell in second.cells)
+
+
+@pytest.mark.parametrize(
+    ("places", "rounds", "expected"),
+    [
+        (TWO, 4, "at local:0,1: 2 rounds at a time"),
+        (TWO, 1, "at local:0,1: 1 round at a time; 1 worker is not used, because a worker measures entire rounds"),
+        ("ray", 4, "at ray: one round at a time for each GPU; the guess is for one GPU"),
+    ],
+)
+def test_the_plan_describes_the_workers(tmp_path: Path, places: str, rounds: int, expected: str) -> None:
+    stage = Stage(tmp_path, rounds=rounds)
+    stage.sweep(places=places, dry_run=True)
+    assert expected in stage.printed
+
+
+def test_rounds_on_several_cards_take_as_long_as_the_card_with_most_rounds(tmp_path: Path) -> None:
+    def minutes(**settings: Any) -> int:
+        stage = Stage(tmp_path / str(settings), rounds=30)
+        stage.sweep(dry_run=True, **settings)
+        return int(re.findall(r"first guess: about (\d+) min", stage.printed)[0])
+
+    alone = minutes()
+    assert minutes(places=TWO) == pytest.approx(alone / 2, abs=1)
+    assert minutes(places="local:0,1,2,3") == pytest.approx(alone * 8 / 30, abs=1)
+
+
+def test_an_incomplete_round_of_another_card_is_measured_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=2)
+    stage.sweep()
+    next(stage.results.glob("b-round2*.json")).unlink()
+    assert stage.sweep(resume=True, places=TWO) == []
+    assert "4 of 8 cells are there already" in stage.printed
+    assert "measured on another card, and its round is incomplete" in stage.printed
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 8
+    assert len(list(stage.results.glob("*.set-aside"))) == 1
+
+
+def test_a_card_continues_its_own_incomplete_round(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=2)
+    stage.sweep(places=TWO)
+    before = workers_of_rounds(stage)
+    next(stage.results.glob("b-round2*.json")).unlink()
+    assert stage.sweep(resume=True, places=TWO) == []
+    assert "6 of 8 cells are there already" in stage.printed
+    assert workers_of_rounds(stage) == before
+
+
+def test_a_card_unlike_the_first_is_left_out_with_the_difference(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=2)
+    device = stage.environment.device
+    older = stage.environment.model_copy(update={"device": device.model_copy(update={"driver": "1.0"})})
+    (tmp_path / "older").write_text(older.model_dump_json())
+    stage.prepare_host = (
+        "sh",
+        "-c",
+        f'test "$CUDA_VISIBLE_DEVICES" = 0 && cat {tmp_path}/environment.json || cat {tmp_path}/older',
+    )
+    assert stage.sweep(places=TWO) == []
+    assert "local:1: left out: device.driver: 580.159.04, then 1.0" in stage.printed
+    assert workers_of_rounds(stage) == {0: {"local:0"}, 1: {"local:0"}}
+
+
+def test_a_missing_checkpoint_is_reported_before_any_round(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.prepare_host = ("sh", "-c", "echo 'error: Qwen/Qwen3-4B: no such folder'; exit 2")
+    with pytest.raises(DeviceError, match=r"local:0: Qwen/Qwen3-4B: no such folder$"):
+        stage.sweep(places=TWO)
+    assert not stage.results.exists()
+
+
+def running_in(folder: Path) -> list[str]:
+    """Return the command lines that contain this folder, after the kernel had time to end orphans."""
+    psutil.wait_procs([process for process in psutil.process_iter() if names(process, folder)], timeout=5)
+    return [" ".join(process.cmdline()) for process in psutil.process_iter() if names(process, folder)]
+
+
+def names(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize("words", ["local", "local:", "local:a", "slurm", "local:0,,1"])
+def test_unknown_workers_are_refused(words: str) -> None:
+    with pytest.raises(SpecError, match=r"no such workers; give 'local:0,1'"):
+        local_numbers(words)
+
+
+def test_a_card_has_one_worker_and_replaces_the_device_option(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="contains a number twice"):
+        local_numbers("local:1,1")
+    with pytest.raises(SpecError, match=r"--device cuda:1: --places selects the cards"):
+        Stage(tmp_path).sweep("--device", "cuda:1", places=TWO)
+
+
+def test_a_worker_sees_one_of_the_cards_that_the_user_sees() -> None:
+    assert visible_card(1, None) == "1"
+    assert visible_card(1, "4,5") == "5"
+    assert visible_card(0, "GPU-aa,GPU-bb") == "GPU-aa"
+
+
+def test_cores_are_split_evenly_and_a_socket_stays_together() -> None:
+    def socket_first(core: int) -> tuple[int, ...]:
+        return core % 2, core
+
+    assert share_of(range(8), 0, 2, order=socket_first) == (0, 2, 4, 6)
+    assert share_of(range(8), 1, 2, order=socket_first) == (1, 3, 5, 7)
+    assert share_of(range(7), 2, 3, order=socket_first) == (1, 3)
+    assert share_of(range(1), 0, 2, order=socket_first) == ()
+
+
+def test_a_host_without_a_gpu_measures_on_its_processor_only_on_request(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, environment=records.environment(device={"kind": "cpu", "index": None}))
+    with pytest.raises(
+        DeviceError, match=r"local:0: this host has no such GPU .*--device cpu measures on its processor"
+    ):
+        stage.sweep(places=TWO)
+    assert not stage.results.exists()
+    assert stage.sweep("--device", "cpu", places="local:0") == []

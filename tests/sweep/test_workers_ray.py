@@ -1,0 +1,140 @@
+"""Sweeps on a real Ray cluster: two hosts on this machine, which claim to have a GPU each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarker.cli.sweep_command import sweep_config
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.schema.collect import collect
+from benchmarker.schema.shipped_configs import find_config
+from benchmarker.sweep.request import Settings
+from benchmarker.sweep.workers.ray_pool import cores_each, workers_of
+from tests.faults.stage import Stage
+from tests.sweep.test_workers import running_in, workers_of_rounds
+
+slow = pytest.mark.slow
+"""Ray is not skipped where it is missing: a run of the slow tests without it fails."""
+
+
+def node(name: str, **resources: float) -> dict[str, Any]:
+    return {"NodeID": f"id-of-{name}", "NodeManagerHostname": name, "Alive": True, "Resources": resources}
+
+
+def test_every_gpu_of_a_living_host_is_a_worker_and_the_smallest_host_sets_the_cores() -> None:
+    nodes = [node("head", CPU=8.0), node("big", GPU=2.0, CPU=64.0), node("small", GPU=1.0, CPU=12.0)]
+    nodes.append({**node("dead", GPU=8.0, CPU=8.0), "Alive": False})
+    assert [worker.name for worker in workers_of(nodes)] == ["big/0", "big/1", "small/0"]
+    assert [worker.slots for worker in workers_of(nodes)] == [2, 2, 1]
+    assert cores_each(nodes) == 12
+    assert cores_each([node("poor", GPU=4.0, CPU=2.0)]) == 1
+
+
+def test_two_hosts_with_one_name_get_different_names() -> None:
+    twins = [{**node("twin", GPU=1.0, CPU=1.0), "NodeID": identity} for identity in ("aaaaaaaa", "bbbbbbbb")]
+    assert [worker.name for worker in workers_of(twins)] == ["twin-aaaaaa/0", "twin-bbbbbb/0"]
+
+
+def test_rays_environment_is_for_ray(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="--runtime-env goes with --places ray"):
+        Stage(tmp_path).sweep(places="local:0", runtime_env=tmp_path / "env.yaml")
+
+
+def once(deed: str, round_number: int) -> dict[str, Any]:
+    return {"variant": "a", "at": "cell 1", "do": deed, "round": round_number, "times": 1}
+
+
+@slow
+@pytest.mark.by_hand
+def test_rounds_are_whole_and_come_back_through_rays_store(cluster: Any, tmp_path: Path) -> None:
+    alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
+    alone.sweep()
+    assert stage.sweep(places="ray") == []
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+    assert [cell.key for record in stage.records() for cell in record.cells] == [
+        cell.key for record in alone.records() for cell in record.cells
+    ]
+    assert stage.cells() == alone.cells()
+
+
+@slow
+@pytest.mark.by_hand
+def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=3, faults=[once("kill the worker's parent", 1)])
+    assert stage.sweep(places="ray") == []
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 12
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+
+
+@slow
+@pytest.mark.by_hand
+def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=4, faults=[once("kill the host", 2)])
+    assert stage.sweep(places="ray") == []
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 16
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+
+
+@slow
+@pytest.mark.by_hand
+def test_a_killed_driver_loses_no_finished_round_and_ray_ends_what_it_began(cluster: Any, tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[once("hang", 2)])
+    # Not a fork: what Ray has begun in this process would not live on in one.
+    driver = subprocess.Popen([sys.executable, "-m", "tests.faults.ray_driver", str(tmp_path)])
+    while not ((tmp_path / "script.0").exists() and list(stage.results.glob("a-round*.json"))):
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.kill()
+    driver.wait()
+    first = {record.run_id for record in stage.records()}
+    ended_s = time.monotonic() + 60
+    while (left := running_in(tmp_path)) and time.monotonic() < ended_s:
+        time.sleep(0.5)
+    assert not left
+    assert stage.sweep(resume=True, places="ray") == []
+    assert first < {record.run_id for record in stage.records()}
+    assert [cell[3] for cell in stage.cells()] == ["ok"] * 6
+
+
+@slow
+@pytest.mark.by_hand
+def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.cluster_utils import Cluster
+
+    bare = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False})
+    monkeypatch.setenv("RAY_ADDRESS", bare.address)
+    try:
+        with pytest.raises(DeviceError, match="the cluster has no GPU"):
+            Stage(tmp_path).sweep(places="ray")
+    finally:
+        bare.shutdown()
+    assert not [process for process in psutil.Process().children(recursive=True) if "raylet" in process.name()]
+
+
+@slow
+@pytest.mark.by_hand
+@pytest.mark.timeout(1800)
+def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path) -> None:
+    config = find_config(Path("quickstart"))
+    options = ("--runs", "1", "--warmup", "1", "--warmup-limit", "1", "--no-profile", "--quality", "off")
+    settings = Settings(rounds=2, seed=1, places="ray", output=tmp_path / "ray")
+    assert sweep_config(config, options, Terminal(), settings) == []
+    records = collect([tmp_path / "ray"]).records
+    kept = [record for record in records if {cell.status for cell in record.cells} == {"ok"}]
+    assert sorted((record.round, record.variant.name) for record in kept) == sorted(
+        (number, name)
+        for number in range(2)
+        for name in ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
+    )
+    # Here both hosts have the same cores: what one disturbed was run again, and the first is kept with its reason.
+    disturbed = [cell for record in records if record not in kept for cell in record.cells]
+    assert all(cell.status == "invalid" and "other programs took" in (cell.reason or "") for cell in disturbed)
+    assert len({record.place for record in records}) == 2
