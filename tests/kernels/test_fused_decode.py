@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import native
-from benchmarker.engines.decoders.compile import compile_decoder
+from benchmarker.engines.decoders.compile import CompiledStep
 from benchmarker.engines.decoders.prefill_decode import decode_step
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import fused_decode_step, gemv_dense
@@ -327,7 +327,7 @@ def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytes
     step = CountedStep()
     monkeypatch.setattr(native, "fused_decode_step", lambda *_: step)
     monkeypatch.setattr(native, "optimize", lambda _: ())
-    monkeypatch.setattr(compile_decoder, "_decode", lambda decoder, *step: decode_step(decoder._model, *step))
+    monkeypatch.setattr(CompiledStep, "run", lambda step, token, cache: decode_step(step.model, token, cache))
     decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())
     ways = []
     for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (4, 1000), (1, 1000):

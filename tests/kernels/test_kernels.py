@@ -1,11 +1,14 @@
 """Which linears our kernels take, that a rewritten model makes what it made. The kernels are done by hand."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+import benchmarker.kernels as package
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
@@ -350,3 +353,12 @@ def test_a_restored_model_has_every_class_that_it_had_and_makes_what_it_made(
     assert [type(module) for module in model.modules()] == classes
     assert torch.equal(logits(model, torch.tensor([[10]])), expected)
     assert by_hand.made == []
+
+
+def test_the_folder_imports_nothing_of_the_rest() -> None:
+    for path in Path(package.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            foreign = [name for name in names if name.startswith("benchmarker") and ".kernels" not in name]
+            assert not foreign, f"{path.name} imports {foreign}"
