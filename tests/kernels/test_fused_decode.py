@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarker.kernels.one_row_attention import Rotation
-from benchmarker.kernels.read_vector import can_read_by_ptx
-from benchmarker.kernels.replace_linears import replace_linears
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
