@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.profiling.table import NAME_COLUMNS, shortened
+from benchmarker.profiling.profile_table import NAME_COLUMNS, shortened
 
 
 def ms(seconds: float) -> str:

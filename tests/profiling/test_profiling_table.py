@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarker.profiling.table import hundredths, profile_table, shortened
+from benchmarker.profiling.profile_table import hundredths, profile_table, shortened
 from benchmarker.schema.profile import Kernel
 from benchmarker.workloads.generation.record import GenerationProfile
 from benchmarker.workloads.generation.words import profiled_words
