@@ -319,9 +319,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return checks(record)
 
-    def labels(self, row: GenerationRow | None) -> dict[str, str | None]:
-        return {"engine": row.engine if row else None}
-
     # Explaining and showing
 
     def timed(self, name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
