@@ -32,7 +32,7 @@ from benchmarker.workloads.context_parallel.shards import (
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.variants.base import Plan, open_single
 from benchmarker.workloads.context_parallel.variants.registry import splitting_of
-from benchmarker.workloads.operation.call_inputs import copies_needed, results_of
+from benchmarker.workloads.operation.call_inputs import check_new_memory, copies_needed, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
 from benchmarker.workloads.operation.kernel_proof import (
@@ -41,7 +41,6 @@ from benchmarker.workloads.operation.kernel_proof import (
     missing_kernel_is_unsupported,
 )
 from benchmarker.workloads.operation.operation_bench import ReadyCall
-from benchmarker.workloads.operation.result_check import check_new_memory
 
 LINK_REPEATS = 5
 TimedKind = Literal["together", "alone", "single"]
