@@ -174,11 +174,8 @@ class MixersBench(OperationBench):
         return errors
 
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
-        """Return the relative change of the outputs before the middle when all later inputs change.
-
-        Raises:
-            WrongResultError: The change is larger than rounding.
-        """
+        """Return the relative change of the outputs before the middle when all later inputs change. Raises
+        WrongResultError if it is larger than rounding."""
         import torch
 
         shape, first = ready.shape, ready.copies[0]
@@ -197,11 +194,7 @@ class MixersBench(OperationBench):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
-        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode.
-
-        Raises:
-            WrongResultError: A result at one of the lengths is wrong.
-        """
+        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
             largest = 0.0
             for length in CHUNK_ENDS:

@@ -77,11 +77,8 @@ def hash_inputs(header: tuple[object, ...], tensors: Iterable[Tensor]) -> str:
 
 
 def results_of(operation: Operation, inputs: CallInputs) -> Results:
-    """Return the output of one call, and the gradients of its inputs if there is a backward pass.
-
-    Raises:
-        WrongResultError: The output has another shape than queries with the width of the values.
-    """
+    """Return the output of one call, and the gradients of its inputs if there is a backward pass. Raises
+    WrongResultError for an output of another shape."""
     import torch
 
     with operation.around():

@@ -85,11 +85,7 @@ class OperationBench(Nothing, ABC):
 
     @abstractmethod
     def checked(self, ready: ReadyCall) -> OperationChecked:
-        """Compare a call with float64, after its inputs were overwritten in place.
-
-        Raises:
-            WrongResultError: An error is above the tolerance.
-        """
+        """Compare a call with float64, after its inputs were overwritten in place. Raises WrongResultError."""
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
         shape = self.shape(point)
@@ -98,12 +94,8 @@ class OperationBench(Nothing, ABC):
         return ReadyCall(shape, self.implementation.open(shape, self.device.torch_name), copies)
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
-        """Return the kernels of one call, its errors and its memory.
-
-        Raises:
-            UnsupportedError: There is no kernel for the call, or another implementation's kernel ran.
-            WrongResultError: The call computes something else.
-        """
+        """Return the kernels of one call, its errors and its memory. Raises UnsupportedError if there is no kernel or
+        another implementation's kernel ran, and WrongResultError."""
         ready, fields = self.prove(point)
         passes = memory_of_passes(ready.operation, ready.copies[0], self.device)
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
