@@ -129,6 +129,7 @@ def run_workload(workload: Workload, *, find_limit: str | None, quiet: bool, ver
 def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
     """Find the largest value of an axis that fits, and print it with where its records are."""
     from benchmarker.core.formatting import slug
+    from benchmarker.core.tables import inert
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.session import now_id
@@ -136,7 +137,7 @@ def _say_limit(job: Job, axis: str, terminal: Terminal) -> None:
     title = slug(workload_of(job.workload).title(job).lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
     limit, _ = find_limit(job, axis, terminal, folder=folder)
-    terminal.table(f"{job.variant.name}: {limit.words}\n\nrecords: {folder}")
+    terminal.table([f"{inert(job.variant.name)}: {limit.words}", f"records: {inert(str(folder), longest=500)}"])
     if limit.largest is None:
         raise typer.Exit(1)
 

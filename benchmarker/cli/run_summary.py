@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import MISSING, significant
-from benchmarker.core.tables import Column, escaped, table
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
@@ -22,23 +22,23 @@ def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Work
     if workload.explains_runs:
         say_explained(record, terminal)
     else:
-        terminal.table(cell_table(record, workload))
+        terminal.table([cell_table(record, workload)])
     terminal.line(f"record: {path}")
 
 
-def cell_table(record: RunRecord, workload: Workload) -> str:
+def cell_table(record: RunRecord, workload: Workload) -> Sheet:
     """A row a cell: its axes, and each metric that is measured in every repeat, by its median."""
     columns = [
         *(axis_column(axis) for axis in workload.axes),
         *(metric_column(metric) for metric in workload.metrics if not metric.of_cell),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
-    return table(columns, record.cells)
+    return Sheet("", columns, record.cells)
 
 
 def axis_column(axis: Axis) -> Column[CellBase]:
     """Where a cell lies on an axis."""
-    return Column(axis.heading, lambda cell: escaped(str(getattr(cell, axis.name))))
+    return Column(axis.heading, lambda cell: str(getattr(cell, axis.name)))
 
 
 def metric_column(metric: Metric) -> Column[CellBase]:
@@ -65,6 +65,6 @@ def say_explained(record: Any, terminal: Terminal) -> None:
     explained = explain(record.variant.name, [record])
     terminal.show(summary_blocks(record, bounds=bounds_of([explained])))
     for reason in reasons([explained]):
-        terminal.table(f"{reason}\n", detail=True)
+        terminal.table([reason], detail=True)
     comparison = compare_records([record])
     terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarker import __version__
 from benchmarker.core.formatting import MISSING, decimal, gib
-from benchmarker.core.tables import Column, bullets, plain_line, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
@@ -49,7 +49,7 @@ def finding_words(all_findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> str:
+def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
     """A row a variant, a column a way; the reasons below, each once with all that share it."""
     ways = list(dict.fromkeys(outcome.way for outcome in outcomes))
     by_place = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
@@ -65,12 +65,12 @@ def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> str:
         if outcome.reason:
             reasons.setdefault(outcome.reason, []).append(f"{outcome.variant} {outcome.way}")
     lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
-    return "\n\n".join(filter(None, [table(columns, variants), "\n".join(lines)]))
+    return [Sheet("", columns, variants), "\n".join(lines)]
 
 
-def reading_words(readings: Sequence[Reading]) -> str:
+def reading_words(readings: Sequence[Reading]) -> list[Block]:
     """Each instrument with what it showed of what was known."""
-    verdicts = {True: "right", False: "**off**", None: "cannot tell"}
+    verdicts = {True: "right", False: Text(bold("off")), None: "cannot tell"}
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
         Column[Reading]("known", lambda reading: _value(reading.expected, reading.unit)),
@@ -78,7 +78,7 @@ def reading_words(readings: Sequence[Reading]) -> str:
         Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
         Column[Reading]("of", lambda reading: plain_line(reading.remark), "left"),
     ]
-    return table(columns, readings)
+    return [Sheet("", columns, readings)]
 
 
 def _value(number: float | None, unit: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.tables import bullets
+from benchmarker.core.tables import bold, bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
@@ -31,16 +31,16 @@ def visit(device_name: str, terminal: Terminal, *, quick: bool, workload: str = 
         device, trouble = find_device("cpu"), str(error)
     machine = look(device)
     conclusions = findings(machine)
-    terminal.table(machine_words(machine))
+    terminal.table([machine_words(machine)])
     if trouble:
-        terminal.table(f"**{trouble}** What follows is said of the processor.\n")
-    terminal.table(finding_words(conclusions))
+        terminal.table([f"{bold(trouble)} What follows is said of the processor."])
+    terminal.table([finding_words(conclusions)])
     outcomes = list(variants.look(machine, device))
     if not quick:
         outcomes = list(try_all(outcomes, device, say=terminal.line))
     terminal.table(outcome_words(outcomes, tried=not quick))
     if beside := list(variants.external_lines(device)):
-        terminal.table(bullets(beside))
+        terminal.table([bullets(beside)])
     is_well = not trouble and all_run(outcomes)
     if quick:
         return is_well

@@ -13,6 +13,7 @@ import pytest
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import GIB
 from benchmarker.core.silence import Streams
+from benchmarker.core.tables import to_markdown
 from benchmarker.doctor.card import Card, all_cards, card_of
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
@@ -168,7 +169,7 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
         "fp8",
         "int4",
     }
-    assert "pip install -e '.[int8]' in benchmarker's folder" in outcome_words(outcomes, tried=False)
+    assert "pip install -e '.[int8]' in benchmarker's folder" in to_markdown(outcome_words(outcomes, tried=False))
 
 
 def test_what_this_device_has_no_code_for_is_a_no_that_nothing_can_mend():
@@ -186,12 +187,12 @@ def test_the_table_names_each_reason_once():
         Outcome("int8", "eager", None),
         Outcome("int8", "compile", "needs a C++ compiler"),
     ]
-    assert outcome_words(outcomes, tried=True) == (
+    assert to_markdown(outcome_words(outcomes, tried=True)) == (
         "| variant | eager | compile |\n"
         "| :------ | :---- | :------ |\n"
         "| fp16    | runs  | no      |\n"
         "| int8    | runs  | no      |\n\n"
-        "- fp16 compile, int8 compile: needs a C++ compiler"
+        "- fp16 compile, int8 compile: needs a C++ compiler\n"
     )
 
 
@@ -229,13 +230,13 @@ def test_the_instruments_are_right_on_this_processor():
     assert shown["memory"].is_right
     assert shown["energy"].is_right is shown["bandwidth"].is_right is None
     assert shown["bandwidth"].measured is not None
-    assert "cannot tell" in reading_words(list(shown.values()))
+    assert "cannot tell" in to_markdown(reading_words(list(shown.values())))
 
 
 def test_an_instrument_that_is_off_says_so():
     off = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
     assert off.is_right is False
-    assert "**off**" in reading_words([off])
+    assert "**off**" in to_markdown(reading_words([off]))
 
 
 def test_the_energy_counter_is_held_against_power_times_time():

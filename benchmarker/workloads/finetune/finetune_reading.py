@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case, Timed
@@ -217,11 +218,11 @@ def _switch_advice(case: Case) -> str | None:
     profile = case.record.profile
     if profile is not None and float32_share(profile) >= ADVISED_SHARE and _record(case).variant.base != "plain":
         return (
-            "Keep norms and output layer in 16 bit (`--prepare keep`, the recipe qlora-bf16): products and attention "
-            "then run on the tensor cores, and activations take half the bytes."
+            f"Keep norms and output layer in 16 bit ({code('--prepare keep')}, the recipe qlora-bf16): products and "
+            "attention then run on the tensor cores, and activations take half the bytes."
         )
     if profile is not None and recompute_share(profile) >= ADVISED_SHARE:
-        return "If memory allows it, `--checkpointing none` saves repeating the forward passes."
+        return f"If memory allows it, {code('--checkpointing none')} saves repeating the forward passes."
     return None
 
 
@@ -232,7 +233,10 @@ def _products_advice(case: Case) -> str:
 
 def _dequantizing_advice(case: Case) -> str:
     is_checkpointed = _record(case).variant.checkpointing == "all"
-    twice = " `--checkpointing none` dequantizes each weight twice a step instead of three times." * is_checkpointed
+    twice = (
+        f" {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
+        * is_checkpointed
+    )
     return f"Dequantizing costs the same for any number of tokens: a larger batch amortizes it.{twice}"
 
 
