@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarker.schema.option import Option
 
@@ -73,13 +73,9 @@ def _saved(workload: str) -> RunHelp:
     return RunHelp(content["command"], content["example"], options)
 
 
-def _saved_fields(option: Option) -> dict[str, Any]:
-    return {name: value for name, value in asdict(option).items() if name != "aliases"}
-
-
 def as_json(workload: Workload) -> str:
     """The content of the workload's file: an option a line."""
     made_help = run_help(workload)
-    lines = [json.dumps(_saved_fields(option), ensure_ascii=False) for option in made_help.options]
+    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
     head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
     return head + "\n" + ",\n".join(lines) + "\n]}\n"

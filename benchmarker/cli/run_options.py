@@ -104,7 +104,6 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
             typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
             continue
         spelling = option.flag if option.kind == "flag" else f"{option.flag} {value}"
-        value = option.aliases.get(value, value) if option.aliases else value
         if typed.get(option.place, value) != value:
             things = f"{option.place.rpartition('.')[2]}s"
             raise SpecError(f"{sources[option.place]} and {spelling} name two {things}; give one of them")

@@ -26,8 +26,7 @@ from benchmarker.explain.phases import phase_of
 from benchmarker.explain.reasons import why_no_profile
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
-from benchmarker.profiling.categories import shares
-from benchmarker.profiling.float32 import is_float32
+from benchmarker.profiling.categories import is_float32, shares
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneFacts, FinetuneRecord, Learned
