@@ -67,7 +67,7 @@ def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
 
 def test_nothing_beside_a_job_changes_what_it_measures(tmp_path: Path) -> None:
     path = write_job(planned("--runs", "2"), tmp_path)
-    with pytest.raises(SpecError, match=r"job-fp16.json: says everything of the measurement; leave --runs out"):
+    with pytest.raises(SpecError, match=r"job-fp16.json: contains all options of the measurement; leave --runs out"):
         read_job(["--job", str(path), "--runs", "3"])
     job = read_job(["--job", str(path), "--output", str(tmp_path), "--device", "cpu", "--quiet"])
     assert job is not None
