@@ -132,7 +132,7 @@ def test_ray_is_reported_as_untested_on_gpus():
 
 
 def test_a_missing_program_is_reported_with_its_remedy():
-    assert the_no(has_triton=False).do == "pip install triton, as torch's own wheel has it"
+    assert the_no(has_triton=False).do == "pip install triton, in the version of torch's own wheel"
     assert the_no(compiler=None).do == "install one: apt-get install g++"
     assert the_no(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
     hub = next(one for one in said(hub="ConnectError") if "hub" in one.what)

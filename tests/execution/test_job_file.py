@@ -186,7 +186,6 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
             job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
         )
     monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
-    monkeypatch.setattr("benchmarker.execution.keys.__version__", "9.9")
     with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
         check_unchanged(job, environment())
 
