@@ -192,7 +192,7 @@ def in_chains(name: str) -> bool:
     """Return whether a module counts in a chain of imports."""
     return (
         room_of(name) not in {"cli", "__main__"}
-        and name.split(".")[-1] not in {"registry", "workload"}
+        and name.split(".")[-1] not in {"registry", "workload", "operation_workload"}
         and name != "workloads.base"
     )
 

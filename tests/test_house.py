@@ -121,8 +121,6 @@ NAMED_ELSEWHERE = {
     "cli.generate_command": "default of an option",
     "logs.variant": "terms in logs",
     "quality.judging_plan": "unquantized model, the reference of the quality measures",
-    "schema.engine_names": "earlier names of engines",
-    "schema.upgrade": "earlier names of engines",
 }
 """Other modules that may, and why. The list only gets shorter."""
 

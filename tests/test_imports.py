@@ -45,7 +45,7 @@ WORKLOAD_CLASSES = "workloads.workload"
 def room_of(name: str) -> str:
     """Return the package of a module in the order of the imports."""
     parts = name.split(".")
-    if name == "workloads.base" or (parts[0] == "workloads" and parts[-1] == "workload"):
+    if name == "workloads.base" or (parts[0] == "workloads" and parts[-1] in ("workload", "operation_workload")):
         return WORKLOAD_CLASSES
     return WORKLOAD_READING if parts[0] == "workloads" and "reading" in parts else parts[0]
 

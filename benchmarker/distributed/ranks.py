@@ -1,4 +1,4 @@
-"""Several processes of this host that compute together, from rank 0's side: the process that measures.
+"""Several processes that compute together, seen from rank 0, the process that measures.
 
     with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
@@ -16,15 +16,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from benchmarker.core.errors import UnsupportedError, first_line
-from benchmarker.distributed.rank import STOP, TASK, Store, answered, here, process_group, said
-from benchmarker.distributed.rank_processes import TICK_S, RankError, RankProcesses, break_off
+from benchmarker.distributed.rank import STOP, TASK, Store, answer_key, message_key, process_group, ready_key
+from benchmarker.distributed.rank_watch import TICK_S, RankError, RankProcesses, break_off
 from benchmarker.hardware.device import Device
 
 FIRST_S = 300.0
-"""Longest time for the first of a kind of message, and for a rank to begin."""
+"""Longest time of the first message of a kind, and of starting a rank."""
 LEAST_S = 20.0
-"""Longest time for a later one, unless the longest so far took a fifth of it or more."""
+"""Shortest limit of a later message."""
 SLOWER = 5
+"""Limit of a later message as a multiple of the longest message of its kind."""
 POLL_S = 0.002
 
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ class Ranks:
 
     def __init__(self, store: Store, device: Device, others: RankProcesses, *, count: int) -> None:
         self.count = count
-        """All ranks together."""
+        """Number of ranks, including rank 0."""
         self._store = store
         self._device = device
         self._others = others
@@ -45,21 +46,22 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Have every rank do one thing: the others what the message says, this one the work.
+        """Let every rank do one thing: the other ranks carry out the message, this one the work.
 
         Args:
-            kind: The same for messages that take about equally long. Their times tell when a rank hangs.
+            kind: Equal for messages that take about equally long. The times of a kind set the limit after which a rank
+                hangs.
 
         Returns:
-            What the work returned, and the answers of rank 1 and on.
+            Result of the work, and the answers of ranks 1 and higher.
 
         Raises:
-            RankError: A rank died, hangs, or did not do it; or could not go on since an earlier message.
+            RankError: A rank died, hangs, refused, or has failed at an earlier message.
         """
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
-            self._store.put(said(self._messages), message)
+            self._store.put(message_key(self._messages), message)
             result = work()
             answers = [self._answer(rank) for rank in range(1, self.count)]
         self._messages += 1
@@ -68,22 +70,22 @@ class Ranks:
 
     @contextmanager
     def guarded(self, limit_s: float) -> Iterator[None]:
-        """Around what this rank does together with the others.
+        """Surround work that this rank does together with the others.
 
         Args:
-            limit_s: After which a rank is taken to hang.
+            limit_s: Time after which a rank hangs.
 
         Raises:
-            RankError: In place of whatever error a failed rank caused here.
+            RankError: Replaces any error that a failed rank caused here.
         """
         if self._others.failure:
             raise self._others.failure
         messages = self._messages
-        self._others.awaited = time.monotonic() + limit_s, lambda rank: answered(rank, messages)
+        self._others.awaited = time.monotonic() + limit_s, lambda rank: answer_key(rank, messages)
         try:
             yield
         except UnsupportedError:
-            # All ranks say so alike, and take the next message.
+            # All ranks refuse alike, and take the next message.
             self._messages += 1
             raise
         except Exception as error:
@@ -100,28 +102,28 @@ class Ranks:
             raise self._others.failure
 
     def join(self, devices: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """Wait until all ranks are there, and join their process group."""
-        self._store.put(here(0), True)
+        """Wait until all ranks are ready, and join their process group."""
+        self._store.put(ready_key(0), True)
         for number in range(1, self.count):
-            self._take(here(number))
+            self._take(ready_key(number))
         return process_group(0, self.count, self._store.port, devices[0])
 
     def close(self) -> None:
-        """End all ranks: kindly where they are well."""
+        """End all ranks, with `STOP` if they are well."""
         self._others.expect_end()
         if self._others.failure:
             break_off()
         else:
-            self._store.put(said(self._messages), STOP)
+            self._store.put(message_key(self._messages), STOP)
 
     def _answer(self, rank: int) -> Any:
-        answer = self._take(answered(rank, self._messages))
+        answer = self._take(answer_key(rank, self._messages))
         if "error" in answer:
             raise RankError(rank, answer["error"], answer["kind"])
         return answer["answer"]
 
     def _take(self, key: str) -> Any:
-        """A value that another rank sets, as soon as it does; raises the RankError where one failed meanwhile."""
+        """Return a value as soon as another rank sets it; raise the RankError if one fails meanwhile."""
         while self._others.failure is None:
             if (value := self._store.read(key)) is not None:
                 return value
@@ -129,16 +131,12 @@ class Ranks:
         raise self._others.failure
 
     def _raise_soon(self, error: Exception) -> None:
-        """Raise what the watcher finds in the next moments: it looks twice a second."""
+        """Raise the failure that the watcher finds within its next ticks, if any."""
         deadline_s = time.monotonic() + 4 * TICK_S
         while self._others.failure is None and time.monotonic() < deadline_s:
             time.sleep(TICK_S / 4)
         if self._others.failure:
             raise self._others.failure from error
-
-
-def no_words(failure: RankError) -> None:
-    """Says nothing."""
 
 
 @contextmanager
@@ -148,21 +146,21 @@ def open_ranks(
     *,
     devices: Sequence[str],
     device: Device,
-    stuck: Callable[[RankError], None] = no_words,
+    stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Start the other ranks and join their process group; the value sends them messages.
+    """Start the other ranks, join their process group, and yield the object that sends them messages.
 
     Args:
-        target: `package.module:function`: what each other rank runs. It takes its Rank and the arguments, and mostly
-            opens something and then calls `rank.serve`.
-        arguments: What JSON has.
-        devices: Of each rank, as torch names them; the first is this process's own.
+        target: `package.module:function` that each other rank runs. It takes its Rank and the arguments, and usually
+            ends with `rank.serve`.
+        arguments: Values that JSON supports.
+        devices: Device of each rank, as torch names it; the first is this process's own.
         device: The first of them.
-        stuck: Called where rank 0 itself cannot be freed from an exchange with a rank that failed: the last chance to
-            save something, since the process then ends.
+        stuck: Called if rank 0 cannot be freed from an exchange with a failed rank, just before the process exits: the
+            last chance to save something.
 
     Raises:
-        RankError: A rank did not come up.
+        RankError: A rank did not start.
     """
     store = Store(0, is_server=True)
     store.put(TASK, {"target": target, "arguments": arguments, "devices": list(devices)})

@@ -8,7 +8,6 @@ from typing import Any
 from benchmarker.comparison.rows import CellKey
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.values import Explanation, NotExplained
-from benchmarker.schema.engine_names import older_name
 
 OLDER_CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
 """Axes that a cell of text generation has had from the beginning, in their older order."""
@@ -34,8 +33,6 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     return {
         "variant": explanation.variant,
         **explanation.form,
-        # The older key stays, with the older words.
-        **({"runtime": older_name(explanation.form["engine"])} if "engine" in explanation.form else {}),
         **(_axes(cell) if cell else {}),
         "bound_by": explanation.verdict.bound,
         "bounds": list(explanation.verdict.bounds),

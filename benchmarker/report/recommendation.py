@@ -46,10 +46,11 @@ def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
     """Plain values; `variant` is null where nothing is recommended, and `why` says why."""
     chosen = recommendation.chosen.row if recommendation.chosen else None
     nearest = recommendation.nearest if chosen is None else None
+    has_engines = any("engine" in candidate.row.form for candidate in recommendation.candidates)
     return {
         "budget": recommendation.budget,
         "variant": chosen.variant if chosen else None,
-        **workload_of(recommendation.cell.workload).labels(chosen),
+        **({"engine": chosen.form["engine"] if chosen else None} if has_engines else {}),
         "why": _answer(recommendation),
         "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
         "nearest": nearest.row.variant if nearest else None,

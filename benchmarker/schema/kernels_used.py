@@ -5,26 +5,14 @@ Words are made when a record is read. Needs no torch: both who measures and who 
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from benchmarker.schema.base import Number, Plain, Whole
 
 Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]
 Origin = Literal["library", "inductor", "benchmarker"]
-LIBRARY_LINEAR = "the library's own linear"
-"""Name of a linear's kernel where an old record counts it and does not name it."""
-
-PACKED = "one query's products with GPTQ's packed words are made by benchmarker's own kernel, not gptqmodel's"
-CODES = "one query's products with bitsandbytes' codes are made by benchmarker's own kernel, not bitsandbytes'"
-JOINED = "one query's products with the same input are made as one"
-GATED = "an MLP's activation is part of its product"
-_BY_ROWS = re.compile(
-    r"one query's products with (?:all|(\d+) of (\d+)) linears are made by benchmarker's own kernel, not inductor's"
-)
 OWN_ATTENTION = "one kernel, reads the filled part"
 """What a record says of this program's attention to the cache; of others, whose they are stands before the comma."""
-_COUNTED = re.compile(r"(.*) \((\d+) of (\d+) linears\)")
 
 
 class KernelUse(Plain):
@@ -87,67 +75,25 @@ class ProductChoice(Plain):
         )
 
 
-def read_sentences(own_products: str | None) -> tuple[KernelUse, ...]:
-    """The same of a record from before `kernels_used`, which holds sentences joined by semicolons."""
-    uses: list[KernelUse] = []
-    for sentence in filter(None, (own_products or "").split("; ")):
-        uses += _uses_of(sentence)
-    return tuple(uses)
+def attention_use(attention: str) -> KernelUse:
+    """Return the kernel of a decode step's attention.
 
-
-def read_attention(way: str) -> KernelUse:
-    """The same of how a decode step attends, from a record's words."""
-    if way == OWN_ATTENTION:
+    Args:
+        attention: As in `EngineFacts.attention`.
+    """
+    if attention == OWN_ATTENTION:
         return _own("attention", "decode_attention")
-    return KernelUse(purpose="attention", origin="library", name=way.split(",")[0])
+    return KernelUse(purpose="attention", origin="library", name=attention.split(",")[0])
 
 
 def one_row(uses: tuple[KernelUse, ...]) -> tuple[KernelUse, ...]:
-    """The same of a step whose layers are five kernels each: attention is another kernel there."""
+    """Return the kernels of a step with fused decode layers, which have their own attention kernel."""
     rest = tuple(use for use in uses if use.purpose != "attention")
     return (*rest, _own("layer", "one_row_layer"), _own("attention", "one_row_attention"))
 
 
-def _uses_of(sentence: str) -> list[KernelUse]:
-    dense = _BY_ROWS.fullmatch(sentence)
-    if dense:
-        return [_own("linear", "gemv_dense", dense[1], dense[2])]
-    counted = _COUNTED.fullmatch(sentence)
-    text, covered, total = counted.groups() if counted else (sentence, None, None)
-    kernel = {PACKED: "gemv_gptq", CODES: "gemv_nf4"}.get(text)
-    if kernel:
-        uses = [_own("linear", kernel, covered, total)]
-        if counted:
-            rest = int(counted[3]) - int(counted[2])
-            uses.append(
-                KernelUse(purpose="linear", origin="library", name=LIBRARY_LINEAR, covered=rest, total=int(counted[3]))
-            )
-        return uses
-    # A sentence of a version that nobody kept: what it says is not lost.
-    return [_FIXED.get(text) or _own("linear", text)]
-
-
-def _own(purpose: Purpose, name: str, covered: str | None = None, total: str | None = None) -> KernelUse:
-    return KernelUse(
-        purpose=purpose,
-        origin="benchmarker",
-        name=name,
-        covered=int(covered) if covered else None,
-        total=int(total) if total else None,
-    )
-
-
-_FIXED = {
-    JOINED: _own("joined_linears", "fuse_qkv_gate_up"),
-    "those with the same input are made as one": _own("joined_linears", "fuse_qkv_gate_up"),
-    "one query's products with the same input are made as one, by bitsandbytes' kernel": KernelUse(
-        purpose="joined_linears", origin="library", name="bitsandbytes"
-    ),
-    GATED: _own("swiglu", "gemv_swiglu"),
-    "one query's products in 16 bit and int8 are made by benchmarker's own kernel, not inductor's": _own(
-        "linear", "gemv_dense"
-    ),
-}
+def _own(purpose: Purpose, name: str) -> KernelUse:
+    return KernelUse(purpose=purpose, origin="benchmarker", name=name)
 
 
 def multiplies_all_packed(uses: tuple[KernelUse, ...]) -> bool:

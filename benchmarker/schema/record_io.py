@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from benchmarker.core.errors import ResultsError, did_you_mean, read_problem, wr
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.schema.upgrade import upgraded, with_own_rounding
 
 UNFINISHED = ".benchmarker.tmp"
 """Ending of what is being written: a sweep that goes on removes such files, and no others."""
-OLDER_SCHEMA = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*1\s*[,}]')
 
 
 def write_record(record: RunRecord, path: Path) -> None:
@@ -70,17 +67,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one record, of the class that its workload has. One of an older schema is read as the newest has it.
+    """Read one record, of the class that its workload has.
 
     Raises:
         ResultsError: Not a record, cut short, edited into something invalid, or from a newer benchmarker.
     """
     return parse_record(read_bytes(path), path)
-
-
-def is_of_older_schema(path: Path) -> bool:
-    """Whether a record that can be read was written under an older schema than this program's."""
-    return OLDER_SCHEMA.match(path.read_bytes()) is not None
 
 
 def read_bytes(path: Path) -> bytes:
@@ -113,7 +105,7 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
     """The same as JSON, as the newest schema has it.
 
     Raises:
-        ResultsError: It is not a record, was cut short, or is from a newer benchmarker.
+        ResultsError: It is not a record, was cut short, or is of another schema.
     """
     try:
         data = json.loads(text)
@@ -128,7 +120,9 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
         raise ResultsError(
             f"{path}: schema {version} is newer than this benchmarker's {SCHEMA_VERSION}; upgrade benchmarker"
         )
-    return with_own_rounding(upgraded(data) if version == 1 else data)
+    if version < SCHEMA_VERSION:
+        raise ResultsError(f"{path}: schema {version} is not read any more; run the command again")
+    return data
 
 
 def _class_of(data: dict[str, Any], path: Path) -> type[RunRecord]:

@@ -22,7 +22,7 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import UNFINISHED, is_of_older_schema, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
 
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
@@ -163,7 +163,6 @@ def find_reusable(
     own_cards, foreign = _incomplete_rounds(records, keys, cards)
     finished: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
-    older = 0
     for path, record, cells in records:
         name = record.variant.name
         is_foreign = (record.round, card_of(record.environment.device.uuid, record.place)) in foreign
@@ -172,9 +171,7 @@ def find_reusable(
         )
         if record.profile and not is_foreign and (cells or is_disturbed):
             profiled.add(name)
-        if record.cells and not cells and is_of_older_schema(path):
-            older += 1
-        elif is_foreign:
+        if is_foreign:
             notes.append(
                 f"{path}: not used: measured on another card, and its round is incomplete; set aside as "
                 f"{path.name}{SET_ASIDE}"
@@ -192,11 +189,6 @@ def find_reusable(
             reason = _why_unused(record, is_watched=is_watched)
             notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
-    if older:
-        notes.append(
-            f"{folder}: not used: {older} {'record' if older == 1 else 'records'} of an older schema, whose cells have "
-            f"other keys; set aside as *.json{SET_ASIDE}, and measured again"
-        )
     return ReusableCells(finished, own_cards, frozenset(profiled), tuple(notes))
 
 

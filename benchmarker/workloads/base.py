@@ -297,10 +297,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Return checks of `verify` beyond those of every record."""
         return ()
 
-    def labels(self, row: RowT | None) -> dict[str, str | None]:  # noqa: ARG002
-        """Return what a recommendation in JSON has beside the variant's name."""
-        return {}
-
     # Explaining
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:

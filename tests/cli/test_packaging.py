@@ -40,7 +40,7 @@ def test_every_variant_has_its_extra_and_all_has_them_all():
         wanted = {requirement.split(">")[0].lower() for requirement in extras[name]}
         assert {package.lower() for package in loader.packages} <= wanted
     wanted_by_all = [extra for extra in extras if extra in LOADERS or extra == "finetune"]
-    assert extras["all"] == [f"benchmarker[{','.join(wanted_by_all)}]"]
+    assert extras["all"] == [f"llm-quant-benchmarker[{','.join(wanted_by_all)}]"]
 
 
 def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):

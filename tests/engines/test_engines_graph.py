@@ -17,8 +17,7 @@ from transformers import (
 )
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import WARM_STEPS, Captured, operation
-from benchmarker.engines.capture.graph_driver import Driver
+from benchmarker.engines.capture.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
 from benchmarker.engines.decoders import attention, static_cache
 from benchmarker.engines.decoders.attention import attend
 from benchmarker.engines.decoders.compile import compile_decoder
@@ -405,10 +404,10 @@ class FakeDriver:
         return 0
 
 
-def test_the_driver_tells_what_a_graph_holds_and_whether_a_capture_is_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_tells_what_a_graph_holds_and_whether_a_capture_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: FakeDriver())
-    assert Driver().kernels(5) == 3
-    assert [Driver().is_spoiled(stream) for stream in (77, 78)] == [True, False]
+    assert DriverLibrary().kernels(5) == 3
+    assert [DriverLibrary().is_broken(stream) for stream in (77, 78)] == [True, False]
 
 
 def test_without_the_drivers_library_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,5 +415,5 @@ def test_without_the_drivers_library_nothing_is_told(monkeypatch: pytest.MonkeyP
         raise OSError(name)
 
     monkeypatch.setattr("ctypes.CDLL", missing)
-    assert Driver().kernels(5) is None
-    assert not Driver().is_spoiled(77)
+    assert DriverLibrary().kernels(5) is None
+    assert not DriverLibrary().is_broken(77)

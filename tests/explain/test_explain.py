@@ -10,7 +10,7 @@ from benchmarker.explain.values import Ceiling, NotExplained
 from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.kernels_used import PACKED, read_sentences
+from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, missing, profile, record, sample
@@ -194,18 +194,18 @@ def test_a_torch_fallback_is_said_loudly() -> None:
     assert found.proof.warnings[1].startswith("not a low-bit product: ")
 
 
-DENSE = "one query's products with 1 of 253 linears are made by benchmarker's own kernel, not inductor's"
+DENSE = KernelUse(purpose="linear", origin="benchmarker", name="gemv_dense", covered=1, total=253)
+GPTQ = KernelUse(purpose="linear", origin="benchmarker", name="gemv_gptq")
+REST = KernelUse(purpose="linear", origin="library", name="TorchLinear", covered=249, total=252)
 
 
-@pytest.mark.parametrize(
-    ("products", "warned"), [(f"{DENSE}; {PACKED}", False), (DENSE, True), (f"{PACKED} (3 of 252 linears)", True)]
-)
-def test_only_our_product_of_packed_words_takes_the_place_of_a_torch_fallback(products: str, warned: bool) -> None:
+@pytest.mark.parametrize(("uses", "warned"), [((DENSE, GPTQ), False), ((DENSE,), True), ((GPTQ, REST), True)])
+def test_only_our_gptq_kernel_replaces_a_torch_fallback(uses: tuple[KernelUse, ...], warned: bool) -> None:
     facts = load(
         quantized_fraction=0.9, linear_classes={"TorchLinear": 252, "Linear": 1}, weight_classes={"Tensor int32": 252}
     )
     made = run("gptq", kernel("words_kernel", ms=2.0), tpot_ms=2.5, load=facts, runtime="compile")
-    own = EngineFacts(name="compile", tokens_read="end", kv_cache="static", kernels_used=read_sentences(products))
+    own = EngineFacts(name="compile", tokens_read="end", kv_cache="static", kernels_used=uses)
     found = explained(made.model_copy(update={"engine": own}))
     assert bool(found.proof.warnings) == warned
 

@@ -48,7 +48,6 @@ def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
         "variant": "int8",
         "quant": "int8",
         "engine": "eager",
-        "runtime": "eager",
         "model": "Qwen/Qwen3-4B",
         "device": "NVIDIA H100 80GB HBM3",
         "prompt_tokens": 26,

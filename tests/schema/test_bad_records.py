@@ -109,7 +109,7 @@ def test_an_absurd_time_is_one_line_that_names_the_file_and_the_field(tmp_path):
 
 def test_a_record_without_a_setup_time_is_compared_explained_and_verified(tmp_path):
     name, _ = SOURCES["h100-runtimes"]
-    (tmp_path / name).write_text(edited(REFERENCES / "h100-runtimes" / name, ("runtime", "setup_s"), MISSING))
+    (tmp_path / name).write_text(edited(REFERENCES / "h100-runtimes" / name, ("engine", "setup_s"), MISSING))
     for words in COMMANDS:
         assert say(words, tmp_path)[0] == 0
     assert say(("report",), tmp_path)[0] == 0

@@ -74,6 +74,11 @@ def test_other_json_is_not_a_record(tmp_path):
     assert message(path) == "RECORD: not a benchmarker record (no schema_version)"
 
 
+def test_a_record_of_schema_1_is_refused(path):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 1}))
+    assert message(path) == "RECORD: schema 1 is not read any more; run the command again"
+
+
 def test_a_record_from_the_future_asks_for_an_upgrade(path):
     edited(path, schema_version=99)
     assert message(path) == "RECORD: schema 99 is newer than this benchmarker's 2; upgrade benchmarker"

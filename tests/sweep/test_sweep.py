@@ -251,23 +251,6 @@ def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: P
     assert len(list(stage.results.glob("*.json.set-aside"))) == 1
 
 
-def test_records_of_schema_1_in_a_folder_that_is_gone_on_with_are_one_line_and_are_measured_again(
-    tmp_path: Path,
-) -> None:
-    stage = Stage(tmp_path, variants=["a", "b"])
-    stage.sweep()
-    reference = next((ROOT / "results" / "reference" / "h100-aa").glob("*.json"))
-    for path in stage.results.glob("[ab]-*.json"):
-        old = json.loads(reference.read_bytes())
-        old |= {"variant": old["variant"] | {"name": path.name[0]}, "round": 0, "sweep": None}
-        path.write_text(json.dumps(old))
-    stage.sweep(resume=True)
-    (said,) = [line for line in stage.printed.splitlines() if "not used" in line]
-    assert "2 records of an older schema, whose cells have other keys; set aside as *.json.set-aside" in said
-    assert "0 of 4 cells are there already" in stage.printed
-    assert len(stage.records()) == 2
-
-
 def _on_card(stage: Stage, uuid: str) -> None:
     device: DeviceFacts = stage.environment.device.model_copy(update={"uuid": uuid})
     stage.environment = stage.environment.model_copy(update={"device": device})

@@ -1,12 +1,12 @@
 """Recording a decode step as a CUDA or HIP graph, so that a replay costs the host one launch instead of thousands.
 
-A capture fails on whatever must wait for the device, such as reading a number back. The message then names that line:
-it tells which library's kernel cannot run this way.
+A capture fails on any operation that waits for the device, such as reading a number back. The error then names that
+line, which shows whose kernel cannot run this way.
 
-A kernel that a library launches on the default stream, and not on the current one, is the other danger: while a stream
-of torch's own is recorded, such a kernel runs at once and is missing in the graph, whose replays are then fast and
-wrong. So a stream is recorded here that the default stream has to wait for: that launch is an error too. What the graph
-holds is counted besides.
+A kernel that a library launches on the default stream instead of the current one is the other danger: while a stream of
+torch's own is recorded, such a kernel runs at once and is missing from the graph, whose replays are then fast and
+wrong. So the recorded stream here is one that the default stream has to wait for, which turns such a launch into an
+error. The kernels in the graph are counted as well.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_driver import Driver
 from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
 WARM_STEPS = 3
-"""Steps before a capture: they load and tune kernels and give them workspaces, while waiting is still allowed."""
+"""Steps before a capture, in which kernels are loaded and tuned and get workspaces, while waiting is still allowed."""
 LATE = "previous error during capture"
-"""CUDA's and HIP's message where the call that spoiled the capture told no error itself, such as a launch that its
-library does not check."""
+"""Message of CUDA and HIP if the call that broke the capture reported no error itself, such as an unchecked launch."""
+NODES_THAT_RUN = (0, 1, 2)
+"""Values of CUgraphNodeType and hipGraphNodeType for a kernel, a copy and a fill."""
+BROKEN = 2
+"""Value of CUstreamCaptureStatus and hipStreamCaptureStatus for a capture that continues but can no longer succeed."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +40,26 @@ class Captured:
     replay: Step
     """Runs it again on the same memory."""
     pool_bytes: int | None
-    """Memory set aside for the tensors that the step makes and drops, which count as free between replays."""
+    """Memory reserved for temporary tensors of the step, which count as free between replays."""
     kernels: int | None = None
-    """Kernels, copies and fills in the graph; None where the driver's library does not say."""
+    """Kernels, copies and fills in the graph; None if the driver's library does not report them."""
     step: Step | None = None
-    """What was recorded. A graph knows addresses alone: the tensors that the step reads must live as long as it."""
+    """Function that was recorded. A graph contains only addresses: tensors that the step reads must live as long."""
 
 
 class Capture(Protocol):
-    """The part that needs a device."""
+    """Function that runs a step a few times and records it. The tests have one that needs no device."""
 
     def __call__(self, step: Step) -> Captured:
-        """Run the step some times, and record it once.
+        """Record a step.
 
         Raises:
-            UnsupportedError: Something in it cannot be recorded.
+            UnsupportedError: An operation of the step cannot be recorded.
         """
 
 
 def capture_for(device: Device) -> Capture | None:
-    """How this device records; None where there is nothing to record for."""
+    """Return the device's capture; None on a CPU, which has no graphs."""
     return None if device.kind == "cpu" else GraphCapture(device)
 
 
@@ -77,7 +79,7 @@ class GraphCapture:
             graph = torch.cuda.CUDAGraph(keep_graph=True)
             before = torch.cuda.memory_reserved()
             try:
-                # As torch's own graphs: what another thread does to the device meanwhile is not the step's fault.
+                # Thread-local as in torch's own graphs: other threads' calls to the device must not break the capture.
                 with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                     step()
             except RuntimeError as error:
@@ -87,25 +89,25 @@ class GraphCapture:
                 why = self._unrecorded(step) if LATE in str(error) else None
                 why = why or operation(error)
                 raise UnsupportedError(f"the decode step cannot be captured in a graph: {why}") from error
-            kernels = Driver().kernels(graph.raw_cuda_graph())
+            kernels = DriverLibrary().kernels(graph.raw_cuda_graph())
             graph.instantiate()
             return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
-        """Name of the module whose kernel spoiled the capture, in a sentence; None where none is found.
+        """Return a sentence with the module whose kernel broke the capture; None if none is found.
 
         The step is captured once more, and the capture's status is read after every module.
         """
         import torch
 
-        driver = Driver()
+        library = DriverLibrary()
         names: list[str] = []
 
-        def look(module: Any, *_: Any) -> None:
-            if not names and driver.is_spoiled(self._stream.cuda_stream):
+        def check(module: Any, *_: Any) -> None:
+            if not names and library.is_broken(self._stream.cuda_stream):
                 names.append(type(module).__name__)
 
-        hook = torch.nn.modules.module.register_module_forward_hook(look)
+        hook = torch.nn.modules.module.register_module_forward_hook(check)
         try:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
                 step()
@@ -116,10 +118,7 @@ class GraphCapture:
         return f"{names[0]} launches a kernel that no graph can hold, as one on the default stream" if names else None
 
     def _warm(self, step: Step) -> None:
-        """Run the step on the stream that is captured, with nothing else under way, as torch asks before a capture.
-
-        No cached memory is left.
-        """
+        """Run the step on the stream that will be captured, alone, as torch requires. Leaves no cached memory."""
         import torch
 
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -128,13 +127,54 @@ class GraphCapture:
                 step()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._device.synchronize()
-        # A capture empties the cache as it begins: done before the first reading, its growth is the graph's own.
+        # A capture empties the cache at its start. Emptied before the first reading, all growth is the graph's own.
         gc.collect()
         self._device.release()
 
 
+class DriverLibrary:
+    """CUDA's or HIP's own library, for status of captures that torch does not expose."""
+
+    def __init__(self) -> None:
+        import torch
+
+        name, self._prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
+        try:
+            self._library: ctypes.CDLL | None = ctypes.CDLL(name)
+        except OSError:
+            self._library = None
+
+    def kernels(self, graph: int) -> int | None:
+        """Count kernels, copies and fills in a graph; None if the library is missing.
+
+        Args:
+            graph: Handle of the graph, a cudaGraph_t or hipGraph_t.
+        """
+        count = ctypes.c_size_t()
+        if not self._call("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
+            return None
+        nodes = (ctypes.c_void_p * count.value)()
+        if not self._call("GraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count)):
+            return None
+        kind, running = ctypes.c_int(), 0
+        for node in nodes:
+            if not self._call("GraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind)):
+                return None
+            running += kind.value in NODES_THAT_RUN
+        return running
+
+    def is_broken(self, stream: int) -> bool:
+        """Return whether the capture of a stream can no longer succeed."""
+        state = ctypes.c_int()
+        return self._call("StreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(state)) and state.value == BROKEN
+
+    def _call(self, function: str, *arguments: Any) -> bool:
+        called = getattr(self._library, self._prefix + function, None)
+        return called is not None and called(*arguments) == 0
+
+
 def _blocking_stream() -> Any:
-    """A stream that the default stream waits for, which torch's own are not."""
+    """A stream that the default stream waits for, unlike torch's own streams."""
     import torch
 
     handle = ctypes.c_void_p()
@@ -145,8 +185,8 @@ def _blocking_stream() -> Any:
 def _end_capture_of_random_numbers() -> None:
     """Let the current device draw random numbers again.
 
-    torch leaves the state of its generator "being captured" where a capture fails, and every later `torch.randn` then
-    ends in an error. A copy of the state has the same seed and offset, and is not being captured.
+    If a capture fails, torch leaves the state of its generator "being captured", and every later `torch.randn` raises.
+    A copy of the state has the same seed and offset, and is not being captured.
     """
     import torch
 
@@ -155,12 +195,12 @@ def _end_capture_of_random_numbers() -> None:
 
 
 def operation(error: BaseException) -> str:
-    """The line of code at which it happened, and the first line of what was said.
+    """Return the line of code that failed, and the first line of its message.
 
-    Where ending the capture failed as well, the first error is the one that tells.
+    If ending the capture failed as well, the first error is the informative one.
     """
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`: " if frames else ""
-    return where + (str(error).strip().splitlines() or [type(error).__name__])[0]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} `{frames[-1].line}`: " if frames else ""
+    return place + (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -34,7 +34,7 @@ from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.kernels_used import KernelUse, ProductChoice, read_attention
+from benchmarker.schema.kernels_used import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +140,7 @@ class LibraryStep:
 
     def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
         """Origin of all kernels of a step at the shape that ran last."""
-        return (*self.linear_kernels(), read_attention(attention))
+        return (*self.linear_kernels(), attention_use(attention))
 
     def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:  # noqa: ARG002
         """Measured choices of GEMM kernels for these numbers of rows."""

@@ -1,1 +1,1 @@
-"""Attention: one layer's call, in the implementations that there are of it."""
+"""Workload: one call of one attention layer."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class AttentionBench(OperationBench):
-    """Measures one attention implementation."""
-
     def __init__(
         self,
         subject: AttentionSubject,
@@ -94,6 +92,5 @@ def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[
 def open_attention(
     subject: AttentionSubject, variant: AttentionVariant, device: Device, *, cache_bytes: int | None = None
 ) -> Iterator[AttentionBench]:
-    """Open a bench without a job."""
     with matmul_precision(variant.dtype or subject.dtype) as precision:
         yield AttentionBench(subject, variant, device, precision=precision, cache_bytes=cache_bytes)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from benchmarker.workloads.attention.record import AttentionDemand
 from benchmarker.workloads.attention.spec import AttentionShape
 
+NAIVE = "naive"
+"""Variant that writes its scores to memory."""
 BACKWARD_FLOPS = 2.5
 LSE_BYTES = 4
 """Bytes of one row's log-sum-exp (float32), which the forward pass keeps for the backward pass."""
@@ -31,7 +33,6 @@ def allowed_pairs(shape: AttentionShape) -> int:
 
 
 def demand_of(shape: AttentionShape) -> AttentionDemand:
-    """Return FLOPs and bytes of one call."""
     forward = 4 * shape.batch_size * shape.heads * shape.head_dim * allowed_pairs(shape)
     return AttentionDemand(
         forward_flops=forward,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def input_bytes(shape: AttentionShape) -> int:
-    """Return the bytes of one copy."""
     row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
     return row * (shape.heads * (1 + shape.is_backward) + 2 * shape.kv_heads)
 

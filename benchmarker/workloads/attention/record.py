@@ -31,24 +31,18 @@ class AttentionTensorError(TensorError):
 
 
 class AttentionChecked(OperationChecked):
-    """Comparison of one call's results with float64, before timing."""
-
     tolerance: Spent
     """Largest error that passes. A larger one also passes if `math` in the same type is at least half as far off."""
     tensors: tuple[AttentionTensorError, ...] = ()
 
 
 class AttentionCell(LengthCell):
-    """One length, batch size and mode."""
-
     mode: PassMode
     demand: AttentionDemand | None = None
     checked: AttentionChecked | None = None
 
 
 class AttentionFacts(Plain):
-    """Facts of the open implementation."""
-
     matmul_precision: Literal["ieee", "tf32"] | None = None
     """Precision of float32 products as torch reports it. None for other types, and on CPU."""
     source_sha256: str | None = None
@@ -56,8 +50,6 @@ class AttentionFacts(Plain):
 
 
 class AttentionVariantFacts(VariantFacts):
-    """Implementation of the record."""
-
     variant: str
     """Name in the registry, or `module:function`."""
     dtype: OperationDType

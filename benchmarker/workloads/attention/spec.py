@@ -53,8 +53,6 @@ class AttentionSubjectAsked(AttentionSubject):
 
 
 class AttentionVariant(VariantBase):
-    """One implementation."""
-
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry, or `module:function` for your own function (needs --trust-code)."""
     dtype: OperationDType | None = None
@@ -62,15 +60,11 @@ class AttentionVariant(VariantBase):
 
 
 class AttentionGrid(LengthGrid):
-    """Lengths, batch sizes and passes to measure."""
-
     mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
 
 class AttentionExperiment(ExperimentBase):
-    """Content of a config file."""
-
     workload: Literal["attention"] = "attention"
     subject: AttentionSubject = AttentionSubject()
     grid: AttentionGrid = AttentionGrid()
@@ -78,15 +72,12 @@ class AttentionExperiment(ExperimentBase):
 
 
 class AttentionJob(Job):
-    """Input of one run."""
-
     subject: AttentionSubjectAsked
     variant: AttentionVariant
     grid: AttentionGrid
 
     @property
     def dtype(self) -> OperationDType:
-        """Type of queries, keys and values."""
         return self.variant.dtype or self.subject.dtype
 
 
@@ -119,7 +110,6 @@ class AttentionShape(NamedTuple):
 
 
 def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: LengthPoint) -> AttentionShape:
-    """Return the shape of one cell's call."""
     return AttentionShape(
         batch_size=point.batch_size,
         seq_len=point.seq_len,

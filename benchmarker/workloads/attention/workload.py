@@ -1,4 +1,4 @@
-"""Attention as a workload."""
+"""The workload attention."""
 
 from __future__ import annotations
 
@@ -6,69 +6,107 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.option import Option
-from benchmarker.workloads.attention import declared
-from benchmarker.workloads.attention.record import AttentionRecord
-from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob
-from benchmarker.workloads.base import Workload
+from benchmarker.workloads.attention.attention_flops import NAIVE
+from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
+from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
+from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
+from benchmarker.workloads.attention.variants.user_function import source_sha256
+from benchmarker.workloads.operation.operation_metrics import (
+    BACKWARD,
+    FORWARD,
+    KEPT,
+    LENGTH_AXES,
+    PEAK,
+    error_metric,
+    median_latency_s,
+    tflops_metric,
+)
+from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance
     from benchmarker.comparison.rows import Row
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
 
 
-class Attention(Workload[AttentionJob, AttentionRecord]):
+def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
+    """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
+    latency_s = median_latency_s(cell)
+    if not record.limits or not cell.demand or latency_s is None:
+        return None
+    return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
+
+
+MATMUL = Metric(
+    name="matmul",
+    heading="of matmul %",
+    unit="",
+    scale=100.0,
+    better="higher",
+    formula="FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of "
+    "the fastest product, in that type or float32)",
+    of_cell=matmul_share,
+)
+
+
+class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     """One call of one attention layer."""
 
     name = "attention"
     question = "Which attention implementation for my shapes, and is it worth replacing mine?"
-    unit = "call"
     experiment = AttentionExperiment
     job = AttentionJob
     record = AttentionRecord
-    axes = declared.AXES
-    metrics = declared.METRICS
-    headline = declared.HEADLINE
+    axes = LENGTH_AXES
+    metrics = (
+        tflops_metric(
+            "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the "
+            "seconds of one call"
+        ),
+        FORWARD,
+        BACKWARD,
+        MATMUL,
+        PEAK,
+        KEPT,
+        error_metric(is_quality=True),
+    )
+    headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
-    must_be_equal = ("layer",)
-    subject_fields = ("subject",)
+    plain_variant = NAIVE
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
 
         return field_options(
             self.job,
-            # `--dtype` is the layer's; a sweep has a `--seed` of its own.
+            # `--dtype` is the subject's; a sweep has a `--seed` of its own.
             flags={"variant.dtype": "--variant-dtype", "subject.seed": "--input-seed"},
-            helps={"subject.causal": "Every position attends to all, not only to itself and what is before it."},
+            helps={"subject.causal": "Each position attends to all positions."},
         )
 
-    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        from benchmarker.workloads.attention.check import over
-
-        return over(typed)
-
-    def resolve(self, variant: Any) -> Any:
-        from benchmarker.workloads.attention.check import resolve
-
-        return resolve(variant)
+    def registered(self, name: str) -> object:
+        return implementation_of(name)
 
     def check(self, job: AttentionJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.attention import check
-
-        check.check_typed(job, typed)
-        check.check(job)
+        super().check(job, typed)
+        if job.variant.variant not in VARIANTS and not job.subject.trust_code:
+            raise SpecError(f"variant {job.variant.variant}: is code of your own, which is run; add --trust-code")
 
     def title(self, job: AttentionJob) -> str:
-        return declared.title(job)
+        subject = job.subject
+        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+        mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
+        return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
 
     def matmul_dtype(self, job: AttentionJob) -> str:
-        return declared.matmul_dtype(job)
+        # TF32 is a setting of float32 products.
+        return "float32" if job.dtype == "tf32" else job.dtype
 
     def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.attention.attention_bench import open_bench
@@ -76,44 +114,44 @@ class Attention(Workload[AttentionJob, AttentionRecord]):
         return open_bench(job, device, session)
 
     def key_parts(self, job: AttentionJob) -> dict[str, Any]:
-        from benchmarker.workloads.attention.check import key_parts
-
-        return key_parts(job)
+        return {
+            "subject": job.subject.model_dump(mode="json", exclude={"trust_code"}),
+            "variant": job.variant.model_dump(mode="json", exclude={"name"}),
+            "source_sha256": source_sha256(job.variant.variant),
+        }
 
     def record_fields(self, job: AttentionJob) -> dict[str, Any]:
-        from benchmarker.workloads.attention.check import record_fields
+        variant = job.variant
+        return {
+            "subject": AttentionSubject(**job.subject.model_dump(exclude={"trust_code"})),
+            "variant": AttentionVariantFacts(
+                name=variant.name,
+                variant=variant.variant,
+                dtype=job.dtype,
+                options=variant.model_dump(exclude={"name"}),
+            ),
+        }
 
-        return record_fields(job)
-
-    def inputs(self, job: AttentionJob, *, judged: bool) -> dict[str, str]:
-        from benchmarker.workloads.attention.check import inputs
-
-        return inputs(job, judged=judged)
+    def inputs(self, job: AttentionJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
+        source = source_sha256(job.variant.variant)
+        return {f"source of {job.variant.variant}": source} if source else {}
 
     def form(self, record: AttentionRecord) -> dict[str, str]:
         return {"implementation": record.variant.variant, "dtype": record.variant.dtype}
 
-    def plainness(self, record: AttentionRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == declared.PLAIN,)
-
-    def circumstances(self) -> Mapping[str, Circumstance]:
-        return {"layer": _layer}
+    def layer_values(self, record: AttentionRecord) -> dict[str, Any]:
+        # A variant may replace the dtype.
+        return record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
 
     def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.attention.reading.reasons import timed_call
+        from benchmarker.workloads.attention.reading.explained_attention import timed_attention
 
-        return timed_call(name, records)
+        return timed_attention(name, records, form=self.form(records[0]))
 
     def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.attention.reading.lengths import over_lengths
+        from benchmarker.workloads.attention.reading.length_growth import length_remarks
 
-        return over_lengths(rows, baseline)
-
-
-def _layer(record: AttentionRecord) -> str:
-    """The subject without its dtype, which a variant may replace."""
-    values = record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+        return length_remarks(rows, baseline)
 
 
 WORKLOAD = Attention()

@@ -1,1 +1,1 @@
-"""Context parallel attention: one sequence over several GPUs."""
+"""Workload: attention over one sequence that is split over several GPUs."""

@@ -15,14 +15,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.distributed.rank_processes import RankError
+from benchmarker.distributed.rank_watch import RankError
 from benchmarker.distributed.ranks import Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
 from benchmarker.workloads.attention.attention_inputs import inputs_sha256
-from benchmarker.workloads.context_parallel.check import refuse_missing_devices
 from benchmarker.workloads.context_parallel.communication_volume import demand_of
-from benchmarker.workloads.context_parallel.declared import cell_fields
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
     ContextParallelChecked,
@@ -32,8 +30,8 @@ from benchmarker.workloads.context_parallel.record import (
 )
 from benchmarker.workloads.context_parallel.shards import refuse_wrong
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
-from benchmarker.workloads.context_parallel.variants.base import devices_of
-from benchmarker.workloads.context_parallel.variants.registry import splitting_of, unsupported, wrong_shape
+from benchmarker.workloads.context_parallel.variants.base import check_devices, devices_of
+from benchmarker.workloads.context_parallel.variants.registry import gpus_of, splitting_of, unsupported, wrong_shape
 from benchmarker.workloads.operation.call_timing import split_passes
 from benchmarker.workloads.operation.operation_bench import measured_limits
 from benchmarker.workloads.operation.record import SeenKernel
@@ -89,8 +87,6 @@ def slowest(answers: list[dict[str, Any]]) -> float:
 
 
 class ContextParallelBench(Nothing):
-    """Measures one way to split."""
-
     def __init__(
         self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
     ) -> None:
@@ -126,7 +122,8 @@ class ContextParallelBench(Nothing):
         shape = shape_of(subject, point.seq_len, point.mode)
         return ContextParallelCell(
             status="ok",
-            **cell_fields(self._job, point),
+            **point._asdict(),
+            gpus=gpus_of(self._job.variant.variant, point.ranks),
             demand=demand_of(shape, point.ranks, self._splitting),
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
@@ -194,7 +191,7 @@ class ContextParallelBench(Nothing):
         if problem:
             raise UnsupportedError(problem)
         try:
-            refuse_missing_devices(job, point.ranks)
+            check_devices(job.device, gpus_of(variant.variant, point.ranks))
         except DeviceError as error:
             raise UnsupportedError(str(error)) from error
 
@@ -258,7 +255,6 @@ class ContextParallelBench(Nothing):
 
 @contextmanager
 def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
-    """Open the bench of a job."""
     with (
         measured_limits(session, job.subject.dtype) as (cache_bytes, _),
         closing(ContextParallelBench(job, device, session, cache_bytes=cache_bytes)) as bench,

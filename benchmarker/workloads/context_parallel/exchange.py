@@ -87,7 +87,6 @@ class NoExchange:
 
 
 def exchange_of(plan: Plan) -> Exchange:
-    """Return the exchange of a plan; no exchange for a single rank."""
     return RingExchange(plan.rank, plan.ranks) if plan.is_exchanging and plan.ranks > 1 else NoExchange()
 
 

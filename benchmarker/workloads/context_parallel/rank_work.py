@@ -193,7 +193,6 @@ class RankWork:
         return self._plan, self._ready
 
     def _local(self, shape: AttentionShape) -> AttentionShape:
-        """Return the same layer over as many positions as a rank has."""
         return shape._replace(seq_len=shape.seq_len // self._ranks)
 
     def _operation(self, kind: TimedKind) -> Operation:
@@ -245,7 +244,6 @@ def _overlap_by_clock(call: Callable[[], object]) -> Overlap:
 
 
 def _trace_fields(overlap: Overlap) -> dict[str, Any]:
-    """Return the fields of a `RankTrace`."""
     kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
     return {
         "span_s": overlap.span_s,

@@ -61,8 +61,6 @@ class ContextParallelChecked(AttentionChecked):
 
 
 class WorkKind(Plain):
-    """Kernels of one category in one profiled call on one rank."""
-
     kind: str
     busy_s: Spent
     """Seconds in which at least one kernel of the category ran."""
@@ -81,8 +79,6 @@ class RankTrace(Plain):
 
 
 class ContextParallelCell(OperationCell):
-    """One length, number of ranks and mode."""
-
     ranks: Positive
     mode: PassMode
     gpus: Positive
@@ -113,8 +109,6 @@ class ContextParallelCell(OperationCell):
 
 
 class ContextParallelFacts(Plain):
-    """Connection of the ranks."""
-
     backend: Literal["nccl", "gloo"]
     collectives: str | None = None
     """Version of NCCL. None for gloo."""
@@ -131,8 +125,6 @@ class ContextParallelFacts(Plain):
 
 
 class ContextParallelVariantFacts(VariantFacts):
-    """Way to split of the record."""
-
     variant: str
     kernel: KernelName
 

@@ -43,7 +43,6 @@ class ContextParallelSubject(Plain):
 
     @property
     def shared_heads(self) -> int:
-        """Key and value heads."""
         return self.kv_heads or self.heads
 
 
@@ -57,16 +56,12 @@ class ContextParallelVariant(VariantBase):
 
 
 class ContextParallelPoint(NamedTuple):
-    """One cell of the grid."""
-
     ranks: int
     seq_len: int
     mode: PassMode
 
 
 class ContextParallelGrid(GridBase):
-    """Lengths, numbers of ranks and passes to measure."""
-
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (8192, 16384, 32768, 65536)
     """Positions of the full sequence, over all ranks."""
     ranks: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2,)
@@ -81,8 +76,6 @@ class ContextParallelGrid(GridBase):
 
 
 class ContextParallelExperiment(ExperimentBase):
-    """Content of a config file."""
-
     workload: Literal["context_parallel"] = "context_parallel"
     subject: ContextParallelSubject = ContextParallelSubject()
     grid: ContextParallelGrid = ContextParallelGrid()
@@ -90,8 +83,6 @@ class ContextParallelExperiment(ExperimentBase):
 
 
 class ContextParallelJob(Job):
-    """Input of one run."""
-
     subject: ContextParallelSubject
     variant: ContextParallelVariant
     grid: ContextParallelGrid
@@ -99,9 +90,9 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.variants.registry import splitting_of
+        from benchmarker.workloads.context_parallel.variants.registry import gpus_of
 
-        return 1 if splitting_of(self.variant.variant).is_alone else max(self.grid.ranks)
+        return gpus_of(self.variant.variant, max(self.grid.ranks))
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:

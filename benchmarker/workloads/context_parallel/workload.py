@@ -1,4 +1,4 @@
-"""Context parallel attention as a workload."""
+"""The workload context_parallel."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.schema.option import Option
-from benchmarker.workloads.base import Workload
-from benchmarker.workloads.context_parallel import declared
-from benchmarker.workloads.context_parallel.record import ContextParallelRecord
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.metric import Axis
+from benchmarker.workloads.context_parallel.context_parallel_metrics import METRICS
+from benchmarker.workloads.context_parallel.record import ContextParallelRecord, ContextParallelVariantFacts
 from benchmarker.workloads.context_parallel.spec import (
     ContextParallelExperiment,
     ContextParallelJob,
     ContextParallelPoint,
 )
+from benchmarker.workloads.context_parallel.variants.base import check_devices
+from benchmarker.workloads.context_parallel.variants.registry import gpus_of, splitting_of, wrong_shape
+from benchmarker.workloads.operation.operation_metrics import MODE_AXIS, SEQ_LEN_AXIS
+from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -26,50 +30,38 @@ if TYPE_CHECKING:
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
 
-PLAIN = "single"
 
-
-class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
+class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecord]):
     """One attention call over a sequence that is split over several GPUs."""
 
     name = "context_parallel"
     question = "How do I split a long context over my GPUs, and from which length does it cost nothing?"
-    unit = "call"
     experiment = ContextParallelExperiment
     job = ContextParallelJob
     record = ContextParallelRecord
-    axes = declared.AXES
-    metrics = declared.METRICS
-    headline = declared.HEADLINE
+    axes = (Axis("ranks", "ranks", lambda ranks: f"{ranks} ranks", is_size=False), SEQ_LEN_AXIS, MODE_AXIS)
+    metrics = METRICS
+    headline = "tflops"
     imports = ("benchmarker.workloads.context_parallel.context_parallel_bench",)
     example = "--variant zigzag --ranks 2 --seq-len 8192,65536"
-    must_be_equal = ("layer",)
-    subject_fields = ("subject",)
     baseline_noun = "single rank"
     speed_axis = "TFLOP/s of all GPUs"
+    plain_variant = "single"
 
-    def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
-        # A sweep has a `--seed` of its own.
-        return field_options(self.job, flags={"subject.seed": "--input-seed"})
-
-    def resolve(self, variant: Any) -> Any:
-        from benchmarker.workloads.context_parallel.check import resolve
-
-        return resolve(variant)
+    def registered(self, name: str) -> object:
+        return splitting_of(name)
 
     def check(self, job: ContextParallelJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.context_parallel import check
-
-        check.check_typed(job, typed)
-        check.check(job)
+        super().check(job, typed)
+        for point in job.grid.points():
+            if problem := wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
+                raise SpecError(problem)
 
     def title(self, job: ContextParallelJob) -> str:
-        return declared.title(job)
-
-    def matmul_dtype(self, job: ContextParallelJob) -> str:
-        return declared.matmul_dtype(job)
+        subject = job.subject
+        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+        ranks = " and ".join(str(ranks) for ranks in sorted(set(job.grid.ranks)))
+        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
 
     def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
@@ -77,19 +69,28 @@ class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
         return open_bench(job, device, session)
 
     def record_fields(self, job: ContextParallelJob) -> dict[str, Any]:
-        from benchmarker.workloads.context_parallel.check import record_fields
-
-        return record_fields(job)
+        variant = job.variant
+        return {
+            "subject": job.subject,
+            "variant": ContextParallelVariantFacts(
+                name=variant.name,
+                variant=variant.variant,
+                kernel=variant.kernel,
+                options=variant.model_dump(exclude={"name"}),
+            ),
+        }
 
     def look_for(self, job: ContextParallelJob) -> str | None:
-        from benchmarker.workloads.context_parallel.check import look_for
-
-        return look_for(job)
+        check_devices(job.device, job.gpus)
+        return None
 
     def cell_fields(
-        self, job: ContextParallelJob, point: ContextParallelPoint, records: Sequence[ContextParallelRecord]
-    ) -> dict[str, Any] | None:
-        return declared.cell_fields(job, point, records)
+        self,
+        job: ContextParallelJob,
+        point: ContextParallelPoint,
+        records: Sequence[ContextParallelRecord],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        return {**point._asdict(), "gpus": gpus_of(job.variant.variant, point.ranks)}
 
     def form(self, record: ContextParallelRecord) -> dict[str, str]:
         return {"split": record.variant.variant, "kernel": record.variant.kernel}
@@ -97,52 +98,43 @@ class ContextParallel(Workload[ContextParallelJob, ContextParallelRecord]):
     def family(self, record: ContextParallelRecord) -> str:
         return record.variant.variant
 
-    def plainness(self, record: ContextParallelRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == PLAIN,)
-
     def circumstances(self) -> Mapping[str, Circumstance]:
-        return {"layer": _layer, "exchange": _exchange}
+        return {"layer": self.layer_text, "exchange": _exchange_text}
 
     def checks(self, record: ContextParallelRecord) -> Iterable[Check]:
-        """Check that the slowest rank's time counts, and that the sent bytes follow the formula."""
+        """Check that the slowest rank's time is the latency, and that the sent bytes follow the formula."""
         from benchmarker.comparison.invariants import equal
 
         for number, cell in enumerate(record.cells):
-            place = f"cell {number}"
+            name = f"cell {number}"
             if cell.sent_bytes is not None and cell.demand:
-                yield equal(place, "sent_bytes", cell.sent_bytes, cell.demand.sent_bytes)
+                yield equal(name, "sent_bytes", cell.sent_bytes, cell.demand.sent_bytes)
             for sample in (*cell.warmup, *cell.samples):
-                yield equal(place, "latency_s", sample.latency_s, max(sample.ranks_s, default=sample.latency_s))
+                yield equal(name, "latency_s", sample.latency_s, max(sample.ranks_s, default=sample.latency_s))
 
     def timed(self, name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.context_parallel.reading.reasons import timed_call
+        from benchmarker.workloads.context_parallel.reading.explained_rank import timed_rank
 
-        return timed_call(name, records)
+        return timed_rank(name, records, form=self.form(records[0]))
 
     def brief_columns(self, rows: Sequence[Row]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.context_parallel.reading.brief import brief_columns
+        from benchmarker.workloads.context_parallel.reading.hidden_communication import brief_columns
 
         return brief_columns(rows)
 
-    def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.context_parallel.reading.remarks import remarks
+    def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.context_parallel.reading.hidden_communication import remarks
 
-        return remarks(rows, baseline)
+        return remarks(rows)
 
     def first_remarks(self, rows: Sequence[Row]) -> Sequence[str]:
-        from benchmarker.workloads.context_parallel.reading.remarks import hiding
+        from benchmarker.workloads.context_parallel.reading.hidden_communication import hiding_remarks
 
-        return hiding(rows)
-
-
-def _layer(record: ContextParallelRecord) -> str:
-    """The layer's shapes and type."""
-    values = record.subject.model_dump(mode="json", exclude_none=True)
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+        return hiding_remarks(rows)
 
 
-def _exchange(record: ContextParallelRecord) -> str | None:
-    """`nccl 2.28.9`, `gloo`."""
+def _exchange_text(record: ContextParallelRecord) -> str | None:
+    """Return `nccl 2.28.9`, `gloo`."""
     return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
 
 

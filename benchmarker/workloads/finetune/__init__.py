@@ -1,1 +1,1 @@
-"""Fine-tuning: one training step of a whole model, in the recipes that people choose from."""
+"""Workload: one training step of a whole model."""

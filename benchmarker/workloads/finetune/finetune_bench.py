@@ -54,8 +54,6 @@ LOSS_TOLERANCE = 0.05
 
 
 class FinetuneBench(Nothing):
-    """Measures one variant."""
-
     def __init__(
         self,
         job: FinetuneJob,
@@ -241,7 +239,6 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
 
 
 def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
-    """Load the model and record the facts of loading."""
     quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
     form = Form(quant.quant, loader_options(quant), job.model.dtype)
     loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
@@ -258,7 +255,6 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: S
 
 
 def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
-    """Load the unquantized model in the same type, and return its mean loss."""
     quant = QUANTS["plain"]
     checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
     target = Target(device.torch_name, job.model.dtype)

@@ -54,8 +54,6 @@ class FinetuneChecked(Checked):
 
 
 class FinetuneCell(CellBase):
-    """One length, batch size and number of micro-batches."""
-
     seq_len: Positive
     batch_size: Positive
     accumulate: Positive
@@ -103,8 +101,6 @@ class Learned(Plain):
 
 
 class FinetuneFacts(Plain):
-    """Facts of the trainable model."""
-
     trained_parameters: Positive
     trained_linear_weights: Positive
     """Trained weights that are multiplied: 6 FLOPs per token."""
@@ -131,8 +127,6 @@ class FinetuneFacts(Plain):
 
 
 class FinetuneVariantFacts(VariantFacts):
-    """Recipe of the record, with every switch."""
-
     variant: RecipeName
     base: Base
     train: Train

@@ -46,7 +46,6 @@ class Recipe:
 
     @property
     def quant(self) -> QuantSpec:
-        """Quantization of the base's weights."""
         return QUANTS[self.base]
 
     @property
@@ -71,8 +70,6 @@ class TrainedModel(ModelSpec):
 
 
 class FinetuneSubject(Plain):
-    """The model and the seed of its inputs."""
-
     model: TrainedModel = TrainedModel()
     seed: int = 0
     """Seed of the adapters' initial values, and of random tokens if the model has no tokenizer."""
@@ -86,8 +83,6 @@ class FinetuneSubjectAsked(FinetuneSubject):
 
 
 class FinetuneVariant(VariantBase):
-    """A recipe, and the switches that override it."""
-
     variant: RecipeName
     """Recipe: full, lora, qlora, qlora-bf16 (nothing stays in float32) or qlora-nocheckpoint."""
     base: Base | None = None
@@ -118,8 +113,6 @@ class FinetuneVariant(VariantBase):
 
 
 class FinetunePoint(NamedTuple):
-    """One cell of the grid."""
-
     seq_len: int
     batch_size: int
     accumulate: int
@@ -142,8 +135,6 @@ class FinetuneGrid(GridBase):
 
 
 class FinetuneExperiment(ExperimentBase):
-    """Content of a config file."""
-
     workload: Literal["finetune"] = "finetune"
     subject: FinetuneSubject = FinetuneSubject()
     grid: FinetuneGrid = FinetuneGrid()
@@ -151,8 +142,6 @@ class FinetuneExperiment(ExperimentBase):
 
 
 class FinetuneJob(Job):
-    """Input of one run."""
-
     subject: FinetuneSubjectAsked
     variant: FinetuneVariant
     grid: FinetuneGrid

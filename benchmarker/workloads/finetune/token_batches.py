@@ -30,8 +30,6 @@ RANDOM_IDS = 2**20
 
 @dataclass(frozen=True)
 class TokenText:
-    """Shipped text as token ids of one model."""
-
     train: tuple[int, ...]
     held_out: tuple[int, ...]
     """Empty for random ids."""
@@ -58,7 +56,6 @@ def token_text(tokenizer: Any | None, vocabulary: int, *, seed: int) -> TokenTex
 
 
 def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> list[list[list[int]]]:
-    """Return batches of consecutive windows."""
     total = length * batch_size * count
     repeated = list(ids) * -(-total // len(ids))
     rows = [repeated[start : start + length] for start in range(0, total, length)]
@@ -66,7 +63,6 @@ def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> lis
 
 
 def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[Tensor]:
-    """Return each batch as a tensor of ids, [batch, length]."""
     import torch
 
     return [torch.tensor(batch, device=device) for batch in batches]

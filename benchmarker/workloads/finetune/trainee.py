@@ -44,8 +44,6 @@ class Linears:
 
 @dataclass(frozen=True)
 class Trainee:
-    """Trainable model."""
-
     recipe: Recipe
     model: Any
     """Returns logits and a loss."""
@@ -58,7 +56,6 @@ class Trainee:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """Trained weights in the model's order."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @property
@@ -70,7 +67,6 @@ class Trainee:
         return is_mixed or self.recipe.prepare == "autocast"
 
     def around(self) -> AbstractContextManager[Any]:
-        """Return the context of a forward pass."""
         return autocast(self.device.torch_name, self.dtype) if self.is_autocast else nullcontext()
 
     def loss(self, ids: Tensor) -> Tensor:
@@ -118,8 +114,6 @@ class Trainee:
 
 
 class _Annotated:
-    """Checkpointing function that annotates its argument when it runs again."""
-
     def __init__(self, original: Callable[..., Any], step: TrainingStep) -> None:
         self.original = original
         self._step = step
@@ -201,7 +195,6 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
 
 
 def count_linears(model: Any) -> Linears:
-    """Return the weights of the model's linear layers."""
     head = model.get_output_embeddings()
     linears = [module for module in model.modules() if is_linear(module)]
     return Linears(
@@ -212,7 +205,6 @@ def count_linears(model: Any) -> Linears:
 
 
 def attention_of(model: Any) -> ModelAttention:
-    """Return the attention of the full model."""
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelAttention(config.num_hidden_layers, config.num_attention_heads, head_dim)

@@ -25,15 +25,12 @@ ATTENTION_FLOPS = 3.5
 
 
 class ModelAttention(NamedTuple):
-    """Attention of the full model."""
-
     layers: int
     heads: int
     head_dim: int
 
 
 def demand_of(facts: FinetuneFacts, attention: ModelAttention, point: FinetunePoint) -> FinetuneDemand:
-    """Return the FLOPs of one step."""
     tokens = point.batch_size * point.seq_len * point.accumulate
     linear = tokens * (FROZEN_FLOPS * facts.frozen_linear_weights + TRAINED_FLOPS * facts.trained_linear_weights)
     pairs = point.seq_len * (point.seq_len + 1) // 2

@@ -1,17 +1,28 @@
-"""Fine-tuning as a workload."""
+"""The workload finetune."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.find import look_for
+from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.core.errors import MissingLibraryError, SpecError
+from benchmarker.core.fingerprint import folder_fingerprint
+from benchmarker.core.formatting import GIB
+from benchmarker.core.packages import install_hint, installed_version
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.model_facts import ModelFacts
 from benchmarker.schema.option import Option
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.finetune import declared
-from benchmarker.workloads.finetune.record import FinetuneRecord
+from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob, FinetunePoint
 from benchmarker.workloads.session import Bench, Session
+from benchmarker.workloads.training.record import StepPart
 
 if TYPE_CHECKING:
     from benchmarker.comparison.comparing import Circumstance
@@ -19,7 +30,114 @@ if TYPE_CHECKING:
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
 
-PLAIN = "lora"
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
+"""Endings of the files that are read from a model's folder."""
+OPTIMIZER_PACKAGES = {"adamw8bit": "bitsandbytes", "paged-adamw8bit": "bitsandbytes"}
+GUESSED_TOKENS_PER_S = 10_000
+"""Training speed of a 4B model on a fast GPU."""
+
+
+def _matmul_share(
+    flops_of: Callable[[FinetuneCell], int | None],
+) -> Callable[[FinetuneRecord, FinetuneCell], float | None]:
+    """Return a function for the share of the matmul rate that the same process measured."""
+
+    def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
+        flops = flops_of(cell)
+        if not record.limits or flops is None or not cell.samples:
+            return None
+        latency_s = median(sample.latency_s for sample in cell.samples)
+        return flops / latency_s / record.limits.matmul_flops_per_s
+
+    return of_cell
+
+
+def _part_metric(part: StepPart, formula: str) -> Metric:
+    return Metric(
+        name=part,
+        heading=f"{part} ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula=formula,
+        of_sample=lambda cell, sample: sample.drained_parts_s.get(part),
+    )
+
+
+def _share_metric(name: str, heading: str, formula: str, flops_of: Callable[[FinetuneCell], int | None]) -> Metric:
+    return Metric(
+        name=name,
+        heading=heading,
+        unit="",
+        scale=100.0,
+        better="higher",
+        formula=formula,
+        of_cell=_matmul_share(flops_of),
+    )
+
+
+def _memory_metric(name: str, formula: str, of_cell: Callable[[FinetuneRecord, FinetuneCell], int | None]) -> Metric:
+    return Metric(
+        name=name,
+        heading=f"{name} GiB",
+        unit="B",
+        scale=1 / GIB,
+        better="lower",
+        formula=formula,
+        of_cell=of_cell,
+        combine="max",
+    )
+
+
+def _frozen_bytes(facts: FinetuneFacts) -> int | None:
+    """Return the bytes of frozen weights; None if every weight is trained, when only a few constants are left."""
+    return facts.weight_bytes if facts.frozen_linear_weights else None
+
+
+METRICS = (
+    Metric(
+        name="tokens",
+        heading="tok/s",
+        unit="1/s",
+        scale=1.0,
+        better="higher",
+        formula="batch_size * seq_len * accumulate divided by the seconds of one undivided step",
+        of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len * cell.accumulate / latency_s,
+    ),
+    _share_metric(
+        "mfu",
+        "MFU %",
+        "tokens * (4 * frozen + 6 * trained linear weights) + 3.5 * attention's forward pass, divided by the seconds "
+        "of a step and by the matmul rate that the same process measured",
+        lambda cell: cell.demand.flops if cell.demand else None,
+    ),
+    _share_metric(
+        "hfu",
+        "HFU %",
+        "MFU with the FLOPs that gradient checkpointing repeats: tokens * 2 * linear weights of the checkpointed "
+        "layers, and attention's forward pass once more",
+        lambda cell: cell.demand.flops + cell.demand.recompute_flops if cell.demand else None,
+    ),
+    _part_metric("forward", "seconds of the forward passes of a step that waits for the device after each part"),
+    _part_metric("backward", "seconds of the backward passes of the same step, recomputation included"),
+    _part_metric("optimizer", "seconds of the optimizer in the same step"),
+    _memory_metric(
+        "weights",
+        "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every weight "
+        "is trained",
+        lambda record, cell: _frozen_bytes(record.built) if record.built else None,
+    ),
+    _memory_metric(
+        "trained",
+        "bytes of trained weights, of their gradients and of the optimizer's state",
+        lambda record, cell: record.built.trained_bytes if record.built else None,
+    ),
+    _memory_metric(
+        "activations",
+        "live bytes after the forward pass minus those before it, in one untimed step",
+        lambda record, cell: cell.step_memory.kept_bytes if cell.step_memory else None,
+    ),
+)
 
 
 class Finetune(Workload[FinetuneJob, FinetuneRecord]):
@@ -31,9 +149,19 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     experiment = FinetuneExperiment
     job = FinetuneJob
     record = FinetuneRecord
-    axes = declared.AXES
-    metrics = declared.METRICS
-    headline = declared.HEADLINE
+    axes = (
+        Axis("seq_len", "S", lambda length: f"{length:,} tokens"),
+        Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
+        Axis(
+            "accumulate",
+            "micro-batches",
+            lambda count: f"{count} micro-batch{'es' if count > 1 else ''}",
+            # Each micro-batch reuses the memory of the previous one.
+            is_size=False,
+        ),
+    )
+    metrics = METRICS
+    headline = "tokens"
     imports = ("benchmarker.workloads.finetune.finetune_bench", "transformers.models.auto.modeling_auto")
     example = "--variant qlora --model qwen3-small --seq-len 512"
     must_be_equal = ("model", "model shapes (config_sha256)", "load_format")
@@ -56,19 +184,38 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         )
 
     def check(self, job: FinetuneJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.finetune import check
-
-        check.check_typed(job, typed)
-        check.check(job)
+        if typed.get("procedure.profile_tokens") is not None:
+            raise SpecError("--profile-tokens: one whole step is profiled; leave it out")
+        recipe, name = job.recipe, f"variant {job.variant.name}"
+        if recipe.train == "full" and recipe.is_quantized:
+            raise SpecError(f"{name}: quantized weights ({recipe.base}) are not trained; use base plain, or train lora")
+        if recipe.prepare != "keep" and not recipe.is_quantized:
+            raise SpecError(
+                f"{name}: prepare {recipe.prepare} is for a quantized base; it would make all weights float32; use keep"
+            )
+        if job.model.dtype == "float16":
+            raise SpecError("--dtype float16: needs a scaled loss, which is not measured; use bfloat16 or float32")
+        if job.model.chat_template:
+            raise SpecError("--chat-template: wraps a prompt, and there is none; leave it out")
+        if job.procedure.energy:
+            raise SpecError("--energy: is not counted for fine-tuning; leave it out")
+        packages = {"peft"} if recipe.train == "lora" else set[str]()
+        if recipe.optimizer in OPTIMIZER_PACKAGES:
+            packages.add(OPTIMIZER_PACKAGES[recipe.optimizer])
+        for package in sorted(packages):
+            if installed_version(package) is None:
+                hint = install_hint("finetune")
+                raise MissingLibraryError(f"{name}: the library '{package}' is not installed; {hint}")
 
     def title(self, job: FinetuneJob) -> str:
-        return declared.title(job)
+        return f"fine-tuning {job.model.id}"
 
     def repeat_s(self, point: FinetunePoint) -> float:
-        return declared.guess_s(point)
+        # A repeat is two steps.
+        return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S
 
     def matmul_dtype(self, job: FinetuneJob) -> str:
-        return declared.matmul_dtype(job)
+        return job.model.dtype
 
     def open(self, job: FinetuneJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.finetune.finetune_bench import open_bench
@@ -76,29 +223,41 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return open_bench(job, device, session)
 
     def key_parts(self, job: FinetuneJob) -> dict[str, Any]:
-        from benchmarker.workloads.finetune.check import key_parts
-
-        return key_parts(job)
+        return {
+            "subject": job.subject.model_dump(mode="json", exclude={"profile_rows"}),
+            "files": self.inputs(job, judged=False),
+            "recipe": vars(job.recipe),
+        }
 
     def record_fields(self, job: FinetuneJob) -> dict[str, Any]:
-        from benchmarker.workloads.finetune.check import record_fields
+        recipe = job.recipe
+        without_adapters = {} if recipe.train == "lora" else {"rank": None, "targets": None}
+        return {
+            "model": ModelFacts(**job.model.model_dump()),
+            "variant": FinetuneVariantFacts(
+                name=job.variant.name,
+                variant=job.variant.variant,
+                options=job.variant.model_dump(exclude={"name"}),
+                **{**vars(recipe), **without_adapters},
+            ),
+        }
 
-        return record_fields(job)
-
-    def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:
-        from benchmarker.workloads.finetune.check import inputs
-
-        return inputs(job, judged=judged)
+    def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return the fingerprint of a model's folder or shipped shape; empty for a model of the hub."""
+        # A name that is too long for a folder is refused later.
+        with contextlib.suppress(OSError, ValueError):
+            folder: Path | None = Path(job.model.id).expanduser()
+            if folder is not None and not folder.is_dir():
+                folder = shipped_shape(job.model.id)
+            fingerprint = folder_fingerprint(folder, MODEL_FILES) if folder else None
+            return {f"model {job.model.id}": fingerprint} if fingerprint else {}
+        return {}
 
     def is_same_subject(self, first: FinetuneJob, second: FinetuneJob) -> bool:
-        from benchmarker.workloads.finetune.check import same_model
-
-        return same_model(first, second)
+        return first.model == second.model
 
     def look_for(self, job: FinetuneJob) -> str | None:
-        from benchmarker.workloads.finetune.check import look_for_model
-
-        return look_for_model(job)
+        return look_for(job.model)
 
     def form(self, record: FinetuneRecord) -> dict[str, str]:
         variant = record.variant
@@ -116,7 +275,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return record.variant.variant
 
     def plainness(self, record: FinetuneRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == PLAIN,)
+        return (record.variant.variant == "lora",)
 
     def circumstances(self) -> Mapping[str, Circumstance]:
         return {
@@ -130,7 +289,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return record.load is not None
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.finetune.reading.reasons import timed_step
+        from benchmarker.workloads.finetune.reading.explained_step import timed_step
 
         return timed_step(name, records)
 

@@ -320,11 +320,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return checks(record)
 
-    def labels(self, row: GenerationRow | None) -> dict[str, str | None]:
-        from benchmarker.schema.engine_names import older_name
-
-        return {"engine": row.engine if row else None, "runtime": older_name(row.engine) if row else None}
-
     # Explaining and showing
 
     def timed(self, name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:

@@ -1,1 +1,1 @@
-"""Token mixers: softmax attention, and linear mixers whose state does not grow."""
+"""Workload: one call of a token mixer, softmax or linear."""

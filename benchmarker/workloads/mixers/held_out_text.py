@@ -11,7 +11,6 @@ TRAINING_SHARE = 0.9
 
 @cache
 def shipped_bytes() -> bytes:
-    """Return the shipped evaluation text."""
     return shipped_text("evaluation.txt").encode()
 
 

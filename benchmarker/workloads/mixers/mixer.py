@@ -48,8 +48,6 @@ GATED_DELTA = Mixer(
 
 @dataclass(frozen=True, kw_only=True)
 class MixerImplementation(Implementation):
-    """One entry of the registry."""
-
     mixer: Mixer
     source: str
     """Source of its kernels: `torch`, `fla`."""

@@ -39,7 +39,6 @@ def softmax_shape(shape: MixerShape) -> AttentionShape:
 
 
 def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
-    """Return FLOPs, bytes and state of one call."""
     rows = shape.batch_size * shape.heads
     if mixer.state_products is None:
         forward = 2 * rows * allowed_pairs(softmax_shape(shape)) * (shape.head_dim + shape.value_dim)

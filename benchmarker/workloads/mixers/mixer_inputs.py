@@ -25,7 +25,6 @@ model as well."""
 
 
 def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
-    """Return the bytes of one copy."""
     numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
     gate = 4 + shape.element_bytes if mixer.is_gated else 0
     return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
@@ -37,7 +36,6 @@ def copies_needed(mixer: Mixer, shape: MixerShape, cache_bytes: int | None, *, k
 
 
 def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layout: Layout) -> CallInputs:
-    """Return one copy in the layout of an implementation."""
     import torch
     from torch.nn.functional import logsigmoid
 

@@ -34,7 +34,6 @@ COMPARED_HEADS = 2
 
 
 def tolerance_of(tensor: TensorName, dtype: str) -> float:
-    """Return the largest error of a tensor that passes."""
     return TOLERANCES[dtype] * (GATE_FACTOR if tensor in ("dg", "dbeta") else 1.0)
 
 

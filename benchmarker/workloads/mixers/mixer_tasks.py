@@ -76,13 +76,11 @@ class Setting(NamedTuple):
 
 
 def settings_of(tasks: MixersTasks) -> list[Setting]:
-    """Return every requested task in every size."""
     sizes = {"mqar": tasks.pairs, "copy": tasks.copied, "bytes": (tasks.text_len,)}
     return [Setting(name, size) for name in tasks.names for size in sizes[name]]
 
 
 def make_batch(setting: Setting, tasks: MixersTasks, generator: torch.Generator, *, held_out: bool = False) -> Batch:
-    """Return random sequences of a task."""
     if setting.task == "bytes":
         return _bytes_batch(setting.size, tasks.batch_size, generator, held_out=held_out)
     return (_recall_batch if setting.task == "mqar" else _copy_batch)(setting.size, tasks, generator)
@@ -117,7 +115,6 @@ def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out
 def train(
     implementation: MixerImplementation, subject: MixersSubject, setting: Setting, seed: int, device: Device
 ) -> TaskScore:
-    """Train one model and judge it."""
     tasks, name = subject.tasks, device.torch_name
     shape = shape_of(subject, _training_point(subject, setting))
     vocabulary = setting.vocabulary(tasks)

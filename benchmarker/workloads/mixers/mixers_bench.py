@@ -48,8 +48,6 @@ CHUNK_ENDS = (63, 64, 65, 127)
 
 
 class MixersBench(OperationBench):
-    """Measures one implementation of a mixer."""
-
     def __init__(
         self,
         subject: MixersSubject,
@@ -217,7 +215,6 @@ class MixersBench(OperationBench):
 
 @contextmanager
 def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
-    """Open the bench of a job. float32 products are IEEE single precision."""
     with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
         yield MixersBench(
             job.subject,
@@ -230,7 +227,6 @@ def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[Mix
 
 
 def free_bytes(device: Device) -> int:
-    """Return the free memory of the device."""
     if device.kind == "cpu":
         import psutil
 

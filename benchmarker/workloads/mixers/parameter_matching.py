@@ -25,7 +25,6 @@ def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
 
 
 def mlp_width(mixer: Mixer, subject: MixersSubject) -> int:
-    """Return the width of the MLP."""
     hidden = subject.block.hidden
     if subject.block.match == "width":
         return MLP_FACTOR * hidden
@@ -41,7 +40,6 @@ def parameters_of(mixer: Mixer, subject: MixersSubject, vocabulary: int, length:
 
 
 def block_facts(mixer: Mixer, subject: MixersSubject, length: int) -> BlockFacts:
-    """Return the facts of the timed model."""
     sizes = subject.block.vocabulary, length
     parameters = parameters_of(mixer, subject, *sizes)
     return BlockFacts(

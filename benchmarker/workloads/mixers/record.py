@@ -60,15 +60,11 @@ class TaskScore(Plain):
 
 
 class MixersTensorError(TensorError):
-    """Error of one result tensor."""
-
     tolerance: Spent
     """Largest error that passes."""
 
 
 class MixersChecked(OperationChecked):
-    """Comparison of one call's results with float64, before timing."""
-
     tolerance: Spent
     """Largest error that passes for output, queries, keys and values."""
     tensors: tuple[MixersTensorError, ...] = ()
@@ -84,8 +80,6 @@ class MixersChecked(OperationChecked):
 
 
 class MixersCell(LengthCell):
-    """One length, batch size and mode."""
-
     mode: MixerMode
     demand: MixersDemand | None = None
     least_bytes: Positive | None = None
@@ -98,8 +92,6 @@ class MixersCell(LengthCell):
 
 
 class MixersVariantFacts(VariantFacts):
-    """Mixer and implementation of the record."""
-
     variant: str
     """Name in the registry."""
     mixer: MixerName
@@ -108,8 +100,6 @@ class MixersVariantFacts(VariantFacts):
 
 
 class MixersFacts(Plain):
-    """Facts of the open implementation."""
-
     versions: dict[str, str]
     """Versions of the libraries that the kernels come from."""
 

@@ -88,22 +88,16 @@ class MixersSubject(Plain):
 
 
 class MixersVariant(VariantBase):
-    """One implementation of one mixer."""
-
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry: the mixer, then the implementation, such as gdn-fla-chunk."""
 
 
 class MixersGrid(LengthGrid):
-    """Lengths, batch sizes and passes to measure."""
-
     mode: Annotated[tuple[MixerMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` and `forward_backward` of the mixer alone; `training_step` of a small model around it."""
 
 
 class MixersExperiment(ExperimentBase):
-    """Content of a config file."""
-
     workload: Literal["mixers"] = "mixers"
     subject: MixersSubject = MixersSubject()
     grid: MixersGrid = MixersGrid()
@@ -111,8 +105,6 @@ class MixersExperiment(ExperimentBase):
 
 
 class MixersJob(Job):
-    """Input of one run."""
-
     subject: MixersSubject
     variant: MixersVariant
     grid: MixersGrid
@@ -152,7 +144,6 @@ class MixerShape(NamedTuple):
 
 
 def shape_of(subject: MixersSubject, point: LengthPoint) -> MixerShape:
-    """Return the shape of one cell's call."""
     return MixerShape(
         batch_size=point.batch_size,
         seq_len=point.seq_len,

@@ -1,4 +1,4 @@
-"""Token mixers as a workload."""
+"""The workload mixers."""
 
 from __future__ import annotations
 
@@ -6,41 +6,90 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.core.errors import SpecError
+from benchmarker.schema.metric import Metric
 from benchmarker.schema.option import Option
-from benchmarker.workloads.base import Workload
-from benchmarker.workloads.mixers import declared
-from benchmarker.workloads.mixers.record import MixersRecord
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.mixers.held_out_text import held_out_bytes
+from benchmarker.workloads.mixers.mixer import SOFTMAX
+from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob
+from benchmarker.workloads.mixers.variants.registry import implementation_of
+from benchmarker.workloads.operation.operation_metrics import (
+    BACKWARD,
+    FORWARD,
+    KEPT,
+    LENGTH_AXES,
+    PEAK,
+    error_metric,
+    tflops_metric,
+)
+from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance
     from benchmarker.core.tables import Sheet
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.mixers.reading.rows import MixersRow
+    from benchmarker.workloads.mixers.reading.mixer_rows import MixersRow
 
-PLAIN = "softmax"
+METRICS = (
+    Metric(
+        name="tokens",
+        heading="Mtok/s",
+        unit="1/s",
+        scale=1e-6,
+        better="higher",
+        formula="batch * positions, divided by the seconds of one call",
+        of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len / latency_s,
+    ),
+    FORWARD,
+    BACKWARD,
+    tflops_metric(
+        "4 (delta rule 6) * heads * head_dim * value_dim per token, softmax 2 * heads * (head_dim + value_dim) per "
+        "pair, 3 times that (softmax 3.5) with the backward pass, divided by the seconds of one call"
+    ),
+    PEAK,
+    KEPT,
+    Metric(
+        name="state",
+        heading="state kfloat",
+        unit="",
+        scale=1e-3,
+        better="lower",
+        formula="numbers that one sequence carries through the layer: heads * head_dim * value_dim; for softmax, "
+        "heads * (head_dim + value_dim) per position",
+        of_cell=lambda record, cell: cell.demand.state_floats if cell.demand else None,
+    ),
+    Metric(
+        name="parameters",
+        heading="parameters M",
+        unit="",
+        scale=1e-6,
+        better="lower",
+        formula="parameters of the model whose training step is timed, embeddings and head included",
+        of_cell=lambda record, cell: cell.block.parameters if cell.block else None,
+    ),
+    error_metric(is_quality=False),
+)
 
 
-class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
+class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     """One call of one token mixer."""
 
     name = "mixers"
     question = "At which length does a linear mixer pay, against the best softmax, and can it recall?"
-    unit = "call"
     experiment = MixersExperiment
     job = MixersJob
     record = MixersRecord
-    axes = declared.AXES
-    metrics = declared.METRICS
-    headline = declared.HEADLINE
+    axes = LENGTH_AXES
+    metrics = METRICS
+    headline = "tokens"
     imports = ("benchmarker.workloads.mixers.mixers_bench",)
     example = "--variant gdn-fla-chunk --seq-len 1024,4096 --head-dim 128"
-    must_be_equal = ("layer",)
-    subject_fields = ("subject",)
     speed_axis = "million tokens per second"
+    plain_variant = SOFTMAX.name
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
@@ -65,24 +114,22 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
             },
         )
 
-    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        from benchmarker.workloads.attention.check import over
-
-        return over(typed)
-
-    def resolve(self, variant: Any) -> Any:
-        from benchmarker.workloads.mixers.check import resolve
-
-        return resolve(variant)
+    def registered(self, name: str) -> object:
+        return implementation_of(name)
 
     def check(self, job: MixersJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.mixers import check
-
-        check.check_typed(job, typed)
-        check.check(job)
+        super().check(job, typed)
+        tasks = job.subject.tasks
+        if "bytes" in tasks.names and tasks.text_len >= held_out_bytes():
+            raise SpecError(
+                f"text_len: {tasks.text_len:,} bytes are more than the held-out text has; give "
+                f"{held_out_bytes() - 1:,} or less"
+            )
 
     def title(self, job: MixersJob) -> str:
-        return declared.title(job)
+        subject = job.subject
+        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
+        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
 
     def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.mixers.mixers_bench import open_bench
@@ -90,13 +137,19 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
         return open_bench(job, device, session)
 
     def record_fields(self, job: MixersJob) -> dict[str, Any]:
-        from benchmarker.workloads.mixers.check import record_fields
-
-        return record_fields(job)
+        implementation = implementation_of(job.variant.variant)
+        return {
+            "subject": job.subject,
+            "variant": MixersVariantFacts(
+                name=job.variant.name,
+                options=job.variant.model_dump(exclude={"name"}),
+                variant=job.variant.variant,
+                mixer=implementation.mixer.name,
+                implementation=implementation.source,
+            ),
+        }
 
     def judging(self) -> Judging[MixersJob, MixersRecord]:
-        from benchmarker.workloads.mixers.judging import MixersJudging
-
         return MixersJudging()
 
     def form(self, record: MixersRecord) -> dict[str, str]:
@@ -105,42 +158,60 @@ class Mixers(Workload[MixersJob, MixersRecord, "MixersRow"]):
     def family(self, record: MixersRecord) -> str:
         return record.variant.mixer
 
-    def plainness(self, record: MixersRecord) -> tuple[bool, ...]:
-        return (record.variant.mixer == PLAIN,)
-
-    def circumstances(self) -> Mapping[str, Circumstance]:
-        return {"layer": _layer}
+    def plain_name(self, record: MixersRecord) -> str:
+        return record.variant.mixer
 
     def row(self, fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[Any]) -> MixersRow:
-        from benchmarker.workloads.mixers.reading.rows import MixersRow, row_fields
+        from benchmarker.workloads.mixers.reading.mixer_rows import make_mixers_row
 
-        return MixersRow(**fields, **row_fields(records, good))
+        return make_mixers_row(fields, records, good)
 
     def timed(self, name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.mixers.reading.reasons import timed_call
+        from benchmarker.workloads.mixers.reading.mixer_rows import timed_mixer
 
-        return timed_call(name, records)
+        return timed_mixer(name, records, form=self.form(records[0]))
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.reading.tasks import task_sheets
+        from benchmarker.workloads.mixers.reading.task_table import task_sheets
 
         return task_sheets(rows)
 
-    def remarks(self, rows: Sequence[MixersRow], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.mixers.reading.remarks import remarks
+    def remarks(self, rows: Sequence[MixersRow], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.mixers.reading.softmax_crossing import remarks
 
-        return remarks(rows, baseline)
+        return remarks(rows)
 
     def first_remarks(self, rows: Sequence[MixersRow]) -> Sequence[str]:
-        from benchmarker.workloads.mixers.reading.remarks import crossovers
+        from benchmarker.workloads.mixers.reading.softmax_crossing import crossing_remarks
 
-        return crossovers(rows)
+        return crossing_remarks(rows)
 
 
-def _layer(record: MixersRecord) -> str:
-    """The shapes, and what is done to the inputs."""
-    values = record.subject.model_dump(mode="json", exclude_none=True)
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+class MixersJudging(Judging[MixersJob, MixersRecord]):
+    """Models trained on tasks, once per implementation and seed."""
+
+    name = "tasks"
+
+    def form(self, job: MixersJob) -> str | None:
+        return job.variant.variant if job.subject.tasks.names else None
+
+    def words(self, job: MixersJob) -> str:
+        tasks = job.subject.tasks
+        return f"{', '.join(tasks.names)}; {tasks.seeds} seeds of {tasks.steps} steps"
+
+    def is_done(self, record: MixersRecord, job: MixersJob) -> bool:  # noqa: ARG002
+        return bool(record.tasks) or record.no_tasks is not None
+
+    def changes(self, job: MixersJob, judged: MixersRecord | None, reason: Missing | None) -> dict[str, Any]:
+        if judged and judged.tasks:
+            return {"tasks": judged.tasks, "no_tasks": judged.no_tasks}
+        return {"no_tasks": (judged and judged.no_tasks) or reason} if job.subject.tasks.names else {}
+
+    def missing(self, record: MixersRecord) -> Missing | None:
+        return record.no_tasks
+
+    def lost(self, job: MixersJob, judged: MixersRecord | None) -> str:  # noqa: ARG002
+        return "tasks"
 
 
 WORKLOAD = Mixers()

@@ -54,14 +54,12 @@ class CallStep:
         return self._operation.call(*inputs.tensors)
 
     def forward_backward(self, inputs: CallInputs) -> object:
-        """Run one forward and backward pass."""
         import torch
 
         output = self._operation.call(*inputs.tensors)
         return torch.autograd.grad(output, inputs.tensors, inputs.gradient)
 
     def work(self) -> Work:
-        """Return the passes of this cell as a function of the inputs."""
         return self.forward_backward if self._is_backward else self.forward
 
     def times(self, work: Work, calls: int) -> CallTimes:

@@ -71,11 +71,9 @@ class Implementation:
             raise UnsupportedError(reason)
 
     def missing_module(self) -> str | None:
-        """Return the first required module that is not installed."""
         return next((module for module in self.modules if not _is_installed(module)), None)
 
     def matches(self, kernel_names: Iterable[str], kind: Kind) -> bool:
-        """Return whether one of the kernels belongs to this implementation."""
         pattern = self.kernels[kind]
         return not pattern or any(re.search(pattern, name) for name in kernel_names)
 

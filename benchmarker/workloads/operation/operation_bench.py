@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,6 @@ class OperationBench(Nothing, ABC):
         """
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
-        """Make inputs and operation.
-
-        Raises:
-            UnsupportedError: The implementation cannot run here.
-        """
         shape = self.shape(point)
         self.implementation.check_available(shape, self.device.kind)
         copies = self.copies(point)
@@ -103,14 +98,12 @@ class OperationBench(Nothing, ABC):
         return ready, {"kernels": kernels[:RECORDED_KERNELS], "checked": checked}
 
     def step(self, point: LengthPoint) -> Step[OperationSample]:
-        """Return one repeat of the cell."""
         ready = self._ready or self.prepare(point)
         return CallStep(ready.operation, ready.copies, self.device)
 
-    @contextmanager
-    def library_refusals(self) -> Iterator[None]:
-        """Turn a library's own refusals into UnsupportedError."""
-        yield
+    def library_refusals(self) -> AbstractContextManager[None]:
+        """Return a context that turns a library's own refusals into UnsupportedError."""
+        return nullcontext()
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
         """Name the implementation that the kernels belong to, or the longest kernel."""

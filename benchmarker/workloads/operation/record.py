@@ -72,8 +72,6 @@ class PassMemory(Plain):
 
 
 class OperationCell(CellBase):
-    """One cell of an operation."""
-
     seq_len: Positive
     mode: str
     inputs_sha256: str | None = None
@@ -89,7 +87,5 @@ class OperationCell(CellBase):
 
 
 class LengthCell(OperationCell):
-    """One length, batch size and mode."""
-
     batch_size: Positive
     passes: PassMemory | None = None

@@ -16,8 +16,6 @@ ELEMENT_BYTES: dict[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float1
 
 
 class LengthPoint(NamedTuple):
-    """One cell of a grid over lengths."""
-
     seq_len: int
     batch_size: int
     mode: str

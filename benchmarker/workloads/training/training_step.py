@@ -186,7 +186,6 @@ def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
 
 
 def _allocated_bytes(device: Device) -> int | None:
-    """Return the bytes of live tensors; None on CPU."""
     import torch
 
     return None if device.kind == "cpu" else torch.cuda.memory_allocated(device.torch_name)

@@ -4,8 +4,7 @@ import pytest
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate
-from benchmarker.workloads.context_parallel.reading.brief import brief_columns
-from benchmarker.workloads.context_parallel.reading.remarks import hiding, remarks
+from benchmarker.workloads.context_parallel.reading.hidden_communication import brief_columns, hiding_remarks, remarks
 
 
 def row(variant="zigzag", length=4096, exposed=0.01, **changes):
@@ -36,27 +35,27 @@ LINK = {"needed_link": 488e9, "measured_link": 296e9}
 )
 def test_the_length_from_which_on_communication_is_hidden_is_said_with_what_the_link_lacks(shares, expected):
     rows = [row(length=4096 << place, exposed=share, facts=LINK) for place, share in enumerate(shares)]
-    (sentence,) = hiding(rows)
+    (sentence,) = hiding_remarks(rows)
     assert sentence.startswith("2 ranks, forward: zigzag ")
     assert expected in sentence
 
 
 def test_what_sends_beside_no_block_needs_no_rate_of_the_link():
-    (sentence,) = hiding([row("ulysses", exposed=0.3)])
+    (sentence,) = hiding_remarks([row("ulysses", exposed=0.3)])
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
 def test_a_plain_ring_is_held_against_what_the_mask_leaves_it():
-    told = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})], None)
+    told = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
     assert any(
         "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in told
     )
 
 
 def test_two_measures_of_one_thing_that_differ_are_named():
-    (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})], None)
+    (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})])
     assert "apart" not in near
-    told = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})], None)
+    told = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})])
     assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in told[-1]
 
 

@@ -109,7 +109,7 @@ def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):
             "dtype: kernel cudnn takes bfloat16 and float16, not float32; use kernel flash",
         ),
         (("--variant", "zigzag", "--heads", "8", "--kv-heads", "3"), "kv_heads: 8 heads cannot share 3 evenly"),
-        (("--variant", "zigzag", "--energy"), "--energy: is not counted over several GPUs; leave it out"),
+        (("--variant", "zigzag", "--energy"), "--energy: is not counted for context_parallel; leave it out"),
         (("--variant", "zig"), "no way to split 'zig'; did you mean 'zigzag'?"),
     ],
 )

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarker.schema.profile import Kernel, KernelTime, Profile
-from benchmarker.workloads.finetune.reading.purposes import (
+from benchmarker.workloads.finetune.reading.explained_step import float32_share, floor_of_step, step_phase
+from benchmarker.workloads.finetune.reading.step_purposes import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,
     has_fused_attention,
@@ -12,7 +13,6 @@ from benchmarker.workloads.finetune.reading.purposes import (
     seconds_by_purpose,
     unpacking_calls,
 )
-from benchmarker.workloads.finetune.reading.reasons import float32_share, floor_of_step, step_phase
 from benchmarker.workloads.finetune.record import FinetuneDemand
 
 SGEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)"

@@ -50,7 +50,7 @@ def test_what_makes_no_sense_is_refused(words, expected):
 
 
 def test_a_missing_peft_is_a_line_that_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("benchmarker.workloads.finetune.check.installed_version", lambda package: None)
+    monkeypatch.setattr("benchmarker.workloads.finetune.workload.installed_version", lambda package: None)
     with pytest.raises(Exception, match=r"variant lora: the library 'peft' is not installed; pip install -e '\.\[fine"):
         job("--variant", "lora")
 

@@ -21,7 +21,7 @@ from benchmarker.workloads.mixers.held_out_text import held_out_bytes, shipped_b
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.parameter_matching import block_facts, parameters_of, training_demand
-from benchmarker.workloads.mixers.reading.tasks import Learned, learned, wilson
+from benchmarker.workloads.mixers.reading.task_table import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import make_model
 from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks, shape_of
@@ -159,7 +159,7 @@ def test_a_run_has_the_step_and_the_tasks(tmp_path: Path):
 
 def test_a_sequence_longer_than_the_text_to_judge_by_is_refused():
     words = ["mixers", "--variant", "gdn-torch", "--tasks", "bytes", "--text-len"]
-    with pytest.raises(SpecError, match="more than the text to judge by has"):
+    with pytest.raises(SpecError, match="more than the held-out text has"):
         read_job([*words, str(held_out_bytes())])
     assert read_job([*words, str(held_out_bytes() - 1)])
 

@@ -20,10 +20,10 @@ from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.reading.softmax_crossing import SoftmaxRatio, crossing_text, kernels_text, slope
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
-from benchmarker.workloads.mixers.words import Against, crossover_in_words, kernels_in_words, slope
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.records import environment
 
@@ -159,31 +159,31 @@ def test_scores_that_are_written_are_part_of_what_must_fit():
 
 
 def against(seq_len, low, value, high, best="softmax-cudnn"):
-    return Against(seq_len, Ratio(value, rounds=3, low=low, high=high), best)
+    return SoftmaxRatio(seq_len, Ratio(value, rounds=3, low=low, high=high), best)
 
 
 def test_a_crossover_names_the_lengths_around_it_and_the_softmax():
     series = [against(1024, 0.2, 0.3, 0.4, "softmax-flash"), against(4096, 0.9, 1.0, 1.1), against(8192, 1.4, 1.5, 1.6)]
-    assert crossover_in_words("gdn", series) == (
+    assert crossing_text("gdn", series) == (
         "gdn is faster than the best softmax from between 1,024 and 8,192 positions on (softmax-cudnn at 8,192)"
     )
 
 
 def test_without_a_crossing_all_measured_lengths_are_one_sentence():
-    assert crossover_in_words("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)]) == (
+    assert crossing_text("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)]) == (
         "gdn is slower than the best softmax (softmax-cudnn) at all measured lengths, from 1,024 to 4,096 positions: "
         "0.250x at 1,024, 0.600x at 4,096"
     )
-    one_round = [Against(length, Ratio(ratio, rounds=1), "s") for length, ratio in ((1024, 0.5), (4096, 2.0))]
-    assert "no crossing can be told" in crossover_in_words("gdn", one_round)
-    assert crossover_in_words("gdn", one_round[:1]) is None
+    one_round = [SoftmaxRatio(length, Ratio(ratio, rounds=1), "s") for length, ratio in ((1024, 0.5), (4096, 2.0))]
+    assert "no crossing is decided" in crossing_text("gdn", one_round)
+    assert crossing_text("gdn", one_round[:1]) is None
 
 
 def test_kernels_that_cross_elsewhere_than_the_calls_are_said_so():
     slower, faster = against(4096, 0.8, 0.9, 0.95), against(8192, 1.4, 1.5, 1.6)
-    assert kernels_in_words([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
-    assert kernels_in_words([faster]) == "; its kernels alone are faster at all measured lengths"
-    assert kernels_in_words([against(4096, 0.9, 1.0, 1.1)]) == kernels_in_words([]) == ""
+    assert kernels_text([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
+    assert kernels_text([faster]) == "; its kernels alone are faster at all measured lengths"
+    assert kernels_text([against(4096, 0.9, 1.0, 1.1)]) == kernels_text([]) == ""
 
 
 def test_a_slope_has_an_intercept():
@@ -237,5 +237,5 @@ def test_rows_are_held_against_the_best_softmax_and_not_against_the_baseline(tmp
     text = to_markdown(compare([tmp_path], baseline="slow"))
     crossing = "mixer is faster than the best softmax from between 2,048 and 4,096 positions on (quick at 4,096)"
     assert f"- forward, batch of 1: {crossing}." in text
-    assert "- mixer has at its peak, forward, 1.0 KiB a token, at most 0.0 % off a straight line." in text
+    assert "- mixer has at its forward peak 1.0 KiB per token, at most 0.0 % off a straight line." in text
     assert "- at 8,192 positions slow does not fit: it needs 32.00 GiB at least, and 12.00 GiB were free." in text

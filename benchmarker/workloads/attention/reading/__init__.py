@@ -1,1 +1,1 @@
-"""How records of attention are read."""
+"""Reading of the records of attention: explanations and sentences."""

@@ -29,8 +29,6 @@ _TEMPLATE = r"triton.*flex|triton_tem_"
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionImplementation(Implementation):
-    """One entry of the registry."""
-
     max_head_dim: int | None = None
     takes_window: bool = True
 

@@ -23,13 +23,11 @@ from benchmarker.workloads.operation.implementation import Operation
 
 
 def is_import_path(name: str) -> bool:
-    """Return whether a variant is a `module:function`."""
     module, colon, function = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
 def open_user_function(path: str) -> Callable[[AttentionShape, str], Operation]:
-    """Return an opener of the function."""
     return lambda shape, device: Operation(_call(path, shape))
 
 

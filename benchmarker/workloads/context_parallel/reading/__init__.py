@@ -1,1 +1,1 @@
-"""How records of context parallel attention are read."""
+"""Reading of the records of context_parallel: explanations and sentences."""

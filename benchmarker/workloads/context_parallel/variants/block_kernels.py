@@ -53,8 +53,6 @@ class BlockKernel(Protocol):
 
 
 class CpuFlash:
-    """torch's flash attention for CPUs."""
-
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
         output, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
         return Block(output, lse, ())
@@ -97,8 +95,6 @@ class Flash:
 
 
 class Cudnn:
-    """cuDNN's attention."""
-
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
         output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(
             query, key, value, None, True, 0.0, is_causal, False

@@ -19,8 +19,6 @@ NOT_ON_CPU = "torch's context_parallel has no rule for the processor's attention
 
 @dataclass(frozen=True)
 class Splitting:
-    """One entry of the registry."""
-
     summary: str
     open: Callable[[Plan], Operation]
     """Prepare a plan. Imports the module of the splitting."""
@@ -103,6 +101,11 @@ def splitting_of(name: str) -> Splitting:
     if name not in VARIANTS:
         raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]
+
+
+def gpus_of(name: str, ranks: int) -> int:
+    """Return the GPUs that a variant computes on."""
+    return 1 if splitting_of(name).is_alone else ranks
 
 
 def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:

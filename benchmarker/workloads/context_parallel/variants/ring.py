@@ -86,8 +86,6 @@ class SummedGradient:
 
 
 class Ring(NamedTuple):
-    """One rank of a ring."""
-
     kernel: BlockKernel
     steps: tuple[RingStep, ...]
     exchange: Exchange
@@ -160,7 +158,6 @@ class Ring(NamedTuple):
 
 
 def _kv_gradients(block: Gradients | None, step: RingStep, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Return a block's gradients of keys and values over all rows; zero for rows outside the block."""
     if block is not None and step.keys == "all":
         return block[1], block[2]
     full = torch.zeros_like(key), torch.zeros_like(value)
@@ -171,8 +168,6 @@ def _kv_gradients(block: Gradients | None, step: RingStep, key: Tensor, value: T
 
 
 class RingFunction(torch.autograd.Function):
-    """Ring as one autograd operator."""
-
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, ring: Ring) -> Tensor:
         merged = ring.forward(query, key, value)

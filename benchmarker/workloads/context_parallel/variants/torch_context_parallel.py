@@ -90,7 +90,6 @@ def _rotation(plan: Plan) -> Iterator[None]:
 
 
 def _rotation_module() -> Any:
-    """Return the module in which torch's ring looks up its rotation: a package of its own since 2.10."""
     from torch.distributed.tensor.experimental import _attention as older
 
     try:
@@ -101,8 +100,6 @@ def _rotation_module() -> Any:
 
 
 class NoRotation:
-    """Rotation that returns its input."""
-
     def exchange_buffers(self, buffer: Tensor) -> None:
         self._buffer = buffer.contiguous()
 

@@ -36,8 +36,6 @@ def to_positions(tensor: Tensor, plan: Plan) -> Tensor:
 
 
 class ToHeads(torch.autograd.Function):
-    """`to_heads` with its gradient."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, plan: Plan) -> Tensor:
         ctx.plan = plan
@@ -49,8 +47,6 @@ class ToHeads(torch.autograd.Function):
 
 
 class ToPositions(torch.autograd.Function):
-    """`to_positions` with its gradient."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, plan: Plan) -> Tensor:
         ctx.plan = plan

@@ -1,1 +1,1 @@
-"""How records of fine-tuning are read: compared, explained and shown."""
+"""Reading of the records of finetune: explanations and sentences."""

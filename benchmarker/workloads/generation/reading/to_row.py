@@ -6,7 +6,6 @@ from typing import Any
 
 from benchmarker.comparison.comparing import metric_numbers, ratio_numbers
 from benchmarker.core.stats import Estimate
-from benchmarker.schema.engine_names import older_name
 from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.first_difference import FirstDifference
 from benchmarker.workloads.generation.reading.rows import GenerationRow
@@ -25,7 +24,6 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "variant": row.variant,
         "quant": row.quant,
         "engine": row.engine,
-        "runtime": older_name(row.engine),
         "model": row.model,
         "device": row.device,
         "prompt_tokens": cell.prompt_tokens if cell else None,

@@ -1,1 +1,1 @@
-"""How records of token mixers are read."""
+"""Reading of the records of mixers: explanations and sentences."""

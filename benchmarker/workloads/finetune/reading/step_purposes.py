@@ -1,7 +1,7 @@
-"""What the kernels of a training step are for: by name as anywhere, but for what only training has.
+"""Purposes of the kernels of a training step: the categories of kernel names, and those of training.
 
-The optimizer is told by its section, recomputing too; the loss by its kernels' names, as its softmax is no attention's.
-Products and attention in float32 run without tensor cores and stand apart.
+The optimizer and recomputation are known by their section of the profile; the loss by its kernels' names, since its
+softmax is not attention's. float32 products and float32 attention, which run without tensor cores, are separate.
 """
 
 from __future__ import annotations
@@ -20,50 +20,44 @@ FLOAT32_ATTENTION = "attention in float32"
 LOSS = "loss"
 OPTIMIZER = "optimizer"
 _LOSS = re.compile(r"(?i)cunn_SoftMax|log_?softmax|nll_?loss|cross_?entropy")
-_OF_AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
-"""On a CPU: what runs around operators, on the host alone."""
+_AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
+"""Bookkeeping around operators, in a CPU's profile."""
 
 
 def seconds_by_purpose(profile: Profile) -> dict[str, float]:
-    """Time by purpose, longest names as in `profiling.categories`. On a device it is the time in which no earlier
-    kernel still ran, where that was kept."""
+    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if known."""
     totals: dict[str, float] = defaultdict(float)
-    for name, section, time_s in _pieces(profile):
+    for name, section, time_s in _kernel_sections(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():
             totals[purpose] += share * time_s
     return dict(totals)
 
 
 def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
-    """What a kernel is for, in parts that add up to 1."""
+    """Return the purposes of a kernel, with shares that add up to 1."""
     if section == "optimizer":
         return {OPTIMIZER: 1.0}
     if _LOSS.search(name):
         return {LOSS: 1.0}
-    if not on_device and _OF_AUTOGRAD.search(name):
+    if not on_device and _AUTOGRAD.search(name):
         return {"bookkeeping": 1.0}
-    # Nothing is sampled: the embedding's gradient sorts the token ids.
+    # The embedding's gradient sorts token ids like sampling, which a training step does not have.
     renamed = {"sampling": "other"}
-    # On a CPU every product is the same kind of instruction.
+    # On a CPU, float32 products use the same instructions as others.
     if on_device and is_float32(name):
         renamed |= {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
     return {renamed.get(category, str(category)): share for category, share in shares(name).items()}
 
 
-def section_share(profile: Profile, section: str) -> float:
-    """Part of all kernel time that is in a section."""
-    section_s = sum(time_s for _, name, time_s in _pieces(profile) if name == section)
-    total_s = sum(time_s for *_, time_s in _pieces(profile))
-    return section_s / total_s if total_s else 0.0
-
-
 def recompute_share(profile: Profile) -> float:
-    """Part of all kernel time that computes forward passes again."""
-    return section_share(profile, RECOMPUTE)
+    """Return the share of all kernel time that repeats forward passes."""
+    total_s = sum(time_s for *_, time_s in _kernel_sections(profile))
+    recompute_s = sum(time_s for _, section, time_s in _kernel_sections(profile) if section == RECOMPUTE)
+    return recompute_s / total_s if total_s else 0.0
 
 
 def has_fused_attention(profile: Profile) -> bool:
-    """Whether a kernel computes attention as a whole. A softmax alone stands between two separate products."""
+    """Return whether a kernel computes all of attention. A softmax kernel alone belongs to separate products."""
     return any(
         shares(kernel.name).get("attention") and "softmax" not in kernel.name.lower() and not _LOSS.search(kernel.name)
         for kernel in profile.kernels
@@ -71,12 +65,12 @@ def has_fused_attention(profile: Profile) -> bool:
 
 
 def unpacking_calls(profile: Profile) -> int:
-    """Launches that make plain weights of packed ones."""
+    """Return the launches of kernels that dequantize weights."""
     return sum(kernel.calls for kernel in profile.kernels if shares(kernel.name).get("dequantize"))
 
 
-def _pieces(profile: Profile) -> Iterator[tuple[str, str, float]]:
-    """Name, section and time of each kernel in each section; the rest of it without a section."""
+def _kernel_sections(profile: Profile) -> Iterator[tuple[str, str, float]]:
+    """Yield name, section and seconds of each kernel in each section; section '' for the time outside of sections."""
     for kernel in profile.kernels:
         rest_s = kernel.total_s
         for section, time in kernel.sections.items():

@@ -1,0 +1,71 @@
+"""Methods that the workloads of operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.schema.option import Option
+from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.comparing import Circumstance
+
+
+class OperationWorkload(Workload[JobT, RecordT, RowT]):
+    """One call of one operation on sequences."""
+
+    unit = "call"
+    must_be_equal = ("layer",)
+    subject_fields = ("subject",)
+    plain_variant: str
+    """Value of `plain_name` of the baseline."""
+
+    def options(self) -> list[Option]:
+        from benchmarker.schema.options import field_options
+
+        # A sweep has a `--seed` of its own.
+        return field_options(self.job, flags={"subject.seed": "--input-seed"})
+
+    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a batch size replace a config's tokens, and tokens its batch size."""
+        if typed.get("grid.tokens"):
+            return {"grid.batch_size": [1], **typed}
+        return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)
+
+    def registered(self, name: str) -> object:
+        """Return the registry's entry of a variant. Raises SpecError."""
+        raise NotImplementedError
+
+    def resolve(self, variant: Any) -> Any:
+        try:
+            self.registered(variant.variant)
+        except SpecError as error:
+            raise FieldError(str(error), field="variant") from error
+        return variant
+
+    def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
+        if typed.get("procedure.profile_tokens") is not None:
+            raise SpecError("--profile-tokens: a call has no tokens to profile; leave it out")
+        if job.procedure.energy:
+            raise SpecError(f"--energy: is not counted for {self.name}; leave it out")
+
+    def plain_name(self, record: RecordT) -> str:
+        """Return the name by which the baseline is chosen."""
+        name: str = getattr(record.variant, "variant")  # noqa: B009
+        return name
+
+    def plainness(self, record: RecordT) -> tuple[bool, ...]:
+        return (self.plain_name(record) == self.plain_variant,)
+
+    def circumstances(self) -> Mapping[str, Circumstance]:
+        return {"layer": self.layer_text}
+
+    def layer_text(self, record: Any) -> str:
+        """Return the layer's shape, which must be equal in all records of a comparison."""
+        return ", ".join(f"{name} {value}" for name, value in self.layer_values(record).items())
+
+    def layer_values(self, record: Any) -> dict[str, Any]:
+        values: dict[str, Any] = record.subject.model_dump(mode="json", exclude_none=True)
+        return values

@@ -1,0 +1,1 @@
+"""Reading of the records of operations: explanations, and sentences on several lengths."""

@@ -1,0 +1,32 @@
+"""Crossings lie between measured sizes, and undecided sizes widen them."""
+
+from benchmarker.comparison.crossing import Crossing, always_faster, crossings
+from benchmarker.core.stats import Ratio
+
+
+def ratio(value, low=None, high=None):
+    return Ratio(value, rounds=3, low=low, high=high)
+
+
+def test_a_crossing_lies_between_adjacent_measured_sizes():
+    ratios = [(256, ratio(0.8, 0.7, 0.9)), (1024, ratio(3, 2.9, 3.1)), (512, ratio(1.5, 1.4, 1.6))]
+    assert crossings(ratios) == (Crossing(256, 512, is_faster=True),)
+
+
+def test_an_undecided_size_widens_the_crossing():
+    ratios = [(256, ratio(0.8, 0.7, 0.9)), (512, ratio(1.0, 0.9, 1.1)), (1024, ratio(2, 1.9, 2.1))]
+    assert crossings(ratios) == (Crossing(256, 1024, is_faster=True),)
+
+
+def test_a_single_round_decides_nothing():
+    ratios = [(256, ratio(0.5)), (512, ratio(2.0))]
+    assert crossings(ratios) == ()
+    assert always_faster(ratios) is None
+
+
+def test_a_variant_is_always_faster_only_if_every_size_is_decided():
+    ratios = [(1024, ratio(2, 1.9, 2.1)), (4096, ratio(3, 2.9, 3.1))]
+    assert always_faster(ratios) is True
+    assert always_faster([*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
+    assert always_faster([*ratios, (8192, ratio(0.5, 0.4, 0.6))]) is None
+    assert always_faster([]) is None

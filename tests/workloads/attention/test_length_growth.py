@@ -1,0 +1,51 @@
+"""Growth of the time with the length, and sentences on crossings."""
+
+import pytest
+
+from benchmarker.core.stats import Ratio
+from benchmarker.workloads.attention.reading.length_growth import (
+    always_text,
+    crossing_texts,
+    exponents_text,
+    growth,
+    local_exponents,
+)
+
+
+def ratio(value, low=None, high=None):
+    return Ratio(value, rounds=3, low=low, high=high)
+
+
+def test_the_exponent_of_a_doubling_is_its_binary_logarithm():
+    times = [(2048, 4.0), (1024, 1.0), (4096, 8.0)]
+    assert local_exponents(times) == pytest.approx([2.0, 1.0])
+    assert exponents_text(times) == "S^2.00 from 1,024 to 2,048, S^1.00 from 2,048 to 4,096"
+
+
+def test_a_fit_finds_the_exponent_despite_a_fixed_cost():
+    fit = growth([(length, 10e-6 + 2e-9 * length) for length in (256, 512, 1024, 2048, 4096)])
+    assert fit.exponent == pytest.approx(1.0, abs=0.01)
+    assert fit.fixed_s == pytest.approx(10e-6, rel=0.02)
+    assert "S^1.00 over 5 lengths" in str(fit)
+
+
+def test_a_fit_never_has_a_negative_fixed_cost():
+    fit = growth([(length, 1e-9 * length**2 - 1e-5) for length in (256, 512, 1024, 2048)])
+    assert fit.fixed_s == 0
+    assert fit.exponent > 2
+
+
+def test_three_lengths_are_too_few_for_a_fit():
+    assert growth([(1, 1.0), (2, 2.0), (4, 4.0)]) is None
+
+
+def test_a_crossing_names_the_lengths_around_it():
+    ratios = [(256, ratio(0.8, 0.7, 0.9)), (512, ratio(1.5, 1.4, 1.6))]
+    assert crossing_texts("flash", "naive", ratios) == ["flash is faster than naive from between 256 and 512 on"]
+
+
+def test_equal_verdicts_at_all_lengths_are_one_sentence():
+    ratios = [(1024, ratio(2, 1.9, 2.1)), (4096, ratio(3, 2.9, 3.1))]
+    assert always_text("naive", ratios) == "faster than naive at all measured lengths, from 1,024 to 4,096"
+    assert always_text("naive", [*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
+    assert always_text("naive", ratios[:1]) is None
