@@ -101,7 +101,7 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
     from benchmarker.report.choice import chosen_sheet, to_csv
     from benchmarker.report.compare import compare as compare_records
     from benchmarker.report.markdown import whole
-    from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
+    from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 
     comparison = compare_records(paths, baseline=baseline, force=force)
     recommendation = recommend(comparison, budget) if budget is not None else None
@@ -114,7 +114,7 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
         typer.echo(to_csv(comparison, sheet), nl=False)
         return
     if look.is_whole:
-        blocks = [*whole(comparison), *([recommendation_to_markdown(recommendation)] if recommendation else [])]
+        blocks = [*whole(comparison), *(recommendation_blocks(recommendation) if recommendation else [])]
     else:
         blocks = brief(comparison, recommendation, sheet=sheet)
     if look.form == "markdown":
@@ -127,7 +127,7 @@ def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: b
     """Print the result of the gate; return True if it failed."""
     from benchmarker.comparison.gate import check
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.gate_markdown import gate_to_markdown, gate_to_rows
+    from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
 
     if len(paths) != 2:
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")
@@ -136,5 +136,5 @@ def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: b
     if as_json:
         typer.echo(json.dumps(gate_to_rows(gate), indent=1, allow_nan=False))
     else:
-        Terminal().table(gate_to_markdown(gate))
+        Terminal().table(gate_blocks(gate))
     return gate.is_failed

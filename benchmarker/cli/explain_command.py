@@ -11,6 +11,7 @@ import typer
 
 from benchmarker.core.console import Terminal, one_line_errors
 from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.core.tables import Block
 
 if TYPE_CHECKING:
     from benchmarker.logs.explain_log import LogReading
@@ -60,14 +61,14 @@ def explain(
         if form == "json":
             _print_json(readings, explained)
             return
-        from benchmarker.report.explained import explained_to_markdown
+        from benchmarker.report.explained import explained_blocks
 
         terminal = Terminal()
         for reading in readings:
             for part in _tables(reading, is_side_by_side=compare_tables):
                 terminal.table(part)
         for comparison in explained:
-            terminal.table(explained_to_markdown(comparison))
+            terminal.table(explained_blocks(comparison))
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
@@ -79,15 +80,15 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
     typer.echo(json.dumps(rows, indent=1, allow_nan=False))
 
 
-def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[str]:
+def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
     """Return every table of a log. Runs with latencies are explained like records."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
-    from benchmarker.logs.table_markdown import table_to_markdown
+    from benchmarker.logs.table_markdown import table_to_blocks
 
-    parts = [table_to_markdown(report) for report in reading.reports]
+    parts = [table_to_blocks(report) for report in reading.reports]
     if len(reading.reports) > 1:
         parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
         parts += [contrasted] if (contrasted := tables_contrasted(reading.reports)) else []
     if reading.why_no_records:
-        parts.append(f"The latencies in it are not used: {reading.why_no_records}.")
+        parts.append([f"The latencies in it are not used: {reading.why_no_records}."])
     return parts

@@ -130,7 +130,7 @@ def import_logs(
         if results:
             if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
                 raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-            Terminal().table(tool_table([row for rows in results.values() for row in rows]))
+            Terminal().table([tool_table([row for rows in results.values() for row in rows])])
             return
         if quant is not None and len(logs) > 1:
             raise SpecError("--quant names the runs of one log; import several logs one by one")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import MISSING, significant
-from benchmarker.core.tables import Column, escaped, table
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.status_words import status_words
@@ -22,22 +22,22 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
     if workload.explains_runs:
         _print_explained(record, terminal)
     else:
-        terminal.table(_cell_table(record, workload))
+        terminal.table([_cell_table(record, workload)])
     terminal.line(f"record: {path}")
 
 
-def _cell_table(record: RunRecord, workload: Workload) -> str:
+def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
     """Return a table with a row per cell: its axes, and the medians of the metrics of every repeat."""
     columns = [
         *(_axis_column(axis) for axis in workload.axes),
         *(_metric_column(metric) for metric in workload.metrics if not metric.of_cell),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
-    return table(columns, record.cells)
+    return Sheet("", columns, record.cells)
 
 
 def _axis_column(axis: Axis) -> Column[CellBase]:
-    return Column(axis.heading, lambda cell: escaped(str(getattr(cell, axis.name))))
+    return Column(axis.heading, lambda cell: str(getattr(cell, axis.name)))
 
 
 def _metric_column(metric: Metric) -> Column[CellBase]:
@@ -62,6 +62,6 @@ def _print_explained(record: Any, terminal: Terminal) -> None:
     explained = explain(record.variant.name, [record])
     terminal.show(summary_blocks(record, bounds=bounds_of([explained])))
     for reason in reasons([explained]):
-        terminal.table(f"{reason}\n", detail=True)
+        terminal.table([reason], detail=True)
     comparison = compare_records([record])
     terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
+from benchmarker.core.tables import code
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
@@ -18,7 +19,7 @@ _LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
-_TIMING = "`benchmarker run` measures it"
+_TIMING = f"{code('benchmarker run')} measures it"
 _UNITS: dict[str, dict[str, float]] = {"s": SECONDS, "B": SIZES, "": PLAIN}
 _FORMS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 

@@ -23,8 +23,7 @@ from rich.text import Text
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.core.sheet_terminal import show_blocks
 from benchmarker.core.silence import Streams, quiet_libraries
-from benchmarker.core.table_wrapping import folded
-from benchmarker.core.tables import Block
+from benchmarker.core.tables import Block, to_markdown
 from benchmarker.core.terminal_text import clean
 
 if TYPE_CHECKING:
@@ -80,16 +79,15 @@ class Terminal:
         if self.can_pin:
             self._pinned.show(clean(text))
 
-    def table(self, markdown: str, *, detail: bool = False) -> None:
-        """Print a table, with an empty line before it; also when quiet, unless it is only a detail.
+    def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
+        """Print blocks with an empty line before them; also when quiet, unless they are only a detail.
 
-        To a terminal that is too narrow it goes in parts; to a file, and when quiet, as it is.
+        A terminal gets text that fits; a file or pipe gets markdown, and so does a quiet terminal.
         """
-        if self._quiet:
-            if not detail:
-                self._print(markdown)
-            return
-        self._print(f"\n{folded(markdown, self._out.width) if self._out.is_terminal else markdown}")
+        if self._out.is_terminal and not self._quiet:
+            self.show(blocks)
+        elif not (self._quiet and detail):
+            self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Print paragraphs and tables, with an empty line before them; also when quiet.

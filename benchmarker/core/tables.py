@@ -1,16 +1,21 @@
-"""A table as a value, and its markdown: it lines up in a terminal and renders on a forge, whatever the names in it.
+"""Tables and sentences as typed values, and their markdown.
 
-Names come from files that someone else may have written. A pipe would shift every later column, a newline end the
-table, an escape code move the reader's cursor, a bidirectional control turn the line around.
+A sentence is a string in which `bold` and `code` mark spans by private-use characters. A table cell is a plain string,
+or a `Text` if it contains marked spans. Nothing is escaped until a renderer knows its output: markdown here, a terminal
+in `core.sheet_terminal`, HTML in `report.html.page`.
+
+Names come from files that someone else may have written. Every renderer makes them inert: a pipe would shift later
+columns, a newline would end the table, an escape code would move the cursor, and a bidirectional control would reverse
+the line.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich.cells import cell_len
 
@@ -18,77 +23,136 @@ from benchmarker.core.terminal_text import without_escape_codes
 
 NAME_LENGTH = 80
 RowT = TypeVar("RowT", contravariant=True)
+Style = Literal["", "bold", "code"]
+_MARKS: dict[Style, tuple[str, str]] = {"bold": ("\ue000", "\ue001"), "code": ("\ue002", "\ue003")}
+"""Private-use characters at the start and end of a span. `plain_line` removes them from foreign text."""
+_SPAN = re.compile("|".join(f"{start}(?P<{style}>[^{end}]*){end}" for style, (start, end) in _MARKS.items()))
+# An underscore inside a word, as in exllama_v2, starts no emphasis. A bracket is inert unless a link target follows.
+_MARKUP = re.compile(r"[\\`*<>|~&$]|\](?=[(\[:])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
-# An underscore inside a word, as in exllama_v2, starts no emphasis and reads better bare.
-_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+class Text(str):
+    """A table cell with marked spans. Names in it are inert already."""
+
+    __slots__ = ()
+
+
+def bold(text: str) -> str:
+    """Mark a span as bold."""
+    start, end = _MARKS["bold"]
+    return f"{start}{text}{end}"
+
+
+def code(text: str) -> str:
+    """Mark a span as code."""
+    start, end = _MARKS["code"]
+    return f"{start}{text}{end}"
+
+
+def spans(text: str) -> Iterator[tuple[str, Style]]:
+    """Split a sentence into spans, each with its style."""
+    position = 0
+    for match in _SPAN.finditer(text):
+        if match.start() > position:
+            yield text[position : match.start()], ""
+        style: Style = "bold" if match["bold"] is not None else "code"
+        yield match[style], style
+        position = match.end()
+    if position < len(text):
+        yield text[position:], ""
+
+
+def unmarked(text: str) -> str:
+    """Return a sentence without marks, for JSON and log lines. Code keeps backticks."""
+    return "".join(f"`{part}`" if style == "code" else part for part, style in spans(text))
+
+
+def inert(text: str, *, longest: int = NAME_LENGTH) -> str:
+    """Return foreign text for use in a sentence: one line without controls, at most `longest` characters."""
+    return plain_line(text, longest=longest)
 
 
 @dataclass(frozen=True)
 class Column(Generic[RowT]):
-    """One column: its heading, and the finished text of a row's cell."""
+    """One column of a table."""
 
     heading: str
     text: Callable[[RowT], str]
+    """Text of a row's cell: plain, or a `Text`."""
     align: str = "right"
     sort: Callable[[RowT], float | None] | None = None
-    """What rows are sorted by; None where a row has no number. Without it a column is sorted by its text."""
+    """Number by which rows are sorted; None for a row without one. A column without this function sorts by text."""
     is_more_better: bool = False
-    """Whether the best row is the one with the largest number."""
+    """True if the best row has the largest number."""
     help: str = ""
-    """What the column holds, in a sentence."""
-    is_foreign: bool = False
-    """Whether the text is plain and may come from a file that somebody else wrote: every renderer makes it inert."""
+    """Description of the column in a sentence."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table: what markdown, a terminal and the page are rendered from."""
+    """One table, from which every output is rendered."""
 
     title: str
-    """Empty where it is the only one, of no cell."""
+    """Empty if the table needs none."""
     columns: Sequence[Column[Any]]
     rows: Sequence[Any]
     notes: tuple[str, ...] = ()
-    """How to read it, in markdown sentences."""
+    """Sentences below the table."""
     is_bold: Callable[[Any], bool] = lambda row: False
-    """Whether a row stands out."""
+    """Returns True for a row that is emphasized."""
 
 
 Block = str | Sheet
-"""A part of what is printed: paragraphs in markdown, or a table."""
+"""Paragraphs and bullets, or a table."""
+
+
+def cell(text: str) -> str:
+    """Return a cell's text with foreign text made inert. A `Text` is returned unchanged."""
+    return text if isinstance(text, Text) else plain_line(text)
 
 
 def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
-    """A GitHub table. A text that is not foreign is markdown already."""
-    texts = [[column.heading, *(_text(column, row) for row in rows)] for column in columns]
-    aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(texts, columns, strict=True)]
+    """Render a GitHub table."""
+    texts = [[cell(column.heading), *(cell(column.text(row)) for row in rows)] for column in columns]
+    escaped = [[markdown(text) for text in column_texts] for column_texts in texts]
+    aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(escaped, columns, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
 
 
-def _text(column: Column[RowT], row: RowT) -> str:
-    text = column.text(row)
-    return escaped(text) if column.is_foreign else text
-
-
 def sheet_to_markdown(sheet: Sheet) -> str:
-    """Its title, the table and its notes."""
-    title = f"**{sheet.title}**" if sheet.title else ""
-    return "\n\n".join(filter(None, (title, table(sheet.columns, sheet.rows), " ".join(sheet.notes))))
+    """Render title, table and notes."""
+    title = f"**{markdown(sheet.title)}**" if sheet.title else ""
+    parts = (title, table(sheet.columns, sheet.rows), markdown(" ".join(sheet.notes)))
+    return "\n\n".join(filter(None, parts))
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    """Paragraphs and tables as one text."""
-    texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else block.strip("\n") for block in blocks)
+    """Render paragraphs and tables as one text."""
+    texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else markdown(block.strip("\n")) for block in blocks)
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
+def markdown(text: str) -> str:
+    """Render a sentence as markdown."""
+    return "".join(map(_span_to_markdown, *zip(*spans(text), strict=True))) if text else ""
+
+
+def _span_to_markdown(text: str, style: Style) -> str:
+    if style == "code":
+        fence = "``" if "`" in text else "`"
+        inner = text.replace("|", "\\|")
+        return f"{fence} {inner} {fence}" if fence == "``" else f"`{inner}`"
+    inert_text = _MARKUP.sub(r"\\\g<0>", text)
+    return f"**{inert_text}**" if style == "bold" else inert_text
+
+
 def bullets(lines: Iterable[str]) -> str:
-    """A markdown list."""
+    """Join sentences to a list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
 def _aligned(texts: Sequence[str], align: str) -> list[str]:
-    """The heading, the rule under it, and the cells of one column, all equally wide in a terminal."""
+    """Return heading, rule and cells of one column with equal widths."""
     width = max(3, *map(cell_len, texts))
     gaps = [" " * (width - cell_len(text)) for text in texts]
     padded = [text + gap if align == "left" else gap + text for text, gap in zip(texts, gaps, strict=True)]
@@ -96,13 +160,11 @@ def _aligned(texts: Sequence[str], align: str) -> list[str]:
     return [padded[0], rule, *padded[1:]]
 
 
-def escaped(text: str, *, longest: int = NAME_LENGTH) -> str:
-    """One line of inert text: no markup, no control, no more than `longest` characters."""
-    return _MARKUP.sub(r"\\\g<0>", plain_line(text, longest=longest))
-
-
 def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
-    """The text without escape codes, controls and line breaks, cut to `longest` characters, for a terminal."""
+    """Return the text without escape codes, controls and line breaks, cut to `longest` characters."""
     spaced = " ".join(without_escape_codes(text).split())
     printable = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
     return printable if len(printable) <= longest else f"{printable[: longest - 1]}…"
+
+
+escaped = inert

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.tables import bullets
+from benchmarker.core.tables import bold, bullets
 from benchmarker.doctor.findings import findings
 from benchmarker.doctor.instruments import readings
 from benchmarker.doctor.machine import look
@@ -44,16 +44,16 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     except DeviceError as error:
         device, problem = find_device("cpu"), str(error)
     machine = look(device)
-    terminal.table(machine_lines(machine))
+    terminal.table([machine_lines(machine)])
     if problem:
-        terminal.table(f"**{problem}** The following describes the processor.\n")
-    terminal.table(finding_lines(findings(machine)))
+        terminal.table([f"{bold(problem)} The following describes the processor."])
+    terminal.table([finding_lines(findings(machine))])
     outcomes = list(variants.look(machine, device))
     if not quick:
         outcomes = list(try_variants(outcomes, device, say=terminal.line))
     terminal.table(outcome_table(outcomes, tried=not quick))
     if external := list(variants.external_lines(device)):
-        terminal.table(bullets(external))
+        terminal.table([bullets(external)])
     is_well = not problem and all_run(outcomes)
     if quick:
         return is_well

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarker import __version__
 from benchmarker.core.formatting import MISSING, decimal, gib
-from benchmarker.core.tables import Column, bullets, plain_line, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
@@ -49,7 +49,7 @@ def finding_lines(all_findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> str:
+def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
     """Return a table with a row per variant and a column per engine, and a list of the reasons."""
     engines = list(dict.fromkeys(outcome.way for outcome in outcomes))
     by_cell = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
@@ -65,12 +65,12 @@ def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> str:
         if outcome.reason:
             reasons.setdefault(outcome.reason, []).append(f"{outcome.variant} {outcome.way}")
     lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
-    return "\n\n".join(filter(None, [table(columns, variants), "\n".join(lines)]))
+    return [Sheet("", columns, variants), "\n".join(lines)]
 
 
-def reading_table(readings: Sequence[Reading]) -> str:
+def reading_table(readings: Sequence[Reading]) -> list[Block]:
     """Return a table of the instruments with known and measured values."""
-    verdicts = {True: "right", False: "**wrong**", None: "unknown"}
+    verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
         Column[Reading]("known", lambda reading: _value(reading.expected, reading.unit)),
@@ -78,7 +78,7 @@ def reading_table(readings: Sequence[Reading]) -> str:
         Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
         Column[Reading]("reference", lambda reading: plain_line(reading.remark), "left"),
     ]
-    return table(columns, readings)
+    return [Sheet("", columns, readings)]
 
 
 def _value(number: float | None, unit: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from benchmarker.core.tables import code
 from benchmarker.explain.case import Case
 from benchmarker.explain.values import Bound, Ceiling, Phase
 from benchmarker.schema.roofline import Limits
@@ -20,7 +21,9 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "bandwidth": always("It is near what the memory allows: only fewer bytes make it faster."),
     "compute": always("It is near what the arithmetic units allow: fewer or shorter operands make it faster."),
     "slow products": always("A better kernel for the products helps most."),
-    "matrix products": always("Measure the bandwidth too (leave `--no-limits` out): it tells what the products lack."),
+    "matrix products": always(
+        f"Measure the bandwidth too (leave {code('--no-limits')} out): it tells what the products lack."
+    ),
     "dequantizing": always("A kernel that multiplies the packed weights saves it."),
     "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
     "linear attention": always("Another kernel of the mixer, a smaller state, or fewer heads help most."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarker.core import tables
 from benchmarker.profiling.table import NAME_COLUMNS, shortened
 
 
@@ -25,4 +26,4 @@ def rate(per_s: float, unit: str = "token") -> str:
 
 def code(name: str, columns: int = NAME_COLUMNS) -> str:
     """A kernel's name as code, which nothing in it can end."""
-    return f"`{shortened(name, columns).replace('`', chr(39))}`"
+    return tables.code(shortened(name, columns))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey
+from benchmarker.core.tables import unmarked
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.values import Explanation, NotExplained
 
@@ -22,7 +23,7 @@ def explanations_to_rows(
     return [
         _row(explanation, contrast_of.get(explanation.variant))
         if isinstance(explanation, Explanation)
-        else {"variant": explanation.variant, "not_explained": explanation.why, "allows": explanation.allows}
+        else {"variant": explanation.variant, "not_explained": unmarked(explanation.why), "allows": explanation.allows}
         for explanation in explanations
     ]
 
@@ -36,8 +37,8 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         **(_axes(cell) if cell else {}),
         "bound_by": explanation.verdict.bound,
         "bounds": list(explanation.verdict.bounds),
-        "reason": explanation.verdict.reason,
-        "advice": explanation.verdict.advice,
+        "reason": unmarked(explanation.verdict.reason),
+        "advice": unmarked(explanation.verdict.advice),
         "is_decode": phase.is_decode,
         f"{unit}_s": waterfall.total_s,
         "parts_s": {part.name: part.seconds for part in waterfall.parts},
@@ -53,9 +54,9 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         "baseline": contrast.baseline if contrast else None,
         "ratio": contrast.ratio if contrast else None,
         "more_s": dict(contrast.parts) if contrast else None,
-        "proof": list(explanation.proof.lines),
-        "warnings": list(explanation.proof.warnings),
-        "notes": list(explanation.notes),
+        "proof": list(map(unmarked, explanation.proof.lines)),
+        "warnings": list(map(unmarked, explanation.proof.warnings)),
+        "notes": list(map(unmarked, explanation.notes)),
     }
 
 

@@ -37,7 +37,7 @@ UNSURE_FROM = 1.05
 """Time with the profiler over time without it: from here on the kernels may have been slowed too."""
 
 _BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
-    ("small kernels", ("norm", "rotary", "elementwise", "sampling")),
+    ("small kernels", ("norm", "rotary", "elementwise", "sampling", "optimizer")),
     ("attention/KV", ("attention", "KV update")),
     ("linear attention", ("linear attention", "convolution")),
     ("copies", ("copy/cast",)),

@@ -30,6 +30,7 @@ PARTS: Mapping[str, str] = {
     "copy/cast": "copies and casts",
     "sampling": "sampling",
     "communication": "communication",
+    "optimizer": "optimizer",
     "other": "other",
 }
 """Name of the part that each category of kernels is in; that of `matmul` are the products."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from benchmarker.core.formatting import MISSING, seconds
-from benchmarker.core.tables import Column, bullets, escaped, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import Category
 
@@ -16,7 +16,7 @@ WORTH_NAMING = 0.02
 """Part of the larger table's time: smaller differences are left out."""
 
 
-def tables_contrasted(reports: Sequence[TableReport]) -> str:
+def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
     """A sentence for each table against the first; nothing for a single one, or one whose total is not known."""
     first, names = reports[0], _names(reports)
     sentences = [
@@ -24,7 +24,7 @@ def tables_contrasted(reports: Sequence[TableReport]) -> str:
         for name, report in zip(names[1:], reports[1:], strict=True)
         if report.phase.by == first.phase.by and first.table.known_total_s and report.table.known_total_s
     ]
-    return f"**Against {names[0]}**\n\n{bullets(sentences)}" if sentences else ""
+    return [bold(f"Against {names[0]}"), bullets(sentences)] if sentences else []
 
 
 def _names(reports: Sequence[TableReport]) -> list[str]:
@@ -61,7 +61,7 @@ def _times(report: TableReport) -> dict[str, float]:
     }
 
 
-def tables_side_by_side(reports: Sequence[TableReport]) -> str:
+def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
     """Kernel time by category, a column a table; the others against the first."""
     first = reports[0]
     names: list[Category] = [
@@ -70,10 +70,10 @@ def tables_side_by_side(reports: Sequence[TableReport]) -> str:
     lines = [(str(name), *(_compared(report, first, name) for report in reports)) for name in names]
     lines.append(("not in the table", *map(_not_listed, reports)))
     what = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
-    lines.append((f"**all {what}s**", *(f"**{_at_least(report)}**" for report in reports)))
+    lines.append((Text(bold(f"all {what}s")), *(Text(bold(_at_least(report))) for report in reports)))
     columns = [Column[tuple[str, ...]](f"{what} time", lambda line: line[0], "left")]
     columns += [_column(index, name) for index, name in enumerate(_names(reports), 1)]
-    return f"**Each against the first**\n\n{table(columns, lines)}"
+    return [Sheet("Each against the first", columns, lines)]
 
 
 def _column(index: int, name: str) -> Column[tuple[str, ...]]:

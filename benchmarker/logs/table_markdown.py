@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import MISSING, gib, percent, seconds
-from benchmarker.core.tables import Column, bullets, escaped, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.logs.table_facts import against_the_host, singles_in_full
@@ -14,13 +14,13 @@ Line = tuple[str, str, float, str]
 UNKNOWABLE = "a table alone does not tell: gaps between {}, prefill from decode, or the time without the profiler"
 
 
-def table_to_markdown(report: TableReport) -> str:
+def table_to_blocks(report: TableReport) -> list[Block]:
     """One table: its rows by category, and what follows from them."""
     table = report.table
     rank = f", rank {table.rank}" if table.rank is not None else ""
     title = f" ({escaped(table.title)})" if table.title else ""
-    head = f"**Table in line {table.line}{rank}**{title}: {_total(report)}, {_verdict(report)}"
-    return f"{head}\n\n{_rows(report)}\n\n{bullets(_facts(report))}"
+    head = f"{bold(f'Table in line {table.line}{rank}')}{title}: {_total(report)}, {_verdict(report)}"
+    return [head, _rows(report), bullets(_facts(report))]
 
 
 def _what(report: TableReport) -> str:
@@ -46,12 +46,12 @@ def _verdict(report: TableReport) -> str:
     return f"most of it for {report.bound}"
 
 
-def _rows(report: TableReport) -> str:
+def _rows(report: TableReport) -> Sheet:
     """The rows that add up, and what the table leaves out."""
     total_s, not_listed_s = report.phase.kernel_s, report.phase.not_listed_s
     of_what = "%" if report.table.known_total_s is not None else "% of these"
     lines: list[Line] = [
-        (code(kernel.name, 40).replace("|", "\\|"), category(kernel.name), kernel.total_s, f"{kernel.calls:,}")
+        (Text(code(kernel.name, 40)), category(kernel.name), kernel.total_s, f"{kernel.calls:,}")
         for kernel in report.phase.kernels
         if report.phase.by == "device" or category(kernel.name) != "bookkeeping"
     ]
@@ -64,7 +64,7 @@ def _rows(report: TableReport) -> str:
         Column[Line](of_what, lambda line: f"{100 * line[2] / total_s:.1f}"),
         Column[Line]("calls", lambda line: line[3]),
     ]
-    return table(columns, lines)
+    return Sheet("", columns, lines)
 
 
 def _facts(report: TableReport) -> list[str]:
@@ -119,7 +119,7 @@ def _profiled_span(report: TableReport) -> list[str]:
     facts = []
     if report.busy_at_most is not None:
         facts.append(
-            f"busy at most {percent(report.busy_at_most)} of the *profiled* span of {seconds(report.span_s)}; that is "
+            f"busy at most {percent(report.busy_at_most)} of the profiled span of {seconds(report.span_s)}; that is "
             "no verdict, as the profiler slows the host"
         )
     if report.repeated is not None and report.repeated > 1.01:

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, seconds, significant
-from benchmarker.core.tables import Column, table
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.core.terminal_text import lines_of
 from benchmarker.logs.log_text import read_log
 from benchmarker.logs.tool_formats import FORMATS, Format, ToolRow, Values, llama_bench_markdown, serving_blocks
@@ -106,8 +106,8 @@ def _count(number: float | None) -> str:
 
 
 COLUMNS: tuple[Column[ToolRow], ...] = (
-    Column("tool", lambda row: row.tool, "left", is_foreign=True),
-    Column("model", lambda row: row.model or MISSING, "left", is_foreign=True),
+    Column("tool", lambda row: row.tool, "left"),
+    Column("model", lambda row: row.model or MISSING, "left"),
     Column("prompt", lambda row: _count(row.prompt_tokens)),
     Column("new", lambda row: _count(row.new_tokens)),
     Column("depth", lambda row: _count(row.depth)),
@@ -122,6 +122,6 @@ COLUMNS: tuple[Column[ToolRow], ...] = (
 )
 
 
-def tool_table(rows: Sequence[ToolRow]) -> str:
-    """Markdown table of the rows."""
-    return table(COLUMNS, rows)
+def tool_table(rows: Sequence[ToolRow]) -> Sheet:
+    """Return the table of the rows."""
+    return Sheet("", COLUMNS, rows)

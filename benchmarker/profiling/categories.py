@@ -1,8 +1,8 @@
-"""What a kernel is for, told from its name.
+"""Category of a kernel or operator by its name.
 
-One table for NVIDIA, AMD and the operators of a CPU profile; the first rule that matches wins, so the rules that look
-for a purpose (dequantize, attention) stand before those that look for a shape (gemm, elementwise). A kernel that
-inductor made is named after the operators fused into it, and is judged by those.
+One ordered table for NVIDIA, AMD and Intel GPUs and for the operators of a CPU profile: the first rule that matches
+wins. Rules for a purpose (KV update, dequantize, attention) come before rules for a form of computation (GEMM,
+elementwise). An inductor kernel bears the names of the operators fused into it and is judged by those.
 """
 
 from __future__ import annotations
@@ -27,116 +27,171 @@ Category = Literal[
     "KV update",
     "sampling",
     "communication",
+    "optimizer",
     "bookkeeping",
     "other",
 ]
-"""`bookkeeping` is of the host alone: views, allocations and the framework's own work, which no device ever sees."""
+"""`bookkeeping` is work of the host alone: views, allocations and the framework itself."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 UNKNOWN_LIMIT = 0.10
-"""With more than this of the time in `other`, the table below needs the names."""
+"""Part of the time in `other` from which on a report names kernels without a category."""
 
-_RULES: tuple[tuple[str, Category], ...] = (
-    # Operators that make a view, allocate or ask a question: on a CPU up to a fifth of the time of a small model.
+_RULES: tuple[tuple[Category, str], ...] = (
+    # Views, allocations and queries: up to a fifth of the time of a small model on a CPU.
     (
+        "bookkeeping",
         r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice"
         r"|(un)?squeeze_?|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?"
         r"|lift_fresh|resize_\w*|empty\w*|new_empty\w*"
         r"|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
-        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|^MatMul[48]bit|Pregraph bytecode|AOTDispatcher",
-        "bookkeeping",
+        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
     ),
     (
-        r"nccl|rccl|mscclk|all_?reduce|all_?gather|reduce_scatter|cross_device_reduce|^(gloo|c10d|_c10d_functional):"
-        r"|^Redistribute$",
         "communication",
+        r"nccl|rccl|mscclk|mscclpp|nvshmem|record_param_comms|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
+        r"|cross_device_reduce|one_?shot_|two_?shot_|lamport|deep_ep::|^(gloo|c10d|_c10d_functional):|^Redistribute$",
     ),
-    # bitsandbytes, torchao (tinygemm, int8pack), ExLlamaV2, Marlin, Machete, AWQ, vLLM, llama.cpp; then cuBLAS, CUTLASS
-    # and Tensile by their type codes for 8- and 4-bit integers.
+    ("optimizer", r"multi_tensor|_foreach_|_fused_(adam|sgd)|adamw?(?![a-z])|kOptimizer|optimizer|\blion_|muon"),
+    # Writing keys and values: before attention, whose names these kernels contain.
     (
-        r"kgemm_4bit|gem[mv]_4bit|tinygemm|int[48]_?pack|int4mm|_int_mm|int_(scaled_)?matmul|scaled_int8_mm",
-        "quantized matmul",
+        "KV update",
+        r"reshape_and_cache|concat_and_cache|store_(kv|cache)|set_(mla_)?kv_buffer|append\w*kv|write_kv|copy_kv"
+        r"|copy_blocks"
+        r"|swap_blocks|k_set_rows|qk_\w*cat_and_cache|kv_?cache_?(update|write|store|copy)|indexer_k_quant_and_cache",
     ),
-    (r"gemm_half_q_half|q4_matmul|q_?gemm|quant_matmul|marlin::|\bMarlin|machete::|exl3_gemm", "quantized matmul"),
+    # Choosing a token and choosing experts: before attention, because both contain softmax.
     (
-        r"gemm_w4a16|gemv_kernel_g\d|gemm_forward_4bit|awq_gemm|VecQuant\d|mul_mat_(vec_)?q|mixed_mm|bitblas",
-        "quantized matmul",
+        "elementwise",
+        r"topk_?gating|topk_?softmax|topk_moe|grouped_topk|moe_(align|sum|fused_gate|gate|sort)"
+        r"|moe_?sorting",
     ),
     (
-        r"qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8)|scaled_mm|4bit_linear|weight_only_linear",
+        "elementwise",
+        r"expert_tokens|slot_mapping|kv_indices|req_to_token|compute_position|log_?softmax|cross_?entropy"
+        r"|nll_?loss",
+    ),
+    ("sampling", r"sampl|top_?[kp](?![a-z])|TopP|min_p_|renorm_?prob|token_bitmask|penalt|gumbel"),
+    # Activations to 8 or 4 bits for a quantized GEMM.
+    (
+        "copy/cast",
+        r"(per_token|per_tensor|per_block|group|dynamic|static|scaled|mul)_\w*quant(?!\w*(gemm|_mm|matmul))"
+        r"|quant_deep_gemm|(?<!de)quantize_(affine|q8_1|mmq)|kQuantize|kInt8VectorQuant|int8_vectorwise_quant"
+        r"|cvt_fp16_to_fp4"
+        r"|cast_transpose|cast_(fp8|mxfp8|nvfp4)|scaled_fp[48]_quant|fp4_quant(?!\w*gemm)|quantize_(nvfp4"
+        r"|mxfp\d)|(?<!de)fp8_quant|quantize_transpose|scale_1x128|hadamard",
+    ),
+    # bitsandbytes, torchao, ExLlama, Marlin, Machete, AllSpark, Humming, AWQ, GemLite, llama.cpp, DeepGEMM, AITER.
+    (
         "quantized matmul",
+        r"kgemm_4bit|gem[mv]_4bit|tinygemm|int[48]_?pack|int4mm|_int_mm|int_(scaled_)?matmul|scaled_int8_mm|MatMul8bit"
+        r"|gemm_half_q_half|q4_matmul|q_?gemm|quant_matmul|marlin|machete|allspark|humming|exl[23]_gemm|exllama"
+        r"|gemm_w4a16|gemv_kernel_g\d|gemm_forward_4bit|awq_gem[mv]|VecQuant\d|mul_mat_(vec_)?q|mixed_mm|bitblas",
     ),
     (
-        r"mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul|torch_aten_linear"
-        r"|::quantized_linear",
         "quantized matmul",
+        r"qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8|F8|B8)|scaled_mm|4bit_linear"
+        r"|weight_only_linear|mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul"
+        r"|torch_aten_linear|::quantized_linear|gem[mv]\w*_INT_|gemm_?a(?!16w16)\d+w\d|a\d+w\d+_?\w*gemm"
+        r"|w[48]a(8|16)_\w*m"
+        r"|moe_kernel_(gptq|awq)|rowwise_scaled_linear|QuantizedLinear|gemlite|WarpSpecialized\w*FP8",
+    ),
+    # cuBLAS, CUTLASS and TensorRT-LLM by the types of their operands.
+    (
+        "quantized matmul",
+        r"deep_gemm::\w*fp[48]|nvjet_(sm\d+_)?q|(gemm|bmm|matmul|xmma|cutlass|group_mm)\w*.*(e4m3|e5m2|e2m1"
+        r"|[nm][vx]fp4|nvf4|mxf\d)"
+        r"|(fp8|fp4|e4m3|e2m1|nvfp4|mxfp\d)\w*(gemm|bmm|matmul|_mm\b|moe)|(gemm|matmul|_mm|moe)_\w*(fp8|fp4)",
     ),
     # Our own: see kernels/.
     (
-        r"^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
         "quantized matmul",
+        r"^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
     ),
-    (r"^gemv_dense_kernel|^rows_kernel", "matmul"),
-    (r"^decode_attention_kernel|^one_query_kernel", "attention"),
-    (r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift", "dequantize"),
+    ("matmul", r"^gemv_dense_kernel|^rows_kernel"),
+    ("attention", r"^decode_attention_kernel|^one_query_kernel"),
+    ("dequantize", r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift"),
+    ("dequantize", r"QuantLinearFunction|MatMul4bit"),
     # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
-    (r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and", "dequantize"),
-    # flash-linear-attention's kernels and autograd's nodes, and the short convolution before them.
-    (r"causal_?conv1d", "convolution"),
+    ("dequantize", r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and"),
+    # Mamba, flash-linear-attention and RWKV, and the short convolution before them.
+    ("convolution", r"causal_?conv1d|ssm_conv|short_?conv"),
     (
-        r"gated_?delta_?rule|(fused)?chunk_?(fwd|bwd)_kernel|FusedChunkFunction|simple_?gla|retention|linear_attn"
-        r"|recompute_w_u|prepare_wy|solve_tril|merge_16x16_to_\w+_inverse|chunk_local_cumsum|chunk_scaled_dot_kkt",
         "linear attention",
+        r"delta_?rule|(fused)?chunk_?(fwd|bwd)_kernel|FusedChunkFunction|(?<![a-z])gla(?![a-z])|simple_?gla|retention"
+        r"|linear_?attn|lightning_att|recompute_w_u|prepare_wy|solve_tril|merge_16x16_to_\w+_inverse|chunk_local_cumsum"
+        r"|chunk_scaled_dot_kkt|selective_(scan|state)|chunk_(scan|state|cumsum|h\b|o\b|kda|gated|gdn)|state_passing"
+        r"|bmm_chunk|ssd_|ssm_scan|mamba|wkv|rwkv|fused_recurrent|gdn_gating|kda_gate|hgrn|chunk_(fwd|bwd)_\w*[ohA]\b",
     ),
-    # Decoding is greedy, so a softmax belongs to attention and not to sampling.
     # cuDNN's backward pass has two kernels beside the one that is named after attention.
     (
-        r"flash|fmha|attention|sdpa|aotriton|attn_(fwd|bwd)|_attn\b|\bmha_|_mha\b|softmax|_dot_product"
-        r"|cudnn::fusion::(compute_dot_do_o|convert_dq)",
         "attention",
+        r"flash(?!infer)|fmha|_fa\d_C::|attention|sdpa|aotriton|attn(?![a-z])|attn_?(fwd|bwd)|\bmha_|_mha\b"
+        r"|kernel_mha|xqa|softmax|soft_max"
+        r"|_dot_product|cudnn::fusion::(compute_dot_do_o|convert_dq)|varlen_(fwd|bwd)|(Prefill|Decode)With\w*KVCache"
+        r"|MergeStates|merge_(attn_)?state|(?<![a-z])mla_|_mla(?![a-z])|paged_att|\bpa_(fwd|decode)"
+        r"|_grouped_kernel_stage"
+        r"|_fwd_kernel_stage\d|^_(fwd|bwd)_kernel(?![a-ce-z])|bwd_preprocess",
     ),
-    (r"rms_?norm|layer_?norm|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b", "norm"),
-    (r"rotary|rope_|_rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b", "rotary"),
-    (r"reshape_and_cache|kv_?cache|index_copy|index_put|slice_scatter|scatter_", "KV update"),
-    (r"argmax|topk|multinomial|radix_?sort|bitonic|sort_?kernel|aten::(sort|multinomial)\b", "sampling"),
     (
-        r"memcpy|memset|copy_kernel|copy(Buffer|Device|Host)|fillBuffer|CatArray|gather|index_?select"
-        r"|index_kernel|embedding|transpose_|nchwToNhwc|nhwcToNchw",
+        "norm",
+        r"rms_?norm|layer_?norm|group_?norm|batch_?norm|instance_?norm|l2_?norm|qk_?norm|\bln_(fwd|bwd)|GammaBeta"
+        r"|RowwiseMoments|\bbn_(fw|bw)|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b",
+    ),
+    ("rotary", r"rotary|(?<![a-z])m?rope(?![a-z])|apply_?rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b"),
+    ("KV update", r"kv_?cache|index_copy|index_put|slice_scatter|scatter_"),
+    (
+        "sampling",
+        r"argmax|argsort|multinomial|radix_?sort|bitonic|sort_?kernel|exponential_|aten::(sort"
+        r"|multinomial)\b",
+    ),
+    (
         "copy/cast",
+        r"nchwToNhwc|nhwcToNchw|convert_kernel|cast_kernel|memcpy|memset|copy_kernel|copy(Buffer|Device|Host)"
+        r"|fillBuffer"
+        r"|CatArray|concat_f|gather|get_rows|index_?select|index_kernel|embedding|transpose_|\bcpy_|FillFunctor"
+        r"|AddPadding|clear_kernel|permute_cols|moe_(un)?permute",
     ),
-    (r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$", "copy/cast"),
     (
-        r"FillFunctor|clear_kernel|dynamic_quant|int8_vectorwise_quant|permute_cols|kQuantize|kInt8VectorQuant"
-        r"|convert_kernel|cast_kernel",
+        "convolution",
+        r"conv[123]d|convol|implicit_gemm|winograd|im2col|col2im|depthwise|fprop|dgrad|wgrad|miopen\w*conv"
+        r"|naive_conv|igemm_(fwd|bwd|wrw)",
+    ),
+    ("copy/cast", r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$"),
+    (
         "copy/cast",
-    ),
-    (
         r"aten::(copy_|_?to(_copy)?|clone|cat|contiguous|fill_|zero_|index|repeat|repeat_interleave)(?![a-z])",
-        "copy/cast",
     ),
-    (r"gemm|gemv|Cijk_|nvjet|cutlass|cublas|hipblas|rocblas|split_?k|tensorop|wmma|_mfma", "matmul"),
-    (r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk", "matmul"),
-    (r"(aten|mkldnn|onednn|mkl)::_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*", "matmul"),
-    (r"\bmkldnn_\w*linear|ipex_linear", "matmul"),
+    (
+        "matmul",
+        r"gemm|gemv|Cijk_|nvjet|cutlass|cublas|hipblas|rocblas|split_?k|tensorop|wmma|_mfma|mul_mat|fused_?moe|ck_moe"
+        r"|moe_kernel|\bbmm_|grouped_mm|group_mm|flatmm",
+    ),
+    ("matmul", r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk"),
+    ("matmul", r"(aten|mkldnn|onednn|mkl)(::|_)_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*"),
+    ("matmul", r"\bmkldnn_\w*linear|ipex_linear"),
     # The generated code of a compiled graph on CPU: all of it but the matrix products, which are calls of their own.
     (
-        r"elementwise|silu|swiglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan|kernel_scan_"
-        r"|rows_by_lane_kernel|triton_poi|CompiledFxGraph",
         "elementwise",
+        r"elementwise|silu|swiglu|geglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan"
+        r"|kernel_scan_|rows_by_lane_kernel|triton_poi|CompiledFxGraph|bin_bcast|unary_(gated_)?op|dropout|masked_scale"
+        r"|pool[123]?d|upsample|scale_f32|triu_tril|element_mul",
     ),
     (
+        "elementwise",
         r"aten::(add|cumsum|sub|rsub|mul|div|silu|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b",
-        "elementwise",
     ),
     (
-        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*"
-        r"|sigmoid|tanh|relu|reciprocal)_?\b",
         "elementwise",
+        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*"
+        r"|sigmoid|tanh|relu|threshold|leaky_relu|hardtanh|hardswish|reciprocal|normal|uniform|bernoulli|random"
+        r"|linalg_vector_norm)_?(_backward)?\b",
     ),
 )
 _COMPILED: tuple[tuple[re.Pattern[str], Category], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), category) for pattern, category in _RULES
+    (re.compile(pattern, re.IGNORECASE), category) for category, pattern in _RULES
 )
 
+_BARE_OPERATOR = re.compile(r"[a-z_][a-z0-9_]*$")
 _INDUCTOR = re.compile(r"^(?:triton|cpp)_(?:(?P<kind>[a-z]{3})_)?fused_(?P<operators>.+?)(?:_\d+)?(?:\.kd)?$")
 
 _NAMES: tuple[tuple[Category, str], ...] = (
@@ -145,7 +200,10 @@ _NAMES: tuple[tuple[Category, str], ...] = (
     ("attention", "softmax _softmax _scaled_dot_product_efficient_attention scaled_dot_product_attention"),
     ("attention", "_scaled_dot_product_flash_attention flex_attention"),
     ("dequantize", "__rshift__ __lshift__ bitwise_right_shift bitwise_left_shift dequantize_affine"),
-    ("norm", "mean pow rsqrt var_mean rms_norm _fused_rms_norm native_layer_norm"),
+    ("convolution", "convolution"),
+    ("elementwise", "_log_softmax log_softmax nll_loss_forward native_dropout"),
+    ("norm", "native_group_norm _native_batch_norm_legit mean pow rsqrt var_mean rms_norm"),
+    ("norm", "_fused_rms_norm native_layer_norm"),
     ("rotary", "cos sin neg"),
     ("KV update", "index_copy index_put slice_scatter select_scatter scatter"),
     ("sampling", "argmax topk multinomial sort"),
@@ -164,13 +222,13 @@ _OPERATOR = re.compile(
 
 @cache
 def category(name: str) -> Category:
-    """What most of the kernel is for."""
+    """Return the category that most of the kernel's time belongs to."""
     parts = shares(name)
     return max(parts, key=lambda category: (parts[category], -CATEGORIES.index(category)))
 
 
 def seconds_by_category(times: Iterable[tuple[str, float]]) -> dict[Category, float]:
-    """Names and seconds of kernels by purpose; a fused kernel's time is split over what is fused into it."""
+    """Sum the seconds of kernels by category; the time of a fused kernel is split over its operators."""
     totals: dict[Category, float] = defaultdict(float)
     for name, total_s in times:
         for purpose, share in shares(name).items():
@@ -180,18 +238,21 @@ def seconds_by_category(times: Iterable[tuple[str, float]]) -> dict[Category, fl
 
 @cache
 def shares(name: str) -> Mapping[Category, float]:
-    """What the kernel is for, in parts that add up to 1.
+    """Return the categories of a kernel with parts that add up to 1.
 
-    Only an inductor kernel has more than one part: each operator in its name counts the same, except that beside a
-    matrix product, attention or dequantizing the others cost nothing worth naming.
+    Only an inductor kernel has more than one part: each operator in its name counts the same, except that a matrix
+    product, attention or dequantizing takes all, because the other operators cost next to nothing beside it.
     """
     fused = _INDUCTOR.match(name)
     if fused and fused["operators"].isdigit():
-        # Several kernels in one: no operators are named.
+        # A combined kernel bears no names of operators.
         return {"elementwise": 1.0}
     if fused:
         return _fused_shares(fused["kind"], _OPERATOR.findall(fused["operators"]))
-    return {next((purpose for pattern, purpose in _COMPILED if pattern.search(name)), "other"): 1.0}
+    # Torch before 1.8 printed operators without `aten::`.
+    spellings = (name, f"aten::{name}") if _BARE_OPERATOR.match(name) else (name,)
+    matches = (purpose for spelling in spellings for pattern, purpose in _COMPILED if pattern.search(spelling))
+    return {next(matches, "other"): 1.0}
 
 
 def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, float]:

@@ -1,12 +1,12 @@
-"""The profile as a markdown table: longest total first, in percent of kernel time, the whole column adding to 100."""
+"""The profile as a table: longest total first, in percent of kernel time, the whole column adding to 100."""
 
 from __future__ import annotations
 
 import unicodedata
-
-from tabulate import tabulate
+from typing import Any
 
 from benchmarker.core.formatting import seconds
+from benchmarker.core.tables import Block, Column, Sheet, Text, code
 from benchmarker.profiling.categories import category
 from benchmarker.profiling.kernel_names import readable
 from benchmarker.schema.profile import Kernel, Profile
@@ -14,14 +14,14 @@ from benchmarker.schema.profile import Kernel, Profile
 NAME_COLUMNS = 64
 
 
-def profile_table(profile: Profile, *, what: str, limit: int = 12) -> str:
-    """Header, table and what the device did with its time.
+def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block]:
+    """Return a heading, the table of kernels, and how the device spent its time.
 
     Args:
-        what: Was profiled, such as `generation, prompt of 26, 32 new tokens`.
-        limit: Rows for single kernels; the others share a last one.
+        what: Subject of the profile, such as `generation, prompt of 26, 32 new tokens`.
+        limit: Number of kernels with a row of their own. The others share the last row.
     """
-    return f"{_header(profile, what)}\n\n{_rows(profile, limit)}\n\n{_footer(profile)}"
+    return [_header(profile, what), _rows(profile, limit), _footer(profile)]
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
@@ -54,32 +54,24 @@ def _header(profile: Profile, what: str) -> str:
     return f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
 
 
-def _rows(profile: Profile, limit: int) -> str:
+def _rows(profile: Profile, limit: int) -> Sheet:
     longest, others = profile.kernels[:limit], profile.kernels[limit:]
     what = "kernel" if profile.by == "device" else "operator"
-    lines = [(_code(kernel.name), str(category(kernel.name)), *_numbers(kernel)) for kernel in longest]
+    kernels = [(Text(code(shortened(kernel.name))), str(category(kernel.name)), kernel) for kernel in longest]
     if others:
-        together = Kernel(
-            name="", calls=sum(kernel.calls for kernel in others), total_s=sum(kernel.total_s for kernel in others)
-        )
-        lines.append((f"({len(others)} other {what}s)", "", *_numbers(together)))
-    percent = hundredths(
-        [kernel.total_s for kernel in longest] + [sum(kernel.total_s for kernel in others)] * bool(others)
-    )
-    return tabulate(
-        [
-            (name, purpose, time, share, calls, mean)
-            for (name, purpose, time, calls, mean), share in zip(lines, percent, strict=True)
-        ],
-        headers=(what, "category", "time", "%", "calls", "average"),
-        tablefmt="pipe",
-        colalign=("left", "left", "right", "right", "right", "right"),
-        disable_numparse=True,
-    )
-
-
-def _numbers(kernel: Kernel) -> tuple[str, str, str]:
-    return seconds(kernel.total_s), f"{kernel.calls:,}", seconds(kernel.total_s / kernel.calls)
+        calls, total_s = sum(kernel.calls for kernel in others), sum(kernel.total_s for kernel in others)
+        kernels.append((Text(f"({len(others)} other {what}s)"), "", Kernel(name="", calls=calls, total_s=total_s)))
+    shares = hundredths([kernel.total_s for *_, kernel in kernels])
+    rows = [(*row, share) for row, share in zip(kernels, shares, strict=True)]
+    columns = [
+        Column[Any](what, lambda row: row[0], "left"),
+        Column[Any]("category", lambda row: row[1], "left"),
+        Column[Any]("time", lambda row: seconds(row[2].total_s)),
+        Column[Any]("%", lambda row: row[3]),
+        Column[Any]("calls", lambda row: f"{row[2].calls:,}"),
+        Column[Any]("average", lambda row: seconds(row[2].total_s / row[2].calls)),
+    ]
+    return Sheet("", columns, rows)
 
 
 def _footer(profile: Profile) -> str:
@@ -91,8 +83,3 @@ def _footer(profile: Profile) -> str:
         f"{seconds(profile.kernel_s)} in {calls:,} launches; the device was busy for {seconds(profile.busy_s)} of "
         f"{seconds(profile.span_s)} ({share:.0f} %). The profiler slows the host, so it idles less when not profiled."
     )
-
-
-def _code(name: str) -> str:
-    """The name as code in a table's cell, where only a backtick and a bar mean anything."""
-    return f"`{shortened(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

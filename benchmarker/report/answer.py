@@ -11,7 +11,7 @@ from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import bold, code, escaped
 from benchmarker.schema.registry import workload_of
 
 
@@ -31,7 +31,7 @@ def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     records = results.members.get(row.variant, ())
     command = workload_of(results.workload).command(records) if records else ""
     middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
-    return tuple(filter(None, (middle, f"Run it: `{command}`" if command else "")))
+    return tuple(filter(None, (middle, f"Run it: {code(command)}" if command else "")))
 
 
 def _which(results: Results, ranking: Ranking) -> str:
@@ -113,7 +113,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"**{escaped(row.label)}**"
+    return bold(escaped(row.label))
 
 
 def _rate(row: Row) -> str:

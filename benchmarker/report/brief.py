@@ -6,7 +6,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
 from benchmarker.comparison.rows import Results
 from benchmarker.core.formatting import plural
-from benchmarker.core.tables import Block, Sheet, bullets
+from benchmarker.core.tables import Block, Sheet, bullets, code
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
 from benchmarker.report.other_cells import other_cells
@@ -56,4 +56,4 @@ def _rest(results: Results, hidden: int) -> str:
         *(["reasons"] if results.reasons else []),
         "all columns",
     ]
-    return f"--all: {', '.join(parts)}; --columns, --sort, --format; `benchmarker report` draws."
+    return f"--all: {', '.join(parts)}; --columns, --sort, --format; {code('benchmarker report')} draws."

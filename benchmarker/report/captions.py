@@ -8,7 +8,7 @@ from benchmarker.comparison.rows import Results, Row
 from benchmarker.comparison.words import listed
 from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import code, escaped
 from benchmarker.schema.registry import workload_of
 
 
@@ -51,7 +51,7 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
         counted = plural(min(untested), "round", "rounds")
         sentences.append(
             f"Not tested: {counted} cannot separate a difference from chance; {MIN_ROUNDS} rounds or more can "
-            "(`benchmarker sweep`)."
+            f"({code('benchmarker sweep')})."
         )
     return sentences
 

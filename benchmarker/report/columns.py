@@ -29,7 +29,7 @@ class InCell(Protocol):
 
 def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
     """The column of the variant's name."""
-    return [Column[Row]("variant", lambda row: row.variant, "left", is_foreign=True)]
+    return [Column[Row]("variant", lambda row: row.variant, "left")]
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
@@ -37,7 +37,7 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
     return [
-        Column(axis.heading, axis_text(axis.name), sort=axis_value(axis.name), is_foreign=True)
+        Column(axis.heading, axis_text(axis.name), sort=axis_value(axis.name))
         for axis in axes
         if always or len({key[axis.name] for key in keys}) > 1
     ]
@@ -230,4 +230,4 @@ def bound(rows: Sequence[Row]) -> Columns:
     """The column of what each row waits for; none where no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
-    return [Column("bound by", lambda row: row.bound_by or MISSING, "left", is_foreign=True)]
+    return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]

@@ -7,7 +7,7 @@ from typing import get_args
 
 from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent
-from benchmarker.core.tables import Column, bullets, escaped, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.explain.difference import Contrast
 from benchmarker.explain.sentence_numbers import rate
 from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names
@@ -20,15 +20,15 @@ Line = tuple[str, Callable[[Explanation], str]]
 """A line of the waterfall's table: its heading, and the text of its cell for a variant."""
 
 
-def explanations_to_markdown(
+def explanation_blocks(
     explanations: Sequence[Explanation | NotExplained],
     *,
     contrasts: Sequence[Contrast] = (),
     ceilings: Sequence[str] = (),
     break_evens: Sequence[str] = (),
     baseline: str = "",
-) -> str:
-    """What `benchmarker explain` prints under its header.
+) -> list[Block]:
+    """Return the blocks that `benchmarker explain` prints below its header.
 
     Args:
         contrasts: Each variant against the baseline.
@@ -37,22 +37,23 @@ def explanations_to_markdown(
         baseline: The variant that the contrasts are against.
     """
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
-    parts = [_waterfalls(explained[start : start + ACROSS]) for start in range(0, len(explained), ACROSS)]
+    parts: list[Block] = [_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)]
     shared = _shared(explained)
     parts += [SHARES_ARE] if explained else []
     parts.append(bullets(shared))
-    parts += [_variant(explanation, shared=shared) for explanation in explained]
+    for explanation in explained:
+        parts += _variant(explanation, shared=shared)
     if contrasts:
-        parts.append(f"**Against {escaped(baseline)}**")
+        parts.append(bold(f"Relative to {escaped(baseline)}"))
         parts.append(bullets(f"{contrast.sentence()}." for contrast in contrasts))
     if ceilings:
-        parts += ["**Predicted and measured**", bullets(f"{sentence}." for sentence in ceilings)]
+        parts += [bold("Predicted and measured"), bullets(f"{sentence}." for sentence in ceilings)]
     if break_evens:
-        parts += ["**When it has paid for itself**", bullets(f"{sentence}." for sentence in break_evens)]
+        parts += [bold("When it has paid for itself"), bullets(f"{sentence}." for sentence in break_evens)]
     missing = [explanation for explanation in explanations if isinstance(explanation, NotExplained)]
     if missing:
         parts.append(bullets(_not_explained(unexplained) for unexplained in missing))
-    return "\n\n".join(filter(None, parts))
+    return parts
 
 
 def _not_explained(unexplained: NotExplained) -> str:
@@ -60,7 +61,7 @@ def _not_explained(unexplained: NotExplained) -> str:
     sentence = f"{escaped(unexplained.variant)} {_why_not(unexplained)}"
     if unexplained.proof is None:
         return sentence
-    facts = [*(f"**{line}**" for line in unexplained.proof.warnings), *unexplained.proof.lines]
+    facts = [*(bold(line) for line in unexplained.proof.warnings), *unexplained.proof.lines]
     return f"{sentence} What was loaded: {'; '.join(facts)}."
 
 
@@ -81,9 +82,9 @@ def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ..
                 warnings.setdefault(line, []).append(explanation.variant)
     return (
         *(_cause(members) for members in causes.values()),
-        *(f"**{listed(names)}**: {line}." for line, names in warnings.items()),
+        *(f"{bold(listed(names))}: {line}." for line, names in warnings.items()),
         *(
-            f"**{escaped(explanation.variant)}** {_why_not(explanation)}"
+            f"{bold(escaped(explanation.variant))} {_why_not(explanation)}"
             for explanation in explanations
             if isinstance(explanation, NotExplained) and explanation.least_share
         ),
@@ -95,11 +96,11 @@ def _cause(members: Sequence[Explanation]) -> str:
     first = members[0]
     names, verdict = listed(member.variant for member in members), first.verdict
     if len(members) == 1:
-        return f"**{names}** is bound by **{verdict.bound}**: {verdict.reason} {verdict.advice}"
+        return f"{bold(names)} is bound by {bold(verdict.bound)}: {verdict.reason} {verdict.advice}"
     largest = [_main_share(member) for member in members]
     kinds = dict.fromkeys(share.name for share in largest)
     parts = ", ".join(_range([share for share in largest if share.name == name]) for name in kinds)
-    return f"**{names}** are bound by **{verdict.bound}**: {parts} of each {first.unit}. {verdict.advice}"
+    return f"{bold(names)} are bound by {bold(verdict.bound)}: {parts} of each {first.unit}. {verdict.advice}"
 
 
 def _main_share(explanation: Explanation) -> Share:
@@ -123,16 +124,14 @@ def _range(shares: Sequence[Share]) -> str:
     )
 
 
-def _waterfalls(explained: Sequence[Explanation]) -> str:
+def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
     """The table of milliseconds a unit: a column a variant, a line a part; below, the shares and what is avoidable."""
-    if not explained:
-        return ""
     unit = explained[0].unit
     labels = {share.name: share.label for explanation in explained for share in explanation.shares}
     has_mbu = any(explanation.mbu is not None for explanation in explained)
     lines: list[Line] = [
         *((name, _part_ms(name)) for name in part_names(explained)),
-        (f"**a {unit}, measured**", lambda explanation: f"**{1e3 * explanation.waterfall.total_s:.2f}**"),
+        (Text(bold(f"a {unit}, measured")), _total_ms),
         *((labels[name], _share_of_total(name)) for name in get_args(ShareName) if name in labels),
         *([("MBU", _mbu)] if has_mbu else []),
         ("bound by", lambda explanation: explanation.verdict.bound),
@@ -140,12 +139,16 @@ def _waterfalls(explained: Sequence[Explanation]) -> str:
     columns = [Column[Line](f"ms a {unit}", lambda line: line[0], "left"), *map(_column, explained)]
     cells = {explanation.cell for explanation in explained}
     names = listed(explanation.variant for explanation in explained)
-    where = f"**{names} at {cell_words(explained[0].cell)}**\n\n" if len(cells) == 1 and explained[0].cell else ""
-    return f"{where}{table(columns, lines)}"
+    title = f"{names} at {cell_words(explained[0].cell)}" if len(cells) == 1 and explained[0].cell else ""
+    return Sheet(title, columns, lines)
+
+
+def _total_ms(explanation: Explanation) -> str:
+    return Text(bold(f"{1e3 * explanation.waterfall.total_s:.2f}"))
 
 
 def _column(explanation: Explanation) -> Column[Line]:
-    return Column(escaped(explanation.variant), lambda line: line[1](explanation))
+    return Column(explanation.variant, lambda line: line[1](explanation))
 
 
 def _part_ms(name: str) -> Callable[[Explanation], str]:
@@ -179,21 +182,21 @@ def _shared(explained: Sequence[Explanation]) -> tuple[str, ...]:
     return tuple(note for note in explained[0].notes if all(note in explanation.notes for explanation in explained))
 
 
-def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> str:
+def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> list[Block]:
     """A variant's verdict, and the facts behind it.
 
     Args:
         shared: Notes that were printed already, for all variants.
     """
-    facts = [*(f"**{line}**" for line in explanation.proof.warnings), *explanation.proof.lines]
+    facts = [*(bold(line) for line in explanation.proof.warnings), *explanation.proof.lines]
     if explanation.prefill:
         facts.append(explanation.prefill)
     facts += [note for note in explanation.notes if note not in shared]
     form = f" ({', '.join(map(escaped, explanation.form.values()))})" if explanation.form else ""
     if explanation.ceiling:
         facts.insert(0, f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
-    head = f"**{escaped(explanation.variant)}**{form} is bound by **{explanation.verdict.bound}**"
-    return f"{head}: {explanation.verdict.reason} {explanation.verdict.advice}\n\n{bullets(facts)}"
+    head = f"{bold(escaped(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
+    return [f"{head}: {explanation.verdict.reason} {explanation.verdict.advice}", bullets(facts)]
 
 
 def ceiling_words(ceiling: Ceiling, unit: str) -> str:

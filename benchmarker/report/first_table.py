@@ -35,7 +35,7 @@ def columns(ranking: Ranking) -> Columns:
     if not rows:
         return []
     workload = workload_of(rows[0].workload)
-    variant = Column[Row]("variant", lambda row: row.label, "left", is_foreign=True)
+    variant = Column[Row]("variant", lambda row: row.label, "left")
     return [
         variant,
         *workload.name_columns(rows)[1:],
@@ -71,9 +71,7 @@ def _pace(first: Row) -> Column[Row]:
 
 
 def _why(column: Column[Row]) -> Column[Row]:
-    return Column(
-        "why", lambda row: _first_of(column.text(row)), "left", is_foreign=True, help="what most of the time is lost to"
-    )
+    return Column("why", lambda row: _first_of(column.text(row)), "left", help="what most of the time is lost to")
 
 
 def _first_of(reasons: str) -> str:
@@ -91,4 +89,4 @@ def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     if any(row.speed_up and row.speed_up.outlier for row in rows):
         notes.append(OUTLIER_NOTE)
     marks = dict.fromkeys(row.mark for row in rows if row.mark)
-    return (*notes, *(f"\\* {mark}." for mark in marks))
+    return (*notes, *(f"* {mark}." for mark in marks))

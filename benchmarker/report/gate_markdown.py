@@ -9,18 +9,17 @@ from benchmarker.comparison.gate import Change, Gate
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
-from benchmarker.core.tables import Column, bullets, escaped, table
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status_words import status_words
 
 
-def gate_to_markdown(gate: Gate) -> str:
-    """Headline, table, what changed, and how to read it."""
-    parts = [_headline(gate), table(_columns(gate.changes), gate.changes)]
+def gate_blocks(gate: Gate) -> list[Block]:
+    """Return headline, table, differences between the two sides, and how to read the table."""
+    blocks: list[Block] = [_headline(gate), Sheet("", _columns(gate.changes), gate.changes)]
     if gate.changed:
-        parts.append(bullets(escaped(line, longest=300) for line in gate.changed))
-    parts.append(_caption(gate))
-    return "\n\n".join(parts) + "\n"
+        blocks.append(bullets(escaped(line, longest=300) for line in gate.changed))
+    return [*blocks, _caption(gate)]
 
 
 def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
@@ -46,8 +45,8 @@ def _headline(gate: Gate) -> str:
     untested = sum(change.verdict in (None, "not tested") and not change.is_failed for change in gate.changes)
     rest = f"; {untested} could not be tested" if untested else ""
     if failed:
-        return f"**Failed ({gate.limit.text}): {failed} of {len(gate.changes)} cells{rest}**"
-    return f"**Passed ({gate.limit.text}): {len(gate.changes) - untested} of {len(gate.changes)} cells{rest}**"
+        return bold(f"Failed ({gate.limit.text}): {failed} of {len(gate.changes)} cells{rest}")
+    return bold(f"Passed ({gate.limit.text}): {len(gate.changes) - untested} of {len(gate.changes)} cells{rest}")
 
 
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
@@ -55,7 +54,7 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     heading = headings.pop() if len(headings) == 1 else changes[0].before.ranking.shown_unit
     return [
         *workload_of(changes[0].before.workload).cell_columns(changes),
-        Column("variant", lambda change: change.variant, "left", is_foreign=True),
+        Column("variant", lambda change: change.variant, "left"),
         Column(f"before {heading}", lambda change: _rate(change.before)),
         Column(f"after {heading}", _after),
         Column("after / before", _ratio),
@@ -82,7 +81,7 @@ def _ratio(change: Change) -> str:
 
 def _gate(change: Change) -> str:
     if change.is_failed:
-        return "**failed**"
+        return Text(bold("failed"))
     return "not tested" if change.verdict in (None, "not tested") else "passed"
 
 

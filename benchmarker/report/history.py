@@ -64,11 +64,11 @@ def variants_sheet(collected: Collected) -> Sheet:
         sweep = record.sweep or record.run_id
         dates[sweep] = max(dates.get(sweep, ""), record.started_at)
     columns = [
-        Column[str]("variant", lambda name: name, "left", is_foreign=True),
+        Column[str]("variant", lambda name: name, "left"),
         Column[str]("runs", lambda name: str(len(runs[name])), sort=lambda name: len(runs[name])),
         Column[str]("newest", lambda name: _minute(max(runs[name].values())), "left"),
     ]
-    return Sheet("Variants with saved runs; `benchmarker history VARIANT` shows them", columns, sorted(runs))
+    return Sheet("Variants with saved runs (benchmarker history VARIANT)", columns, sorted(runs))
 
 
 def _minute(time: str) -> str:
@@ -96,9 +96,9 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
             is_more_better=metric.better == "higher",
         ),
         Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
-        Column[Past]("torch", _torch, "left", is_foreign=True),
+        Column[Past]("torch", _torch, "left"),
         Column[Past]("commit", lambda past: (past.records[0].environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
-        Column[Past]("folder", lambda past: str(past.folder), "left", is_foreign=True),
+        Column[Past]("folder", lambda past: str(past.folder), "left"),
     ]
     title = f"{runs[0].row.variant} at {cell_words(key)}: {subject}, {plural(len(runs), 'run', 'runs')}"
     return Sheet(title, columns, sorted(runs, key=lambda past: past.started_at))

@@ -12,7 +12,7 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.rows import CellKey, Context, Results, headline_rows, with_bound
 from benchmarker.core import tables
-from benchmarker.core.tables import Block, Sheet, bullets
+from benchmarker.core.tables import Block, Sheet, bold, bullets
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.sheets import forced, left_out, sheets
 from benchmarker.schema.record import RunRecord
@@ -37,7 +37,7 @@ def whole(results: Results) -> list[Block]:
     ]
     blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
-        blocks += ["**Why**", bullets(results.reasons)]
+        blocks += [bold("Why"), bullets(results.reasons)]
     closing = workload.closing(chosen, results.baseline)
     return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row
-from benchmarker.core.tables import Column, Sheet, escaped
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note
 from benchmarker.report.columns import against_named, speed_up
 from benchmarker.report.first_table import OUTLIER_NOTE, pace
@@ -65,7 +65,7 @@ def _as_good(ranking: Ranking) -> list[str]:
 
 def _names(ranking: Ranking) -> str:
     """Return `bnb4`, or `int8, gptq or 2 more` if several are equally good."""
-    names = [escaped(name) for name in (_leader(ranking).label, *_as_good(ranking))]
+    names = [_leader(ranking).label, *_as_good(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
     *others, last = names

@@ -10,15 +10,15 @@ from benchmarker.comparison.rows import Results
 from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
-from benchmarker.core.tables import bullets, escaped, plain_line
+from benchmarker.core.tables import Block, bullets, code, escaped, plain_line, unmarked
 from benchmarker.report.answer import rest_of_answer
 from benchmarker.schema.registry import workload_of
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
     """The answer in at most three lines: which variant of those that fit, what it costs, how to run it."""
-    budget = plain_line(recommendation.budget).replace("`", "'")
-    first = f"For the budget `{budget}`, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
+    budget = plain_line(recommendation.budget)
+    first = f"For the budget {code(budget)}, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
     rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
     return (" ".join((first, *_meanings(recommendation))), *rest)
 
@@ -29,11 +29,11 @@ def budget_lines(recommendation: Recommendation) -> list[str]:
     return [_against_budget(candidate) for candidate in candidates]
 
 
-def recommendation_to_markdown(recommendation: Recommendation) -> str:
+def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
     """The answer, then every variant against the budget."""
-    first = f"**For the budget `{recommendation.budget}`, at {cell_words(recommendation.cell)}**"
+    first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.cell)}"
     answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
-    return f"{first}: {answer}\n\n{bullets(budget_lines(recommendation))}"
+    return [f"{first}: {answer}", bullets(budget_lines(recommendation))]
 
 
 def _meanings(recommendation: Recommendation) -> list[str]:
@@ -51,7 +51,7 @@ def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
         "budget": recommendation.budget,
         "variant": chosen.variant if chosen else None,
         **({"engine": chosen.form["engine"] if chosen else None} if has_engines else {}),
-        "why": _answer(recommendation),
+        "why": unmarked(_answer(recommendation)),
         "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
         "nearest": nearest.row.variant if nearest else None,
         "fits": [candidate.row.variant for candidate in recommendation.candidates if candidate.fits],

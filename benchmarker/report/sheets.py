@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarker.comparison.rows import Results, headline_rows
 from benchmarker.comparison.words import cell_words
-from benchmarker.core.tables import Sheet, escaped
+from benchmarker.core.tables import Sheet, bold, escaped
 from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
 from benchmarker.schema.registry import workload_of
 
@@ -51,7 +51,7 @@ def forced(results: Results) -> list[str]:
     if not results.differences:
         return []
     differences = (escaped(difference, longest=300) for difference in results.differences)
-    return [f"**not comparable, forced:** {'; '.join(differences)}"]
+    return [f"{bold('not comparable, forced:')} {'; '.join(differences)}"]
 
 
 def left_out(results: Results) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarker.comparison.gate import Gate, check
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare
-from benchmarker.report.gate_markdown import gate_to_markdown
+from benchmarker.report.gate_markdown import gate_blocks
 from tests.records import cell, environment, failed_cell, record, rounds, save
 
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
@@ -54,7 +55,7 @@ def test_a_cell_that_crashes_in_most_rounds_now_fails_the_gate(tmp_path):
         after[number] = record("fp16", failed_cell("crash", "SIGSEGV"), round_number=number)
     found = gate(tmp_path, rounds("fp16", STEADY), after)
     assert found.is_failed
-    assert "(crashed in others)" in gate_to_markdown(found)
+    assert "(crashed in others)" in to_markdown(gate_blocks(found))
 
 
 def test_a_file_that_cannot_be_read_and_another_form_are_named(tmp_path):
@@ -62,7 +63,7 @@ def test_a_file_that_cannot_be_read_and_another_form_are_named(tmp_path):
     (tmp_path / "after" / "int8.json").write_text('{"schema_version": 1, "ru')
     after = [one.model_copy(update={"variant": one.variant.model_copy(update={"quant": "gptq"})}) for one in
              rounds("fp16", STEADY)]  # fmt: skip
-    shown = gate_to_markdown(gate(tmp_path, rounds("fp16", STEADY), after))
+    shown = to_markdown(gate_blocks(gate(tmp_path, rounds("fp16", STEADY), after)))
     assert "- left out: " in shown
     assert "int8.json: not valid JSON" in shown
     assert "- quant of fp16: fp16 before, gptq after" in shown
@@ -72,7 +73,7 @@ def test_a_variant_that_is_gone_fails(tmp_path):
     before = [*rounds("fp16", STEADY), *rounds("int8", STEADY)]
     found = gate(tmp_path, before, rounds("fp16", STEADY))
     assert [change.variant for change in found.changes if change.is_failed] == ["int8"]
-    assert "not measured" in gate_to_markdown(found)
+    assert "not measured" in to_markdown(gate_blocks(found))
 
 
 def test_a_gate_that_tested_nothing_does_not_pass(tmp_path):
@@ -112,7 +113,7 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
 
     newer = environment(packages={"torch": "2.12.0", "transformers": "5.17.0"}, commit="b" * 8)
     found = gate(tmp_path, sweep(1.0, environment=environment(commit="a" * 8)), sweep(1.1, environment=newer))
-    assert gate_to_markdown(found) == (
+    assert to_markdown(gate_blocks(found)) == (
         """\
 **Failed (slower:5%): 1 of 2 cells**
 

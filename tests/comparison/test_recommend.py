@@ -11,8 +11,9 @@ from benchmarker.cli.app import app
 from benchmarker.comparison.budget import parse_budget
 from benchmarker.comparison.recommend import Recommendation, recommend
 from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare_records
-from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
+from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, environment, record, save
@@ -37,7 +38,7 @@ BNB4 = sweep("bnb4", [1.101, 1.109, 1.101, 1.099, 1.091], memory_gib=2.9)
 
 def answer(budget: str, *variants: list[GenerationRecord]) -> tuple[Recommendation, str]:
     found = recommend(compare_records([one for variant in variants for one in variant]), budget)
-    return found, recommendation_to_markdown(found)
+    return found, to_markdown(recommendation_blocks(found))
 
 
 def test_the_fastest_that_fits_is_named_with_its_margins() -> None:
@@ -45,7 +46,7 @@ def test_the_fastest_that_fits_is_named_with_its_margins() -> None:
     assert found.chosen is not None
     assert found.chosen.row.variant == "gptq"
     assert printed.startswith(
-        "**For the budget `memory<6GiB`, at prompt 26, 50 new tokens, batch 1**: gptq on the eager engine, memory "
+        "For the budget `memory<6GiB`, at prompt 26, 50 new tokens, batch 1: gptq on the eager engine, memory "
         "2.60 GiB (57 % below the limit); 2.01x ["
     )
     assert "] as fast as int8, the next that fits." in printed

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import io
+from html import escape
+from pathlib import Path
 
+import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console
 
-from benchmarker.core.sheet_terminal import plain, show_blocks
-from benchmarker.core.tables import Block, Column, Sheet, to_markdown
+from benchmarker.core.sheet_terminal import rich_text, show_blocks
+from benchmarker.core.tables import Block, Column, Sheet, bold, code, inert, to_markdown
+from benchmarker.report.brief import brief
+from benchmarker.report.compare import compare
+from benchmarker.report.explained import explained_blocks
+from benchmarker.report.html.page import html, sortable
+from benchmarker.report.markdown import whole
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 ROWS = [("fp16", "326.3", "baseline"), ("gptq-compile", "748.1", "1.41x [1.30, 1.53] faster")]
 COLUMNS = [
-    Column[tuple[str, ...]]("variant", lambda row: row[0], "left", is_foreign=True),
+    Column[tuple[str, ...]]("variant", lambda row: row[0], "left"),
     Column[tuple[str, ...]]("decode tok/s", lambda row: row[1]),
     Column[tuple[str, ...]]("speed-up", lambda row: row[2], "left"),
 ]
@@ -61,15 +72,43 @@ fp16     123456789
     )
 
 
-def test_a_name_steers_no_terminal_and_is_no_markup():
+HOSTILE = ["a|b", "*x*", "`y`", "<b>z</b>", "a\\\\b", "under_ _score", "\ue000bold\ue001"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_the_same_text_in_every_output(name):
+    plain = name.replace("\ue000", "").replace("\ue001", "")
+    sheet = Sheet("", COLUMNS, [(name, "1", "2")], (f"Relative to {inert(name)}, {bold(inert(name))}.",))
+    assert f"{plain} " in shown(sheet)
+    assert f"Relative to {plain}, {plain}." in shown(sheet)
+    rendered = MarkdownIt("gfm-like", {"linkify": False}).render(to_markdown([sheet]))
+    assert f'<td style="text-align:left">{escape(plain, quote=False)}</td>' in rendered
+    assert (
+        f"<p>Relative to {escape(plain, quote=False)}, <strong>{escape(plain, quote=False)}</strong>.</p>" in rendered
+    )
+    page = sortable(sheet)
+    assert page.rows[0][0].text == escape(plain)
+    assert page.notes[0] == f"Relative to {escape(plain)}, <strong>{escape(plain)}</strong>."
+
+
+def test_a_name_cannot_move_the_cursor():
     text = shown(Sheet("", COLUMNS, [("\x1b[31m[bold]a|b\u202e", "1", "**x**")]))
     assert text.splitlines()[1] == "[bold]a|b             1  **x**"
 
 
-def test_a_paragraph_keeps_its_bold_and_loses_its_escapes():
-    line = plain(r"**gptq\_** is \*fast\*")
-    assert line.plain == "gptq_ is *fast*"
-    assert [(span.start, span.end, span.style) for span in line.spans] == [(0, 5, "bold")]
+def test_bold_and_code_spans_have_a_form_in_every_output():
+    line = f"{bold('gptq_')} runs {code('pip install x')}"
+    assert rich_text(line).plain == "gptq_ runs `pip install x`"
+    assert [(span.start, span.end, span.style) for span in rich_text(line).spans] == [(0, 5, "bold")]
+    assert to_markdown([line]) == "**gptq\\_** runs `pip install x`\n"
+    assert html(line) == "<strong>gptq_</strong> runs <code>pip install x</code>"
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir() if path.is_dir()))
+def test_no_reference_output_in_a_terminal_has_a_backslash(folder):
+    comparison = compare(REFERENCE / folder)
+    text = shown(*brief(comparison), *whole(comparison), *explained_blocks(comparison))
+    assert "\\" not in text
 
 
 def test_markdown_escapes_what_came_from_a_file_and_nothing_else():

@@ -13,6 +13,7 @@ import pytest
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import GIB
 from benchmarker.core.silence import Streams
+from benchmarker.core.tables import to_markdown
 from benchmarker.doctor.examine import all_run, examine, try_variants
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
@@ -166,7 +167,7 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
         "fp8",
         "int4",
     }
-    assert "pip install -e '.[int8]' in benchmarker's folder" in outcome_table(outcomes, tried=False)
+    assert "pip install -e '.[int8]' in benchmarker's folder" in to_markdown(outcome_table(outcomes, tried=False))
 
 
 def test_a_variant_without_code_for_this_device_has_no_remedy():
@@ -184,12 +185,12 @@ def test_the_table_names_each_reason_once():
         Outcome("int8", "eager", None),
         Outcome("int8", "compile", "needs a C++ compiler"),
     ]
-    assert outcome_table(outcomes, tried=True) == (
+    assert to_markdown(outcome_table(outcomes, tried=True)) == (
         "| variant | eager | compile |\n"
         "| :------ | :---- | :------ |\n"
         "| fp16    | runs  | no      |\n"
         "| int8    | runs  | no      |\n\n"
-        "- fp16 compile, int8 compile: needs a C++ compiler"
+        "- fp16 compile, int8 compile: needs a C++ compiler\n"
     )
 
 
@@ -227,13 +228,13 @@ def test_the_instruments_are_right_on_this_processor():
     assert shown["memory"].is_right
     assert shown["energy"].is_right is shown["bandwidth"].is_right is None
     assert shown["bandwidth"].measured is not None
-    assert "unknown" in reading_table(list(shown.values()))
+    assert "unknown" in to_markdown(reading_table(list(shown.values())))
 
 
 def test_a_wrong_instrument_is_marked():
     off = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
     assert off.is_right is False
-    assert "**wrong**" in reading_table([off])
+    assert "**wrong**" in to_markdown(reading_table([off]))
 
 
 def test_the_energy_counter_is_compared_with_power_times_time():

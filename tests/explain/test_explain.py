@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarker.core.tables import markdown, unmarked
 from benchmarker.explain.advice import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
@@ -111,11 +112,11 @@ def test_a_verdict_is_of_the_depth_that_was_profiled_and_of_no_other() -> None:
 def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is_computed() -> None:
     found = explained(run("fp16", *FP16, tpot_ms=28.0))
     assert found.verdict.bound == "host"
-    assert found.verdict.reason == (
+    assert unmarked(found.verdict.reason) == (
         "gaps 75 % (4.00x without), between products 12 % (1.14x without), reading the weights (the floor) 9.5 % "
         "(1.07x with less), products above the floor 3.3 % (1.03x without) of each 28.0 ms token."
     )
-    assert found.verdict.advice == "`--engine compile` takes the host out of each token."
+    assert unmarked(found.verdict.advice) == "`--engine compile` takes the host out of each token."
     # 7.0 ms of kernels; 1,423 of them, each with at most 1.5 us between it and the next.
     assert found.ceiling == Ceiling(pytest.approx(1 / 0.007), pytest.approx(1 / (0.007 + 1423 * 1.5e-6)))
 
@@ -146,7 +147,7 @@ def test_reading_the_weights_at_most_of_the_bandwidth_is_bandwidth_bound() -> No
     found = explained(run("fp16", kernel("triton_red_fused_mm_t_view_1", ms=3.2), tpot_ms=3.6, runtime="compile"))
     assert found.verdict.bound == "bandwidth"
     assert found.mbu == pytest.approx(8.011 / 3.6 / 3.0)
-    assert found.verdict.reason.startswith(
+    assert unmarked(found.verdict.reason).startswith(
         "reading the weights (the floor) 74 % (1.95x with less), products above the floor 15 % (1.17x without), gaps "
     )
 
@@ -160,11 +161,11 @@ def test_arithmetic_near_the_matmul_rate_is_compute_bound() -> None:
 def test_a_copy_before_each_product_is_dequantizing_under_another_name() -> None:
     found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD))
     assert found.verdict.bound == "dequantizing"
-    assert found.verdict.reason.endswith(
+    assert unmarked(found.verdict.reason).endswith(
         " of each 18.0 ms token; each weight is converted before it is multiplied, by the copy kernel "
         "`unrolled_elementwise_kernel<direct_copy_kernel_cuda(Iter&)`, launched as often as there are matrix products."
     )
-    assert found.verdict.advice == (
+    assert unmarked(found.verdict.advice) == (
         "A kernel that multiplies the packed weights saves it: `--engine compile` fuses the conversion into the "
         "product."
     )
@@ -222,7 +223,7 @@ def test_five_products_made_as_one_are_low_bit_all_the_same() -> None:
 def test_copies_that_no_weight_explains_are_copy_bound() -> None:
     found = explained(run("fp16", kernel("nvjet_a", ms=5.0), kernel(COPY, ms=3.0, calls=900), tpot_ms=9.0))
     assert found.verdict.bound == "copies"
-    assert found.verdict.reason.startswith("between products 33 % (1.50x without)")
+    assert unmarked(found.verdict.reason).startswith("between products 33 % (1.50x without)")
 
 
 def test_products_that_read_slowly_ask_for_a_better_kernel() -> None:
@@ -230,15 +231,15 @@ def test_products_that_read_slowly_ask_for_a_better_kernel() -> None:
         run("gptq", kernel("void marlin::Marlin<__half, 4>(int4 const*)", ms=5.0), tpot_ms=6.0, weight_gb=2.7)
     )
     assert found.verdict.bound == "slow products"
-    assert found.verdict.reason.endswith("; the products run at 18 % of the measured bandwidth.")
-    assert found.verdict.advice == (
+    assert unmarked(found.verdict.reason).endswith("; the products run at 18 % of the measured bandwidth.")
+    assert unmarked(found.verdict.advice) == (
         "`--engine compile` has other kernels for the products; fewer bits help less than their size says."
     )
 
 
 def test_a_hostile_name_stays_inside_its_code() -> None:
     found = explained(run("gptq", kernel("evil`dequant` **x**\n# y\x1b[31m", ms=5.0), tpot_ms=6.0))
-    assert "`evil'dequant' **x** # y [31m`" in found.verdict.reason
+    assert "`` evil`dequant` **x** # y [31m ``" in markdown(found.verdict.reason)
 
 
 def test_attention_and_cache_updates_together_can_be_the_reason() -> None:
@@ -257,7 +258,8 @@ def test_attention_and_cache_updates_together_can_be_the_reason() -> None:
 def test_a_name_without_a_category_is_named_where_it_matters() -> None:
     found = explained(run("fp16", kernel("nvjet_a", ms=4.0), kernel("mystery", ms=1.0), tpot_ms=6.0))
     assert parts(found)["other"] == 1.0
-    assert any("20 % of the kernel time has no category" in note and "`mystery`" in note for note in found.notes)
+    notes = map(unmarked, found.notes)
+    assert any("20 % of the kernel time has no category" in note and "`mystery`" in note for note in notes)
 
 
 def test_on_a_cpu_making_views_is_the_hosts_time() -> None:
@@ -265,7 +267,7 @@ def test_on_a_cpu_making_views_is_the_hosts_time() -> None:
     found = explained(run("fp16", tpot_ms=20.0, profiled=on_cpu, environment=cpu_environment()))
     assert parts(found)["gaps (launches, host)"] == 14.0
     assert found.verdict.bound == "host"
-    assert found.verdict.advice.endswith("`--engine compile` takes Python and dispatch out of each token.")
+    assert unmarked(found.verdict.advice).endswith("`--engine compile` takes Python and dispatch out of each token.")
 
 
 def test_a_processor_has_no_kernels_to_speak_of() -> None:
@@ -322,7 +324,7 @@ def test_no_graph_is_promised_for_a_kernel_that_none_can_hold() -> None:
     held = load(linear_classes={"ExllamaV2Linear": 252})
     found = explained(run("gptq", *FP16, tpot_ms=28.0, load=held))
     assert found.verdict.bound == "host"
-    assert "No graph can hold this kernel" in found.verdict.advice
+    assert "No graph can hold this kernel" in unmarked(found.verdict.advice)
     assert found.ceiling is None
 
 
@@ -353,4 +355,4 @@ def test_prefill_has_a_verdict_of_its_own() -> None:
 
 def test_a_compiled_runtime_is_not_told_to_compile() -> None:
     found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD, runtime="compile"))
-    assert "--engine compile" not in found.verdict.advice
+    assert "--engine compile" not in unmarked(found.verdict.advice)

@@ -68,7 +68,7 @@ def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> N
     assert "| **a token, measured**           |      **9.00** |     **18.00** |" in done.output
     assert "**int8** (int8, eager) is bound by **dequantizing**: " in done.output
     assert "- **not a low-bit product: " in done.output
-    assert "**Against fp16**" in done.output
+    assert "**Relative to fp16**" in done.output
 
 
 def test_explain_gives_a_program_plain_values(tmp_path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from benchmarker.cli.app import app
+from benchmarker.core.tables import unmarked
 from benchmarker.explain import advice as generic
 from benchmarker.explain.values import Explanation
 from benchmarker.workloads.generation.reading import advice
@@ -149,12 +150,12 @@ def test_two_within_a_tenth_of_each_other_are_both_named(gaps: float, bounds: tu
 def test_quantization_cannot_help_only_where_what_it_touches_is_under_5_percent(products: float, is_said: bool) -> None:
     found = explained(token(products, gaps=10 - products))
     assert found.verdict.bounds == ("host",)
-    assert ("Quantization cannot help here." in found.verdict.advice) == is_said
+    assert ("Quantization cannot help here." in unmarked(found.verdict.advice)) == is_said
 
 
 def test_unpacking_counts_as_what_quantization_touches() -> None:
     found = explained(token(0.2, unpacking=0.4, gaps=9.4))
-    assert "Quantization cannot help" not in found.verdict.advice
+    assert "Quantization cannot help" not in unmarked(found.verdict.advice)
 
 
 @pytest.mark.parametrize(("excess", "bound"), [(1.9, "bandwidth"), (2.1, "slow products")])
@@ -207,13 +208,13 @@ def test_products_of_a_processor_without_a_measured_bandwidth_are_the_reason_by_
     made = run("fp16", tpot_ms=10.0, profiled=profiled, weight_gb=None, environment=cpu_environment())
     found = explained(made)
     assert found.verdict.bounds == ("matrix products",)
-    assert "`--no-limits`" in found.verdict.advice
+    assert "`--no-limits`" in unmarked(found.verdict.advice)
 
 
 def test_a_kernel_without_a_category_is_a_reason_with_a_name() -> None:
     found = explained(run("fp16", kernel(PRODUCT, ms=2.0), kernel("mystery", ms=7.0), tpot_ms=10.0, load=FULL))
     assert found.verdict.bounds == ("unknown kernels",)
-    assert "`mystery`" in found.verdict.reason
+    assert "`mystery`" in unmarked(found.verdict.reason)
 
 
 def test_every_option_in_an_advice_is_one_of_the_command() -> None:

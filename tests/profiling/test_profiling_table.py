@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from benchmarker.core.tables import to_markdown
 from benchmarker.profiling.table import hundredths, profile_table, shortened
 from benchmarker.schema.profile import Kernel
 from benchmarker.workloads.generation.record import GenerationProfile
@@ -34,37 +35,37 @@ def test_the_table_of_a_device():
         busy_s=0.9,
         span_s=1.5,
     )
-    assert profile_table(profile, what=profiled_words(profile), limit=2) == (
+    assert to_markdown(profile_table(profile, what=profiled_words(profile), limit=2)) == (
         "One profiled generation, prompt of 26, 32 new tokens: by device time\n"
         "\n"
-        "| kernel                                        | category   |      time |     % |   calls |   average |\n"
-        "|:----------------------------------------------|:-----------|----------:|------:|--------:|----------:|\n"
-        "| `nvjet_hsh_64x8`                              | matmul     | 600.00 ms | 66.66 |   7,200 |  83.33 us |\n"
-        "| `kDequantizeBlockwise<__half, 512, 64, 8, 2>` | dequantize | 300.00 ms | 33.33 |   3,600 |  83.33 us |\n"
-        "| (2 other kernels)                             |            |  90.00 us |  0.01 |      15 |   6.00 us |\n"
+        "| kernel                                        | category   |      time |     % | calls |  average |\n"
+        "| :-------------------------------------------- | :--------- | --------: | ----: | ----: | -------: |\n"
+        "| `nvjet_hsh_64x8`                              | matmul     | 600.00 ms | 66.66 | 7,200 | 83.33 us |\n"
+        "| `kDequantizeBlockwise<__half, 512, 64, 8, 2>` | dequantize | 300.00 ms | 33.33 | 3,600 | 83.33 us |\n"
+        "| (2 other kernels)                             |            |  90.00 us |  0.01 |    15 |  6.00 us |\n"
         "\n"
         "900.09 ms in 10,815 launches; the device was busy for 900.00 ms of 1.5000 s (60 %). "
-        "The profiler slows the host, so it idles less when not profiled."
+        "The profiler slows the host, so it idles less when not profiled.\n"
     )
 
 
 def test_the_table_of_a_cpu():
     profile = profile_of(Kernel(name="aten::mm", calls=8, total_s=0.04), by="cpu", batch_size=4)
-    assert profile_table(profile, what=profiled_words(profile)) == (
+    assert to_markdown(profile_table(profile, what=profiled_words(profile))) == (
         "One profiled generation, prompt of 26, 32 new tokens, batch of 4: by CPU time\n"
         "\n"
-        "| operator   | category   |     time |      % |   calls |   average |\n"
-        "|:-----------|:-----------|---------:|-------:|--------:|----------:|\n"
-        "| `aten::mm` | matmul     | 40.00 ms | 100.00 |       8 |   5.00 ms |\n"
+        "| operator   | category |     time |      % | calls | average |\n"
+        "| :--------- | :------- | -------: | -----: | ----: | ------: |\n"
+        "| `aten::mm` | matmul   | 40.00 ms | 100.00 |     8 | 5.00 ms |\n"
         "\n"
-        "40.00 ms in 8 calls, each without what it called in turn."
+        "40.00 ms in 8 calls, each without what it called in turn.\n"
     )
 
 
 def test_names_cannot_break_the_table():
     profile = profile_of(Kernel(name="a|b`c\n| d |\x1b[31m", calls=1, total_s=1.0))
-    row = profile_table(profile, what=profiled_words(profile)).splitlines()[4]
-    assert row.startswith("| `a\\|b'c \\| d \\| [31m` | other ")
+    row = to_markdown(profile_table(profile, what=profiled_words(profile))).splitlines()[4]
+    assert row.startswith("| `` a\\|b`c \\| d \\| [31m `` | other ")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import pytest
 
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.rows import Results
+from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.evaluation_text import read_text
 from benchmarker.quantization import base
 from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import to_markdown
-from benchmarker.report.recommendation import recommendation_to_markdown
+from benchmarker.report.recommendation import recommendation_blocks
 from benchmarker.schema.quality import Quality, TaskResult
 from benchmarker.schema.quality_words import quality_line
 from benchmarker.workloads.generation import judging
@@ -112,7 +113,7 @@ def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> N
 def test_a_budget_does_not_hold_different_texts_against_each_other(budget: str) -> None:
     found = recommend(judged_apart(text_sha256="ef" * 32, perplexity=3.1), budget)
     assert [one.checks[0].fit for one in found.candidates if one.row.variant != "fp16"] == ["fits", "unknown"]
-    assert "gptq on the eager engine is not known to fit" in recommendation_to_markdown(found)
+    assert "gptq on the eager engine is not known to fit" in tables.to_markdown(recommendation_blocks(found))
 
 
 def test_divergences_over_fewer_tokens_do_not_compare_and_perplexities_do() -> None:

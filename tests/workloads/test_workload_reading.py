@@ -15,14 +15,15 @@ from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.gate import check
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.verify import verify
+from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.compare import compare, to_markdown, to_rows
-from benchmarker.report.gate_markdown import gate_to_markdown, gate_to_rows
+from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import summary
 from benchmarker.report.notebook import read_record
-from benchmarker.report.recommendation import recommendation_to_dict, recommendation_to_markdown
+from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 from benchmarker.schema import registry
 from benchmarker.schema.record import Memory, RunRecord, VariantFacts
 from benchmarker.schema.record_io import write_record
@@ -163,7 +164,7 @@ def test_its_tables_say_its_units_and_no_tokens(tmp_path):
         "kNAP/s",
         "doze ms",
         "snores",
-        "Speed-up is in kNAP/s against bed",
+        "Speed-up is relative to bed, in kNAP/s",
         "Floor",
     ):
         assert words in text
@@ -182,7 +183,7 @@ def test_the_gate_holds_two_sweeps_of_it_against_each_other(tmp_path):
     before, after = compare(sweep(tmp_path / "a")), compare(sweep(tmp_path / "b", bunk_s=0.03))
     gate = check(before, after, limit="slower:5%")
     assert gate.is_failed
-    assert "before kNAP/s" in gate_to_markdown(gate)
+    assert "before kNAP/s" in tables.to_markdown(gate_blocks(gate))
     assert [(row["variant"], row["naps"], row["failed"]) for row in gate_to_rows(gate)] == [
         ("bed", 10, False),
         ("bunk", 10, True),
@@ -195,7 +196,7 @@ def test_a_budget_knows_its_metrics_by_their_names_and_units(tmp_path):
     results = compare(sweep(tmp_path / "a"))
     found = recommend(results, "knaps>0.09kNAP/s, doze<6000ms, memory<2GiB, snores<4")
     assert recommendation_to_dict(found)["variant"] == "bed"
-    assert "runtime" not in recommendation_to_markdown(found)
+    assert "runtime" not in tables.to_markdown(recommendation_blocks(found))
     assert recommend(results, "knaps>90").chosen is None
     with pytest.raises(SpecError, match="'ttft' cannot be limited"):
         recommend(results, "ttft<1s")

@@ -57,7 +57,7 @@ def _counts(replacement: Replacement) -> bool:
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
     """How this process makes the products of these numbers of rows, where that was measured."""
-    from benchmarker.kernels.product_choice import choices
+    from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(
         ProductChoice(

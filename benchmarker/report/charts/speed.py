@@ -12,6 +12,7 @@ from benchmarker.comparison.rows import Row
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import unmarked
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.schema.registry import workload_of
 
@@ -48,7 +49,9 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
         axes.set_xlabel(words)
         return drawn
 
-    marked = " ".join(f"* {mark}." for mark in dict.fromkeys(row.mark.replace("`", "") for row in able if row.mark))
+    marked = " ".join(
+        f"* {mark}." for mark in dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
+    )
     note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))} {marked}".strip()
     return Chart("speed", f"Speed at {cell_words(cell)}", note, draw)
 

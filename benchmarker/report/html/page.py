@@ -1,18 +1,18 @@
 """The report: one HTML file that asks nothing of the network and holds all that the tables do, with pictures.
 
 Every number comes through the same columns and rows as `benchmarker compare` prints. Names come from files that
-somebody else may have written: markdown's own escapes keep them inert in the text, jinja2 escapes what is plain, and a
-content policy forbids every script but the page's own, and every request.
+someone else may have written: `html` and jinja2 escape every text, and a content policy forbids every request and every
+script but the page's own.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,17 +20,16 @@ from markupsafe import Markup
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.rows import Row, headline_rows
-from benchmarker.core.formatting import plural
-from benchmarker.core.tables import plain_line
+from benchmarker.core.formatting import abridged, gib, plural
+from benchmarker.core.tables import Column, Sheet, cell, plain_line, spans
 from benchmarker.profiling.table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.first_table import first_table
-from benchmarker.report.html.sentences import paragraphs, sentence
-from benchmarker.report.html.sheet import sortable
-from benchmarker.report.html.surroundings import surroundings
 from benchmarker.report.sheets import forced, left_out, sheets, where
+from benchmarker.schema.environment import Environment as MachineFacts
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
@@ -74,16 +73,16 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
         badge=RANDOM_WEIGHTS if workload.has_random_weights(results.rows) else "",
-        answer=[sentence(line) for line in answer(results, ranking)],
-        forced=[sentence(line) for line in forced(results)],
-        where=sentence(where(results)),
-        facts=[sentence(line) for line in workload.header(results.records)],
+        answer=[html(line) for line in answer(results, ranking)],
+        forced=[html(line) for line in forced(results)],
+        where=html(where(results)),
+        facts=[html(line) for line in workload.header(results.records)],
         first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
-        caption=sentence(workload.caption(results)),
-        batches=[sentence(line) for line in workload.remarks(results.rows, results.baseline)],
-        reasons=[sentence(reason) for reason in results.reasons],
-        caveats=[sentence(line) for line in _caveats(results, chosen)],
+        caption=html(workload.caption(results)),
+        batches=[html(line) for line in workload.remarks(results.rows, results.baseline)],
+        reasons=[html(reason) for reason in results.reasons],
+        caveats=[html(line) for line in _caveats(results, chosen)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
         environment=surroundings(results.records),
@@ -118,17 +117,136 @@ def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
     return [*workload.caveats(results.records, results.rows), *closing, *left_out(results)]
 
 
-def _profiles(results: Comparison) -> list[tuple[str, Markup]]:
+def _profiles(results: Comparison) -> list[tuple[str, Sortable]]:
     words = workload_of(results.workload).profile_text
-    profiles = ((name, profile_of(records)) for name, records in results.members.items())
-    return [
-        (plain_line(name), paragraphs(profile_table(profile, what=words(profile))))
-        for name, profile in profiles
-        if profile
-    ]
+    tables = []
+    for name, records in results.members.items():
+        if profile := profile_of(records):
+            heading, sheet, footer = profile_table(profile, what=words(profile))
+            assert isinstance(sheet, Sheet)
+            tables.append((plain_line(name), sortable(replace(sheet, title=str(heading), notes=(str(footer),)))))
+    return tables
 
 
 def _commands(results: Comparison) -> list[tuple[str, str]]:
     return [
         (plain_line(name), plain_line(records[0].reproduce, longest=1000)) for name, records in results.members.items()
     ]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One cell of a table."""
+
+    text: Markup
+    sort: float | None
+    """Number by which its column is sorted."""
+    align: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The head of one column."""
+
+    text: str
+    align: str
+    help: str
+    first: str
+    """Order of the first click: the best row comes first."""
+
+
+@dataclass(frozen=True)
+class Sortable:
+    """One table that can be sorted."""
+
+    title: str
+    headings: tuple[Heading, ...]
+    rows: tuple[tuple[Field, ...], ...]
+    bold: tuple[bool, ...]
+    """Whether a row stands out, row by row."""
+    notes: tuple[Markup, ...]
+
+
+def sortable(sheet: Sheet) -> Sortable:
+    """The table as the page's template takes it."""
+    return Sortable(
+        title=plain_line(sheet.title, longest=300) or "Variants",
+        headings=tuple(
+            Heading(
+                plain_line(column.heading),
+                column.align,
+                column.help,
+                "descending" if column.is_more_better else "ascending",
+            )
+            for column in sheet.columns
+        ),
+        rows=tuple(tuple(_field(column, row) for column in sheet.columns) for row in sheet.rows),
+        bold=tuple(map(sheet.is_bold, sheet.rows)),
+        notes=tuple(map(html, sheet.notes)),
+    )
+
+
+def _field(column: Column[Any], row: Any) -> Field:
+    return Field(html(cell(column.text(row))), column.sort(row) if column.sort else None, column.align)
+
+
+def html(text: str) -> Markup:
+    """Render a sentence or a cell."""
+    tags = {"": "{}", "bold": "<strong>{}</strong>", "code": "<code>{}</code>"}
+    return Markup("").join(Markup(tags[style]).format(part) for part, style in spans(text))
+
+
+MOST_VALUES = 4
+"""Values of one line that are shown; the others are counted."""
+
+
+def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Name and value of each line, as plain text; what no record knows is left out."""
+    lines = [(name, _values(records, value_of)) for name, value_of in _FIELDS]
+    packages = sorted({name for record in records for name in record.environment.packages})
+    variables = sorted({name for record in records for name in record.environment.variables})
+    lines += [(plain_line(name), _values(records, _package(name))) for name in packages]
+    lines += [(plain_line(name), _values(records, _variable(name))) for name in variables]
+    return [(name, value) for name, value in lines if value]
+
+
+def _values(records: Sequence[RunRecord], value_of: Callable[[MachineFacts], str | None]) -> str:
+    """The values that the records have, each once: `A or B and 2 more`."""
+    values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
+    return abridged(values, MOST_VALUES, separator=" or ")
+
+
+def _package(name: str) -> Callable[[MachineFacts], str | None]:
+    return lambda environment: environment.packages.get(name)
+
+
+def _variable(name: str) -> Callable[[MachineFacts], str | None]:
+    return lambda environment: environment.variables.get(name)
+
+
+def _device_memory(environment: MachineFacts) -> str | None:
+    return gib(environment.device.memory_bytes) if environment.device.memory_bytes else None
+
+
+def _memory(environment: MachineFacts) -> str | None:
+    return gib(environment.memory_bytes) if environment.memory_bytes else None
+
+
+def _number(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+_FIELDS: tuple[tuple[str, Callable[[MachineFacts], str | None]], ...] = (
+    ("device", lambda environment: environment.device.name),
+    ("device memory", _device_memory),
+    ("capability", lambda environment: environment.device.capability),
+    ("driver", lambda environment: environment.device.driver),
+    ("CUDA or HIP of torch", lambda environment: environment.device.runtime),
+    ("processor", lambda environment: environment.cpu),
+    ("logical processors", lambda environment: _number(environment.cores)),
+    ("threads of torch", lambda environment: _number(environment.threads)),
+    ("main memory", _memory),
+    ("system", lambda environment: environment.system),
+    ("Python", lambda environment: environment.python),
+    ("benchmarker's commit", lambda environment: environment.commit),
+)

@@ -65,5 +65,4 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
 
 def _missing(error: ModuleNotFoundError) -> MissingLibraryError:
     assert error.name
-    package = {"markdown_it": "markdown-it-py"}.get(error.name, error.name)
-    return MissingLibraryError(f"the report needs {package}, which is not installed: pip install {package}")
+    return MissingLibraryError(f"the report needs {error.name}, which is not installed: pip install {error.name}")

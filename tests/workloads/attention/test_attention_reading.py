@@ -7,12 +7,13 @@ from statistics import median
 import pytest
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare_records, to_markdown
-from benchmarker.report.explained import explained_to_markdown
+from benchmarker.report.explained import explained_blocks
 from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.operation.record import OperationSample, SeenKernel
@@ -157,7 +158,7 @@ def test_lengths_of_as_many_tokens_are_a_line_of_their_own(measured):
 
 
 def test_explain_prints_a_verdict_and_the_kernels_of_each_variant(measured):
-    page = explained_to_markdown(compare_records(both(measured, kernel=FLASH), baseline="naive"))
+    page = tables.to_markdown(explained_blocks(compare_records(both(measured, kernel=FLASH), baseline="naive")))
     assert "**naive** (naive, float32) is bound by" in page
     assert "one profiled call ran `pytorch_flash::flash_fwd_kernel" in page
     assert "flash is 4.00x faster than naive" in page

@@ -12,6 +12,7 @@ from typing import cast
 
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.reasons import floor_of
@@ -94,5 +95,5 @@ def _slow_products(case: Case, call: LargestCall) -> str:  # noqa: ARG001
     """Return the advice on products that take longer than an even share of the work."""
     uneven = imbalance(call.cell)
     if uneven is not None and uneven >= UNEVEN:
-        return "One rank has more work than the others: an order with equal work for all (`zigzag`) helps most."
+        return f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
     return "Another kernel for the same blocks helps, if a row here is faster."

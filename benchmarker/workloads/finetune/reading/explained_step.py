@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case, Timed
@@ -41,7 +42,7 @@ ADVISED_SHARE = 0.05
 """Share of the kernel time from which an advice relies on a purpose."""
 
 
-def timed_step(name: str, records: Sequence[FinetuneRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
     """Return the profiled step with the time of undivided steps over all processes."""
     profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
@@ -62,7 +63,6 @@ def timed_step(name: str, records: Sequence[FinetuneRecord], *, form: Mapping[st
         floor=floor_of_step(cell.demand, profiled.limits),
         units=cell.batch_size * cell.seq_len * cell.accumulate,
         notes=tuple(_notes(profiled, profiled.profile)),
-        form=form,
         parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
         floors={"bytes": "moving the bytes", "flops": "linear layers at the measured rate"},
         products=("matmul", "quantized matmul", FLOAT32_PRODUCTS),
@@ -156,11 +156,11 @@ def _switch_advice(case: Case) -> str | None:
     profile = case.record.profile
     if profile is not None and float32_share(profile) >= ADVISED_SHARE and _record(case).variant.base != "plain":
         return (
-            "Keep norms and output layer in 16 bit (`--prepare keep`, the recipe qlora-bf16): products and attention "
-            "then run on the tensor cores, and activations take half the bytes."
+            f"Keep norms and output layer in 16 bit ({code('--prepare keep')}, the recipe qlora-bf16): products and "
+            "attention then run on the tensor cores, and activations take half the bytes."
         )
     if profile is not None and recompute_share(profile) >= ADVISED_SHARE:
-        return "If memory allows it, `--checkpointing none` saves repeating the forward passes."
+        return f"If memory allows it, {code('--checkpointing none')} saves repeating the forward passes."
     return None
 
 
@@ -171,7 +171,10 @@ def _products_advice(case: Case) -> str:
 
 def _dequantizing_advice(case: Case) -> str:
     is_checkpointed = _record(case).variant.checkpointing == "all"
-    twice = " `--checkpointing none` dequantizes each weight twice a step instead of three times." * is_checkpointed
+    twice = (
+        f" {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
+        * is_checkpointed
+    )
     return f"Dequantizing costs the same for any number of tokens: a larger batch amortizes it.{twice}"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from benchmarker.core.tables import code
 from benchmarker.explain.advice import always
 from benchmarker.explain.case import Case
 from benchmarker.explain.values import Bound
@@ -15,7 +16,7 @@ UNCAPTURED = frozenset({"ExllamaV2Linear"})
 """Classes of layers that launch on the default stream, which no graph holds."""
 TOUCHED_BELOW = 0.05
 """Of a token: with less in all that fewer bits touch, quantization cannot help."""
-FUSES = "`--engine compile` fuses casts and small kernels"
+FUSES = f"{code('--engine compile')} fuses casts and small kernels"
 
 
 def can_be_captured(record: GenerationRecord) -> bool:
@@ -44,31 +45,35 @@ def _host(case: Case) -> str:
 def _without_the_host(case: Case) -> str:
     if case.phase.by == "cpu":
         if not _is_fused(case):
-            return "`--engine compile` takes Python and dispatch out of each token."
-        return "A larger model or `--batch-size` gives the processor more to do at once."
+            return f"{code('--engine compile')} takes Python and dispatch out of each token."
+        return f"A larger model or {code('--batch-size')} gives the processor more to do at once."
     if _record(case).variant.gpus > 1:
         return (
             "More GPUs share what a token reads, and not what the host does for it. A model that fits one GPU is "
-            "faster there with `--engine compile` or `native`, which do not split a model."
+            f"faster there with {code('--engine compile')} or {code('native')}, which do not split a model."
         )
     if _engine(case) != "eager":
-        return "What the host still does between tokens is in the way; a larger `--batch-size` fills the gaps."
+        return f"What the host still does between tokens is in the way; a larger {code('--batch-size')} fills the gaps."
     if not can_be_captured(_record(case)):
-        return "No graph can hold this kernel; `--option kernel=torch --engine compile` is GPTQ without the host."
-    return "`--engine compile` takes the host out of each token."
+        return (
+            f"No graph can hold this kernel; {code('--option kernel=torch --engine compile')} is GPTQ without the host."
+        )
+    return f"{code('--engine compile')} takes the host out of each token."
 
 
 def _fewer_bytes(case: Case) -> str:
     if case.timed.floor is not None and case.timed.floor.fewer > 0:
-        return "Fewer bytes a token make it faster: `--quant gptq` or `--quant bnb4` reads 4 bits a weight."
+        return f"Fewer bytes a token make it faster: {code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
     return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
 
 
 def _better_products(case: Case) -> str:
     if not _is_fused(case):
-        return "`--engine compile` has other kernels for the products; fewer bits help less than their size says."
+        return (
+            f"{code('--engine compile')} has other kernels for the products; fewer bits help less than their size says."
+        )
     if _engine(case) == "compile" and case.device == "cuda":
-        return "`--engine native` has kernels of its own for them; fewer bits help less than their size says."
+        return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
     return (
         "No option makes these kernels faster; fewer bits help less than their size says, a larger batch costs little."
     )
@@ -79,7 +84,7 @@ def _dequantize(case: Case) -> str:
     wanted = "A kernel that multiplies the packed weights saves it"
     quant, engine = _record(case).variant.quant, _engine(case)
     if quant == "int8" and not _is_fused(case):
-        return f"{wanted}: `--engine compile` fuses the conversion into the product."
+        return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
     if quant == "gptq":
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
         # ExLlamaV2's cannot be captured.
@@ -88,9 +93,9 @@ def _dequantize(case: Case) -> str:
         if kernel is None:
             return (
                 f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes "
-                "(`--quant bnb4`) for AMD too."
+                f"({code('--quant bnb4')}) for AMD too."
             )
-        return f"{wanted}: `--option kernel={kernel}` is one."
+        return f"{wanted}: {code(f'--option kernel={kernel}')} is one."
     if quant == "bnb4":
         return f"{wanted}; bitsandbytes has one for few tokens at a time, and dequantizes first for more."
     return f"{wanted}."
@@ -99,16 +104,21 @@ def _dequantize(case: Case) -> str:
 def _fuse(case: Case) -> str:
     if _engine(case) == "eager":
         return f"{FUSES}, and its KV cache is written in place."
-    return f"{FUSES}." if not _is_fused(case) else "They are fused already: a larger `--batch-size` shares them."
+    return (
+        f"{FUSES}." if not _is_fused(case) else f"They are fused already: a larger {code('--batch-size')} shares them."
+    )
 
 
 ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "host": _host,
     "bandwidth": _fewer_bytes,
-    "compute": always("Fewer bits a weight do not help here; products in 8 bits, or a smaller `--batch-size`, do."),
+    "compute": always(
+        f"Fewer bits a weight do not help here; products in 8 bits, or a smaller {code('--batch-size')}, do."
+    ),
     "slow products": _better_products,
     "matrix products": always(
-        "A run without `--no-limits` (`limits: false` in a config) measures the bandwidth, which tells what they lack."
+        f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
+        "shows how far they are from it."
     ),
     "dequantizing": _dequantize,
     "attention/KV": always("The weights are not what it waits for: a shorter context or fewer sequences help."),

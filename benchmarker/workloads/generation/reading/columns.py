@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, percent, significant, with_spread
-from benchmarker.core.tables import Column
+from benchmarker.core.tables import Column, code
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.status_words import status_words
@@ -20,9 +20,9 @@ SHOWN_ELSEWHERE = ("latency", "decode")
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
     """The columns of the variant's name, and of its engine where that varies."""
-    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True)]
+    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left")]
     if len({row.engine for row in rows}) > 1:
-        columns.append(Column("engine", lambda row: row.engine, "left", is_foreign=True))
+        columns.append(Column("engine", lambda row: row.engine, "left"))
     return columns
 
 
@@ -128,7 +128,9 @@ def quality_words(row: GenerationRow) -> str:
     if row.quality and row.kl_divergence is not None:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
     return (
-        "quality not measured: random weights" if row.dummy_weights else "quality not measured: add `--quality quick`"
+        "quality not measured: random weights"
+        if row.dummy_weights
+        else f"quality not measured: add {code('--quality quick')}"
     )
 
 

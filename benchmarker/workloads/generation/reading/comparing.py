@@ -11,6 +11,7 @@ from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import code
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
 from benchmarker.workloads.generation.reading.first_difference import first_difference
@@ -141,15 +142,18 @@ def _about(value: float | None, error: float | None) -> float | Estimate | None:
     return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
 
 
-_TIMING = "`benchmarker run` measures it"
-_QUALITY = "`--quality` measures it, on real weights"
+_TIMING = f"{code('benchmarker run')} measures it"
+_QUALITY = f"{code('--quality')} measures it, on real weights"
 LIMITABLE: Mapping[str, Limitable] = {
     "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
     "bits": Limitable(lambda row: row.bits_per_weight, PLAIN, decimal, _TIMING),
     "load": Limitable(lambda row: row.load_s, SECONDS, seconds, _TIMING),
     "setup": Limitable(lambda row: row.setup_s, SECONDS, seconds, "only runtimes that set something up have it"),
     "energy": Limitable(
-        lambda row: row.energy.per_token if row.energy else None, {"": 1.0, "j": 1.0}, decimal, "`--energy` measures it"
+        lambda row: row.energy.per_token if row.energy else None,
+        {"": 1.0, "j": 1.0},
+        decimal,
+        f"{code('--energy')} measures it",
     ),
     "perplexity": Limitable(
         lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),

@@ -70,7 +70,7 @@ def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationR
     if not any(row.first_difference for row in rows):
         return []
     return [
-        Column["GenerationRow"]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column["GenerationRow"]("variant", lambda row: row.variant, "left"),
         Column["GenerationRow"]("same text", _of(lambda found: f"{found.same} of {found.prompts}")),
         Column["GenerationRow"](
             "first difference", _of(lambda found: f"token {found.token}" if found.token else MISSING)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import MISSING, decimal, percent
-from benchmarker.core.tables import Column, Sheet, escaped
+from benchmarker.core.tables import Column, Sheet, code, escaped
 from benchmarker.report.floors import LIMITS_TITLE
 from benchmarker.workloads.generation.reading.columns import Columns, cell_columns, names
 from benchmarker.workloads.generation.reading.rows import GenerationRow
@@ -66,7 +66,7 @@ def limit_caption(rows: Sequence[GenerationRow]) -> str:
             "reached is the share of it that it has against the baseline's quantization in the same engine."
         )
     if any(row.same_tokens is not None for row in rows):
-        sentences.append("As eager: how many of the first greedy tokens are those of `generate`.")
+        sentences.append(f"As eager: how many of the first greedy tokens are those of {code('generate')}.")
     return " ".join(sentences)
 
 

@@ -25,7 +25,7 @@ def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]
     if not any(row.quality for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left"),
         _column("perplexity", lambda quality: quality.perplexity, lambda quality: decimal(quality.perplexity)),
         _column("change", _change, lambda quality: "baseline" if quality.is_reference else change_text(quality)),
         _beside("KL divergence", lambda quality: quality.against.kl_mean, kl_text),

@@ -11,6 +11,7 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate, geometric_mean
+from benchmarker.core.tables import code
 from benchmarker.schema.model_facts import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.quality_words import wrong_step_words
@@ -19,7 +20,7 @@ from benchmarker.workloads.generation.reading.first_difference import FirstDiffe
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 
-OWN_KERNELS = "benchmarker's own kernels, which `benchmarker generate` runs and no other program"
+OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 

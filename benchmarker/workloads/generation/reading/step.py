@@ -29,7 +29,7 @@ def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
     if not any(row.step_divergence for row in rows):
         return []
     return [
-        Column[GenerationRow]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[GenerationRow]("variant", lambda row: row.variant, "left"),
         Column[GenerationRow]("KL step/eager", _of(lambda checked: significant(checked.kl_mean, 3))),
         Column[GenerationRow]("uncaptured", _of(_plain)),
         Column[GenerationRow]("max", _of(lambda checked: significant(checked.kl_max, 3))),

@@ -80,8 +80,8 @@ def task_columns(rows: Sequence[Answers]) -> list[Column[Answers]]:
     if not rows:
         return []
     return [
-        Column[Answers]("task", lambda row: row.result.task, "left", is_foreign=True),
-        Column[Answers]("variant", lambda row: row.variant, "left", is_foreign=True),
+        Column[Answers]("task", lambda row: row.result.task, "left"),
+        Column[Answers]("variant", lambda row: row.variant, "left"),
         Column[Answers]("questions", lambda row: str(len(row.result.right)), sort=lambda row: len(row.result.right)),
         Column[Answers](
             "accuracy",
