@@ -119,10 +119,7 @@ def _saved(workload: str) -> RunHelp:
 def as_json(workload: Workload) -> str:
     """Return the content of the workload's file, one option per line."""
     made_help = run_help(workload)
-    lines = [
-        json.dumps({name: value for name, value in asdict(option).items() if name != "aliases"}, ensure_ascii=False)
-        for option in made_help.options
-    ]
+    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
     head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
     return head + "\n" + ",\n".join(lines) + "\n]}\n"
 
@@ -164,7 +161,6 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
             typed[option.place] = [*typed.get(option.place, ()), *([f"{option.key}={value}"] if option.key else value)]
             continue
         spelling = option.flag if option.kind == "flag" else f"{option.flag} {value}"
-        value = option.aliases.get(value, value) if option.aliases else value
         if typed.get(option.place, value) != value:
             field = option.place.rpartition(".")[2]
             raise SpecError(f"{sources[option.place]} and {spelling} give two values of {field}; give one of them")

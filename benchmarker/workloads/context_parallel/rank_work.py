@@ -17,7 +17,7 @@ from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import start_profiler_once, trace_of
 from benchmarker.profiling.categories import Category
-from benchmarker.profiling.overlap import KindTime, Overlap, overlap_of
+from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.exchange import COUNT, RingExchange

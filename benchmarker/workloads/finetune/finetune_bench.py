@@ -22,7 +22,7 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.profile import profile_step
-from benchmarker.profiling.table import profile_table
+from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing

@@ -10,8 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from benchmarker.profiling.categories import shares
-from benchmarker.profiling.float32 import is_float32
+from benchmarker.profiling.categories import is_float32, shares
 from benchmarker.schema.profile import Profile
 from benchmarker.workloads.training.record import RECOMPUTE
 
