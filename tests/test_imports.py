@@ -29,7 +29,7 @@ ABOVE = ("cli", "run", "__main__")
 
 WITHOUT_TORCH = (
     "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.make_job "
-    "execution.keys execution.job_file run workloads.generation.reading"
+    "execution.job_file run workloads.generation.reading"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
