@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.comparing import Circumstance
 from benchmarker.core.packages import COMPUTING
@@ -17,7 +17,7 @@ UNSAID = ("power limit", "governor")
 """Circumstances that older records and some machines do not tell: a record without them agrees with any."""
 
 
-def circumstances(workload: str) -> dict[str, Circumstance]:
+def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
     """What must be equal in all records, by its name in a message: each is a function of a record."""
     return {
         "device": lambda record: record.environment.device.name,
@@ -33,7 +33,7 @@ def circumstances(workload: str) -> dict[str, Circumstance]:
         "compiler switches": _switches(COMPILER),
         "Python": _python,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
-        **workload_of(workload).circumstances(),
+        **workload_of(workload).circumstances(records),
         "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
@@ -73,7 +73,7 @@ def _version_of(package: str) -> Circumstance:
     """None for a library that the variant does not run: its version is no matter."""
 
     def version(record: RunRecord) -> str | None:
-        libraries = workload_of(record.workload).libraries(record)
+        libraries = record.libraries
         is_run = package not in OF_VARIANTS or libraries is None or package in libraries
         return record.environment.packages.get(package) if is_run else None
 

@@ -191,7 +191,7 @@ def named_variants(
 
         def order(identity: Identity) -> tuple[int, int]:
             record = variants[identity][0]
-            return families.index(comparing.family(record)), comparing.place(record)
+            return families.index(comparing.family(record)), record.family_place
 
         ordered.sort(key=order)
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
@@ -200,13 +200,9 @@ def named_variants(
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
-    comparing = workload_of(records[0].workload)
-    records = comparing.as_one(records)
-    for field, value_of in circumstances(records[0].workload).items():
+    for field, value_of in circumstances(records[0].workload, records).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(
-            value_of(record) for record in records if comparing.knows(record) or value_of(record) is not None
-        )
+        values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -254,7 +250,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
         by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
     for records in by_cells.values():
-        facts = [workload_of(record.workload).ran(record) for record in records]
+        facts = [record.choices for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
             if len(counts) > 1:

@@ -37,7 +37,7 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
     workload = workload_of(results.workload)
-    blocks.append(bullets(workload.first_remarks(results.rows)))
+    blocks.append(bullets(workload.remarks(results.rows, results.baseline, brief=True)))
     caveats = workload.caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]

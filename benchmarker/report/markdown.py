@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, Context, Results, headline_rows, with_bound
+from benchmarker.comparison.rows import CellKey, Context, Results, with_bound
 from benchmarker.core import tables
 from benchmarker.core.tables import Block, Sheet, bold, bullets
 from benchmarker.report.columns import bound, memory
@@ -26,9 +26,9 @@ def to_markdown(results: Results) -> str:
 
 def whole(results: Results) -> list[Block]:
     """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
-    rows, chosen, workload = results.rows, headline_rows(results.rows), workload_of(results.workload)
+    rows, workload = results.rows, workload_of(results.workload)
     first, *others = sheets(results)
-    limits = workload.limit_sheet(workload.limit_rows(rows))
+    limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
         bullets([*forced(results), *workload.header(results.records)]),
         first,
@@ -38,8 +38,7 @@ def whole(results: Results) -> list[Block]:
     blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
-    closing = workload.closing(chosen, results.baseline)
-    return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
+    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
@@ -60,7 +59,7 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
     return [
-        bullets(workload.run_header(record)),
+        bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
         workload.caption(results),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarker.comparison.rows import Results, headline_rows
 from benchmarker.comparison.words import cell_words
 from benchmarker.core.tables import Sheet, bold, escaped
-from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
+from benchmarker.report.columns import against_named, bound, speed_up, whole_call
 from benchmarker.schema.registry import workload_of
 
 
@@ -32,8 +32,7 @@ def sheets(results: Results) -> list[Sheet]:
             *speed_up(rows),
             *against_named(rows, results.named),
             *whole_call(rows, results.baseline),
-            *memory(rows),
-            *workload.more_columns(rows),
+            *workload.cost_columns(rows, whole=True),
         ]
         tables.append(Sheet("Every cell", columns, rows))
     return [*tables, *workload.detail_sheets(chosen)]
