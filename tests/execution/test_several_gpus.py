@@ -7,7 +7,7 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, UnsupportedError
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import result_key
 from benchmarker.execution.make_job import make_job
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice, one_of_several

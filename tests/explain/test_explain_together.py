@@ -107,7 +107,7 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
 
 def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:
     eager = run("fp16", *FP16, tpot_ms=28.0)
-    graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="graph")
+    graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="cuda_graph")
     done = CliRunner().invoke(app, ["explain", str(save(tmp_path, eager, graph))])
     assert "- fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 135 tok/s." in done.output
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarker.core.tables import to_markdown
-from benchmarker.profiling.table import hundredths, profile_table, shortened
+from benchmarker.profiling.profile_table import hundredths, profile_table, shortened
 from benchmarker.schema.profile import Kernel
 from benchmarker.workloads.generation.record import GenerationProfile
 from benchmarker.workloads.generation.words import profiled_words

@@ -289,7 +289,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return record.load is not None
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.finetune.reading.explained_step import timed_step
+        from benchmarker.workloads.finetune.finetune_reading import timed_step
 
         return timed_step(name, records)
 

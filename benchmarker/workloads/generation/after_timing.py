@@ -17,7 +17,7 @@ from benchmarker.hardware.device import Device, kind_of
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile import count_kernels, profile_step
-from benchmarker.profiling.table import profile_table
+from benchmarker.profiling.profile_table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.energy import Energy

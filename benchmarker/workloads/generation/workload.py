@@ -69,7 +69,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     # Command line and configuration
 
     def options(self) -> list[Option]:
-        from benchmarker.engines.registry import ENGINES, OLD_NAMES
+        from benchmarker.engines.registry import ENGINES
         from benchmarker.quantization.registry import LOADERS
         from benchmarker.schema.options import field_options
 
@@ -108,7 +108,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
             },
             repeated=("grid.prompts",),
             shorthands=(
-                Option("--runtime", "variant.engine", "text", "An older word for --engine; graph is cuda_graph.", ""),
+                Option("--runtime", "variant.engine", "text", "Another name of --engine.", ""),
                 Option("--compile", "variant.engine", "flag", "Short for --engine compile.", "", value="compile"),
                 Option(
                     "--calibration",
@@ -119,7 +119,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
                     key="calibration",
                 ),
             ),
-            aliases={"variant.engine": OLD_NAMES},
         )
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:

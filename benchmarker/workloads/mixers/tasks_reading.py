@@ -15,7 +15,7 @@ from typing import NamedTuple
 from benchmarker.core.formatting import MISSING, decimal, percent
 from benchmarker.core.stats import Estimate, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, Sheet, escaped
-from benchmarker.workloads.mixers.reading.mixer_rows import MixersRow
+from benchmarker.workloads.mixers.mixers_reading import MixersRow
 from benchmarker.workloads.mixers.record import TaskScore
 
 NORMAL_95 = 1.959964
