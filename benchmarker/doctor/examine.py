@@ -19,8 +19,8 @@ from benchmarker.doctor.machine import look
 from benchmarker.doctor.report_text import finding_lines, machine_lines, outcome_table, reading_table
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.workloads.generation import doctor as variants
-from benchmarker.workloads.generation.doctor import FIRST_ENGINE, Outcome, trial
+from benchmarker.workloads.generation import engine_trials as variants
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
 TRIAL_LIMIT_S = 600.0
 """Limit for one variant. GPTQ builds an extension at its first use."""

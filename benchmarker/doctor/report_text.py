@@ -10,7 +10,7 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.workloads.generation.doctor import Outcome
+from benchmarker.workloads.generation.engine_trials import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 

@@ -22,7 +22,7 @@ from benchmarker.doctor.report_text import finding_lines, outcome_table, reading
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.workloads.generation.doctor import Outcome, look, two_layers
+from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
 H100 = Card(

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.formatting import percent
 from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.hardware.device import Device
 from benchmarker.quality.evaluation_text import check_text, is_text
+from benchmarker.quality.harness_tasks import check_tasks, run_tasks
+from benchmarker.quality.judge import Subject, judge
+from benchmarker.quality.judging_plan import Plan, make_plan
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.quality import WINDOW_TOKENS, Quality, TaskResult, baseline_name
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name, quality_line
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.forms import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
 from benchmarker.workloads.session import Judging
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
@@ -105,3 +115,75 @@ def _answers(results: Sequence[TaskResult], spec: QualitySpec) -> bool:
     return bool(results) and all(
         (set(result.asked), result.limit) == (set(spec.tasks), spec.task_limit) for result in results
     )
+
+
+def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
+    """What is to be judged; None where nothing is.
+
+    Raises:
+        BenchmarkerError: The text, the tasks, the tokenizer or the baseline cannot be used.
+    """
+    if job.is_judged and job.quality.tasks:
+        if tokenizer is None:
+            raise ModelError(f"{job.model.id}: no tokenizer in its folder, and --tasks are questions in text")
+        check_tasks(job.quality.tasks)
+    if not job.is_judged or job.quality.size == "off":
+        return None
+    return make_plan(
+        job.quality,
+        job.model,
+        job.variant,
+        name=job.variant.name,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        progress=terminal,
+        is_plain=job.variant.engine in MODEL_ENGINES,
+    )
+
+
+def judged(
+    job: GenerationJob,
+    plan: Plan | None,
+    subject: Subject,
+    tokenizer: Any | None,
+    device: Device,
+    terminal: Terminal,
+) -> dict[str, Any]:
+    """Fields of the record: answers and quality, or why they are missing. The subject is dropped."""
+    fields: dict[str, Any] = {}
+    assert subject.source is not None
+    if job.quality.tasks:
+        fields |= _measured_answers(job, subject.source.model, tokenizer, terminal)
+    if plan:
+        fields |= _quality(plan, subject, device, terminal)
+    return fields
+
+
+def _measured_answers(
+    job: GenerationJob, model: PreTrainedModel | None, tokenizer: Any | None, terminal: Terminal
+) -> dict[str, Any]:
+    if model is None:
+        reason = f"{job.variant.engine} has no model in this process that could be asked questions"
+        terminal.line(f"no tasks: {reason}")
+        return {"no_tasks": Missing(error_kind="unsupported", reason=reason)}
+    try:
+        results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
+    except BenchmarkerError as error:
+        # What was timed is saved: what cannot be had here must not undo that.
+        terminal.line(f"no tasks: {error}")
+        return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
+    for result in results:
+        terminal.line(
+            f"{result.task}: {percent(result.accuracy, places=1)} of {len(result.right)} right ({result.metric})"
+        )
+    return {"tasks": results}
+
+
+def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
+    try:
+        quality = judge(plan, subject, device, terminal)
+    except BenchmarkerError as error:
+        terminal.line(f"no quality: {error}")
+        return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}
+    terminal.line(quality_line(quality))
+    return {"quality": quality}

@@ -11,12 +11,11 @@ from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.external_facts import DISAGREEMENT, ExternalFacts
-from benchmarker.schema.model_facts import TensorTypes
-from benchmarker.workloads.generation.reading.limits import impossible
-from benchmarker.workloads.generation.reading.rows import GenerationRow
-from benchmarker.workloads.generation.reading.same_model import checkpoint_notes
+from benchmarker.schema.engine_facts import DISAGREEMENT, EngineFacts, ExternalFacts
+from benchmarker.schema.model import TensorTypes
+from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.reading.step_tables import impossible
 from benchmarker.workloads.generation.record import GenerationRecord
 
 

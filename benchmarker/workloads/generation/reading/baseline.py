@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,15 +12,20 @@ from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
-from benchmarker.core.tables import code
+from benchmarker.core.tables import code, escaped
 from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.workloads.generation.reading.best import tokens_in_common, with_best
-from benchmarker.workloads.generation.reading.first_difference import first_difference
-from benchmarker.workloads.generation.reading.rows import GenerationKey, GenerationRow, stored_as
+from benchmarker.workloads.generation.demand import floor_s
+from benchmarker.workloads.generation.reading.generation_rows import (
+    GenerationKey,
+    GenerationRow,
+    first_difference,
+    stored_as,
+)
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 
 if TYPE_CHECKING:
     pass
+
 
 BASELINE = "fp16"
 PLAIN_ENGINE = "eager"
@@ -175,3 +181,114 @@ LIMITABLE: Mapping[str, Limitable] = {
         _QUALITY,
     ),
 }
+
+
+def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
+    """Each row with its best possible speed-up against the baseline, the share of it that the row reached, and how
+    many tokens its text has in common with plain `generate`'s."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
+
+
+def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow:
+    eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
+    same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
+    row = replace(row, same_tokens=same)
+    if row.step_demand is None or base.step_demand is None or base.limits is None or row.variant == base.variant:
+        return row
+    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
+    best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
+    peer = peer_of(row, base, rows)
+    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
+    return replace(row, best_ratio=best, best_ratio_reached=reached)
+
+
+def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
+    """The row of the baseline's quantization in the row's own cell and engine; None where the row is of that itself."""
+    if row.weights == base.weights:
+        return None
+    if row.engine == base.engine:
+        return base
+    return _row_of(rows, row.cell, weights=base.weights, engine=row.engine)
+
+
+def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str, engine: str) -> GenerationRow | None:
+    return next((row for row in rows if (row.cell, row.weights, row.engine) == (cell, weights, engine)), None)
+
+
+def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """How many leading tokens two texts have in common; None where one has none."""
+    if not first or not second:
+        return None
+    shorter = min(len(first), len(second))
+    return next((place for place in range(shorter) if first[place] != second[place]), shorter)
+
+
+FORM_WORDS = re.compile(
+    r"gptq|gptqmodel|awq|hqq|autoround|bnb|nf4|fp8|quantized|sym|int[48]|[48]|[48]?bits?|w\d+a\d+|g?(32|64|128)",
+    re.IGNORECASE,
+)
+"""Words that a quantized checkpoint's name has after the model's."""
+
+
+def as_one(records: Sequence[GenerationRecord]) -> list[GenerationRecord]:
+    """The records, each with the name and revision of the model that stands for its own."""
+    names = standing_names(records)
+    revisions: dict[str, str | None] = {}
+    for record in records:
+        if record.load:
+            revisions.setdefault(record.model.id, record.model.revision)
+    renamed = []
+    for record in records:
+        name = names[record.model.id]
+        if name != record.model.id:
+            model = record.model.model_copy(update={"id": name, "revision": revisions.get(name)})
+            renamed.append(record.model_copy(update={"model": model}))
+        else:
+            renamed.append(record)
+    return renamed
+
+
+def standing_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
+    """Each model's name with the one that stands for it: its own, where it means no other's model."""
+    names = list(dict.fromkeys(record.model.id for record in records))
+    by_files: dict[str, str] = {}
+    for record in records:
+        if record.model.files_sha256:
+            by_files.setdefault(record.model.files_sha256, record.model.id)
+    standing = {name: name for name in names}
+    for record in records:
+        if record.model.files_sha256:
+            standing[record.model.id] = by_files[record.model.files_sha256]
+    for name in names:
+        base = next((other for other in names if _is_checkpoint_of(name, other, records)), None)
+        if base:
+            standing[name] = standing[base]
+    return standing
+
+
+def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
+    """What was taken for a quantized checkpoint of what, one line each."""
+    names = list(dict.fromkeys(record.model.id for record in records))
+    return [
+        f"{escaped(name)} is taken for a quantized checkpoint of {escaped(base)}, by its name and its shapes."
+        for name in names
+        for base in names
+        if _is_checkpoint_of(name, base, records)
+    ]
+
+
+def _is_checkpoint_of(name: str, base: str, records: Sequence[GenerationRecord]) -> bool:
+    """Whether `name` is `base` with the words of a form behind it, with equal shapes and quantized throughout."""
+    last, base_last = (_last_part(text) for text in (name, base))
+    words = [word for word in re.split(r"[-_.]+", last[len(base_last) :]) if word]
+    if not last.lower().startswith(base_last.lower()) or not words or not all(map(FORM_WORDS.fullmatch, words)):
+        return False
+    own, others = ([record for record in records if record.model.id == each and record.load] for each in (name, base))
+    shapes = {record.model.config_sha256 for record in (*own, *others)}
+    is_quantized = all(record.load and record.load.quantized_fraction > 0 for record in own)
+    return bool(own and others) and is_quantized and len(shapes) == 1 and None not in shapes
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]

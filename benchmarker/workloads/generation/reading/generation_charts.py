@@ -18,7 +18,7 @@ from benchmarker.report.charts.waterfall_chart import waterfall_chart
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
-    from benchmarker.workloads.generation.reading.rows import GenerationRow
+    from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
     from benchmarker.workloads.generation.record import GenerationProfile
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from benchmarker.comparison.words import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, escaped
-from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
-from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.schema.quality import INDISTINGUISHABLE, SILENT_KL, Quality, change_text, kl_text
+from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
+
+if TYPE_CHECKING:
+    from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
+
 
 DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %": "kl_999", "max": "kl_max"}
 """Fields of a divergence by the headings of their columns."""
@@ -242,3 +246,41 @@ def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
         f"Divergences of {listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
         for count, variants in sorted(bounds.items())
     ]
+
+
+def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
+    """The columns of the table; none where no texts were compared."""
+    if not any(row.first_difference for row in rows):
+        return []
+    return [
+        Column["GenerationRow"]("variant", lambda row: row.variant, "left"),
+        Column["GenerationRow"]("same text", _of(lambda found: f"{found.same} of {found.prompts}")),
+        Column["GenerationRow"](
+            "first difference", _of(lambda found: f"token {found.token}" if found.token else MISSING)
+        ),
+        Column["GenerationRow"]("gap", _of(lambda found: MISSING if found.gap is None else significant(found.gap, 2))),
+        Column["GenerationRow"]("it is", _of(lambda found: found.verdict), "left"),
+        Column["GenerationRow"]("KL divergence", _divergence_of_row),
+    ]
+
+
+def difference_caption(rows: Sequence[GenerationRow]) -> str:
+    """How to read the table; empty where there is none."""
+    found = next((row.first_difference for row in rows if row.first_difference), None)
+    if found is None:
+        return ""
+    baseline = next((row.variant for row in rows if row.is_baseline), "the baseline")
+    return (
+        f"Greedy text after {found.prompts} fixed prompts, against {baseline}'s: the earliest token that differs, and "
+        "the largest gap between the two likeliest tokens where a text first differs, in nats. Up to "
+        f"{ROUNDING_GAP} it is rounding: another order of additions may swap the two. Above, the form or the engine "
+        "computes something else; the KL divergence says how much."
+    )
+
+
+def _divergence_of_row(row: GenerationRow) -> str:
+    return significant(row.quality.against.kl_mean, 3) if row.quality and row.first_difference else MISSING
+
+
+def _of(text: Callable[[FirstDifference], str]) -> Callable[[GenerationRow], str]:
+    return lambda row: text(row.first_difference) if row.first_difference else MISSING

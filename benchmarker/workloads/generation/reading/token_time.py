@@ -31,15 +31,13 @@ from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.schema.external_facts import DISAGREEMENT
-from benchmarker.schema.kernels_used import multiplies_all_packed
-from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.generation.reading.advice import ADVICE, can_be_captured
-from benchmarker.workloads.generation.reading.communication import communication
-from benchmarker.workloads.generation.reading.rows import GenerationRow as Row
-from benchmarker.workloads.generation.reading.rows import generation_cell as cell_of
-from benchmarker.workloads.generation.reading.rows import generation_row as make_row
+from benchmarker.schema.engine_facts import DISAGREEMENT, multiplies_all_packed
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.record import Limits
+from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
+from benchmarker.workloads.generation.reading.generation_rows import generation_cell as cell_of
+from benchmarker.workloads.generation.reading.generation_rows import generation_row as make_row
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 
 FEWEST_BITS = 5.5

@@ -7,8 +7,7 @@ from typing import Any
 from benchmarker.comparison.comparing import metric_numbers, ratio_numbers
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.quality import Quality, StepDivergence
-from benchmarker.workloads.generation.reading.first_difference import FirstDifference
-from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.generation_rows import FirstDifference, GenerationRow
 
 WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
 """Metrics whose keys are older than the rule by which keys are made of a metric's name."""

@@ -12,9 +12,9 @@ from scipy import stats
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import TOLERANCE, Check, equal
 from benchmarker.schema.quality import Quality
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
+from benchmarker.workloads.generation.demand import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
-from benchmarker.workloads.generation.roofline import MBU_LIMIT, mbu
 
 DRAIN_S, DRAIN_SHARE = 0.05, 0.10
 """The last token is known before the device is drained; longer than both of these is not draining."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,15 +11,14 @@ from typing import Any, cast
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.core.stats import Estimate, geometric_mean
+from benchmarker.core.formatting import MISSING
+from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code
-from benchmarker.schema.model_facts import LoadFacts
-from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
-from benchmarker.schema.quality_words import wrong_step_words
-from benchmarker.workloads.generation.reading.energy import EnergyUse, energy_use
-from benchmarker.workloads.generation.reading.first_difference import FirstDifference
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
+from benchmarker.schema.record import Energy, EnergyWindow, Moment
+from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
-from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 
 OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
@@ -63,6 +63,58 @@ class GenerationKey(CellKey):
     def context(self) -> tuple[int, int, int]:
         """What a decode step works on, whatever number of tokens follow."""
         return self.batch_size, self.prompt_tokens, self.depth
+
+
+ROUNDING_GAP = 0.05
+"""Nats. Where the two likeliest tokens are nearer than that, 16-bit arithmetic in another order may swap them."""
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Of one row's texts from the baseline's."""
+
+    prompts: int
+    """Texts that were compared."""
+    same: int
+    """Of these the equal ones."""
+    token: int | None
+    """Earliest token that differs, counted from 1; None where all texts are equal."""
+    gap: float | None
+    """Largest gap between the two likeliest tokens where a text first differs, in nats; None where it is not known."""
+
+    @property
+    def verdict(self) -> str:
+        """What explains it."""
+        if self.token is None:
+            return "the same"
+        if self.gap is None:
+            return MISSING
+        return "rounding" if self.gap <= ROUNDING_GAP else "more than rounding"
+
+
+def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
+    """None where either has no texts, or they followed other prompts."""
+    if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
+        return None
+    pairs = list(zip(quality.greedy, baseline.greedy, strict=False))
+    if not pairs:
+        return None
+    places, gaps = [], []
+    for text, standard in pairs:
+        both = zip(text.tokens, standard.tokens, strict=False)
+        place = next((number for number, (one, other) in enumerate(both) if one != other), None)
+        if place is None:
+            continue
+        places.append(place)
+        # The same tokens came before it, so that either engine's gap will do.
+        gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
+    known = [gap for gap in gaps if gap is not None]
+    return FirstDifference(
+        prompts=len(pairs),
+        same=len(pairs) - len(places),
+        token=min(places) + 1 if places else None,
+        gap=max(known) if known and len(known) == len(gaps) else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -265,3 +317,65 @@ def _limits(good: Good) -> dict[str, Any]:
 
 def _median_load(loads: Sequence[LoadFacts]) -> float | None:
     return statistics.median(load.load_s for load in loads) if loads else None
+
+
+@dataclass(frozen=True)
+class EnergyUse:
+    """Energy of one row over all its processes, in joules of the whole board; None where it was not counted."""
+
+    per_token: Estimate
+    """Joules a token, the board's idle power included. The deviation is over the windows."""
+    net_per_token_j: float | None
+    """Joules a token above the board's idle power."""
+    decode_per_token_j: float | None
+    """Joules a token of decoding alone, the board's idle power included."""
+    prefill_j: float | None
+    """Joules of one prompt's prefill, the board's idle power included."""
+
+
+def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
+    """The energy of one row, from the processes that counted it; None where none did."""
+    counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
+    if not counted:
+        return None
+    by_round: dict[Moment, list[float]] = defaultdict(list)
+    for record, cell, energy in counted:
+        by_round[record.moment].append(_generation_j(energy.generation) / _tokens(cell))
+    windows = [_generation_j([window]) / _tokens(cell) for _, cell, energy in counted for window in energy.generation]
+    return EnergyUse(
+        per_token=estimate([geometric_mean(by_round[number]) for number in sorted(by_round)], windows),
+        net_per_token_j=_mean([_net_j(energy) / _tokens(cell) for _, cell, energy in counted if energy.idle_power_w]),
+        decode_per_token_j=_mean([_decode_j(cell, energy) for _, cell, energy in counted if _has_both(cell, energy)]),
+        prefill_j=_mean(
+            [_generation_j(energy.prefill) / cell.batch_size for _, cell, energy in counted if energy.prefill]
+        ),
+    )
+
+
+def _tokens(cell: GenerationCell) -> int:
+    return cell.new_tokens * cell.batch_size
+
+
+def _generation_j(windows: Sequence[EnergyWindow]) -> float:
+    """Joules of one generation of the whole batch: all windows' energy over all their generations."""
+    return sum(window.energy_j for window in windows) / sum(window.generations for window in windows)
+
+
+def _net_j(energy: Energy) -> float:
+    seconds = sum(window.seconds for window in energy.generation) / sum(
+        window.generations for window in energy.generation
+    )
+    return _generation_j(energy.generation) - (energy.idle_power_w or 0.0) * seconds
+
+
+def _has_both(cell: GenerationCell, energy: Energy) -> bool:
+    return bool(energy.prefill) and cell.new_tokens > 1
+
+
+def _decode_j(cell: GenerationCell, energy: Energy) -> float:
+    more = _generation_j(energy.generation) - _generation_j(energy.prefill)
+    return more / ((cell.new_tokens - 1) * cell.batch_size)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

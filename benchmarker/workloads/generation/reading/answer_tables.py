@@ -15,7 +15,7 @@ from typing import NamedTuple
 from benchmarker.core.formatting import MISSING, percent
 from benchmarker.core.tables import Column, escaped
 from benchmarker.schema.quality import TaskResult
-from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
 
 class Answers(NamedTuple):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarker.comparison.rows import CellKey, headline
-from benchmarker.core.formatting import MISSING, decimal, percent, significant, with_spread
-from benchmarker.core.tables import Column, code
+from benchmarker.comparison.rows import CellKey, Results, headline
+from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
+from benchmarker.core.tables import Column, code, escaped, plain_line
+from benchmarker.report import captions
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
-from benchmarker.schema.quality_words import INDISTINGUISHABLE, change_text, kl_text
-from benchmarker.schema.status_words import status_words
-from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.report.header import each, in_brackets, machine_lines, plain_title
+from benchmarker.schema.base import Scalar
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.schema.status import status_words
+from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.record import GenerationRecord
 
 Columns = list[Column[GenerationRow]]
 SHOWN_ELSEWHERE = ("latency", "decode")
@@ -156,3 +163,105 @@ def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     """What the table of every cell has beyond speed and memory: energy, where it was counted elsewhere than at the
     first table's cell. It is counted at the largest cell that a variant could do, which is not always that one."""
     return energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else []
+
+
+def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+    """What was measured, on what, with what, and how."""
+    models = each(records, lambda record: record.model.id)
+    revisions = each(records, lambda record: (record.model.revision or "")[:12])
+    types = each(records, lambda record: record.model.dtype)
+    dummies = [record.model.load_format == "dummy" for record in records]
+    weights = "dummy weights" if all(dummies) else "some dummy weights" if any(dummies) else ""
+    return (
+        f"model: {models}{in_brackets(types, revisions and f'revision {revisions}', weights)}",
+        *machine_lines(records),
+    )
+
+
+def variant_line(record: GenerationRecord) -> str:
+    """`variant: int8, engine eager`."""
+    return f"variant: {escaped(record.variant.name)}, engine {escaped(record.variant.engine)}"
+
+
+def load_words(record: GenerationRecord) -> tuple[str, ...]:
+    """What loading made, in one line."""
+    load = record.load
+    if load is None:
+        return ()
+    tied = "tied to the embedding" if load.lm_head_tied else "not tied"
+    return (
+        f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
+        f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
+        f"lm_head {escaped(load.lm_head_dtype)} {tied}{_of_each(load)}",
+        f"load: {seconds(load.load_s)}",
+    )
+
+
+def _of_each(load: LoadFacts) -> str:
+    """What of the weights each of several GPUs holds; nothing for one."""
+    return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
+
+
+def caption(results: Results) -> str:
+    """One paragraph under the tables. Empty where there is no number to explain."""
+    rows = [row for row in results.rows if row.status == "ok" and isinstance(row, GenerationRow)]
+    return " ".join([*filter(None, [captions.caption(results)]), *_energy(rows)])
+
+
+def _energy(rows: Sequence[GenerationRow]) -> list[str]:
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
+        "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
+    ]
+
+
+def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
+    """The rows that stand in the table of limits: those of the headline's cell, at every batch size and depth.
+
+    A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
+    """
+    cell = headline(rows)
+    if cell is None:
+        return []
+    shape = cell.without("batch_size", "depth")
+    return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
+
+
+def title(results: Results) -> str:
+    """`Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
+    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
+    return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
+
+
+DTYPE = "float16"
+"""Of `benchmarker generate` if nothing is said."""
+QUESTION = "Why is the sky blue?"
+TEXTS = {"qwen3-small": "The function returns"}
+"""For models that only continue what they were trained on."""
+
+
+def generate_command(records: Sequence[GenerationRecord]) -> str:
+    """`benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
+
+    Empty for an engine that is a program of its own, for several GPUs and for a record of an old log.
+    """
+    first = records[0]
+    if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
+        return ""
+    words = ["--model", first.model.id]
+    words += ["--revision", first.model.revision] if first.model.revision else []
+    words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
+    words += ["--quant", first.variant.quant]
+    words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
+    words += ["--engine", first.variant.engine]
+    words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
+    text = TEXTS.get(first.model.id, QUESTION)
+    return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
+
+
+def _pairs(flag: str, options: Mapping[str, Scalar]) -> list[str]:
+    """Each option as the words `flag key=value`."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return [word for name, text in texts.items() for word in (flag, f"{name}={text}")]

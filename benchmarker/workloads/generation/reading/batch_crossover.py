@@ -20,8 +20,8 @@ from itertools import pairwise
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import escaped
-from benchmarker.workloads.generation.reading.best import peer_of
-from benchmarker.workloads.generation.reading.rows import GenerationRow
+from benchmarker.workloads.generation.reading.baseline import peer_of
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
 TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
     "the whole request": lambda row: row.latency,
