@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.gemv_ends import Ends
+from benchmarker.kernels.gemv_fusion import GemvFusion
 
 
-def with_ends(hidden: Tensor, weights: Tensor, ends: Ends) -> Tensor:
+def with_ends(hidden: Tensor, weights: Tensor, ends: GemvFusion) -> Tensor:
     """The product with what stands around it, of a norm that rounds where models round.
 
     Args:

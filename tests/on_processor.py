@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import cuda_source
-from benchmarker.kernels.tensor_map import TensorMap
+from benchmarker.kernels.cuda_source import TensorMap
 
 SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
 """Files in place of those with the GPU's instructions."""
 MULTIPROCESSORS = 3
-TOGETHER = {"prompt_matmul"}
+TOGETHER = {"prefill_gemm"}
 """Kernels whose blocks wait for each other: they run side by side, those of others one after another."""
 RUN = """
 static void __syncthreads() {{ meet(0, THREADS); }}
@@ -36,7 +36,7 @@ extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
                     own_block = own;
                     threadIdx.x = thread;
                     blockIdx.x = block;
-                    {name}_kernel({arguments});
+                    {symbol}({arguments});
                 }});
         }}
         for (auto& thread : threads) thread.join();
@@ -46,17 +46,17 @@ extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
 POINTERS = {
     "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
     "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
-    "matmul_4bit": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
-    "prompt_matmul": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
-    "rows_by_lane": ("uint4", "uint4"),
+    "w4a16_gemm": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
+    "prefill_gemm": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
+    "permute_rows": ("uint4", "uint4"),
 }
 """Types of each kernel's pointers; a map is given as it is."""
 NUMBERS = {
     "gemv_nf4": (1, 1),
     "gemv_gptq": (4, 1),
-    "matmul_4bit": (2, 0),
-    "prompt_matmul": (4, 0),
-    "rows_by_lane": (2, 0),
+    "w4a16_gemm": (2, 0),
+    "prefill_gemm": (4, 0),
+    "permute_rows": (2, 0),
 }
 """How many whole numbers follow them, and then how many others."""
 
@@ -83,7 +83,9 @@ class OnProcessor:
         # A file that is loaded must not be written over.
         source = self._folder / f"{name}-{len(self._libraries)}.cpp"
         library = source.with_suffix(".so")
-        run = RUN.format(name=name, are_together=int(name in TOGETHER), arguments=", ".join(arguments))
+        run = RUN.format(
+            symbol=cuda_source.symbol(name), are_together=int(name in TOGETHER), arguments=", ".join(arguments)
+        )
         source.write_text("\n".join(lines) + run)
         options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
         defined = [f"-D{macro}={value}" for macro, value in macros]

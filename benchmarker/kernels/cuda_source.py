@@ -7,23 +7,23 @@ No toolkit is needed: NVRTC compiles, and the driver loads.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.binary_memory import kept
-from benchmarker.kernels.tensor_map import TensorMap
-
 FOLDER = Path(__file__).parent
 HOPPER = (9, 0)
 """Its compute capability."""
-HOPPER_ALONE = ("prompt_matmul",)
+HOPPER_ALONE = ("prefill_gemm",)
 """Sources with instructions that Hopper alone has, such as products of a warp group: an architecture of their own."""
 SHARED_BYTES_ATTRIBUTE = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
@@ -31,6 +31,19 @@ REGISTERS_ATTRIBUTE = 4
 """CU_FUNC_ATTRIBUTE_NUM_REGS"""
 EARLY_ATTRIBUTE = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
+
+
+SYMBOLS = {
+    "prefill_gemm": "prompt_matmul_kernel",
+    "w4a16_gemm": "matmul_4bit_kernel",
+    "permute_rows": "rows_by_lane_kernel",
+}
+"""Names of kernels that differ from their file's: recorded profiles contain them."""
+
+
+def symbol(name: str) -> str:
+    """Return the name of the kernel in the file `name`.cu."""
+    return SYMBOLS.get(name, f"{name}_kernel")
 
 
 class CudaSourceError(RuntimeError):
@@ -98,7 +111,7 @@ def cuda_kernel(
         binary = _binary(name, macros, torch.cuda.get_device_capability(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _check_driver(_driver().cuModuleLoadData(ctypes.byref(module), binary))
-        _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, f"{name}_kernel".encode()))
+        _check_driver(_driver().cuModuleGetFunction(ctypes.byref(function), module, symbol(name).encode()))
         _check_driver(_driver().cuFuncSetAttribute(function, SHARED_BYTES_ATTRIBUTE, shared_bytes))
         registers = ctypes.c_int()
         _check_driver(_driver().cuFuncGetAttribute(ctypes.byref(registers), REGISTERS_ATTRIBUTE, function))
@@ -224,3 +237,90 @@ def _check_driver(status: int) -> None:
         name = ctypes.c_char_p()
         _driver().cuGetErrorName(status, ctypes.byref(name))
         raise CudaSourceError(f"the driver says {(name.value or b'unknown').decode()}")
+
+
+def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
+    """The machine code of a program: what is kept, or else what is compiled now, and kept where that can be written.
+
+    Args:
+        made_of: All that it depends on: options, texts, the compiler's version.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    digest = sha256("\0".join(made_of).encode()).hexdigest()
+    path = Path(cache_dir()) / "benchmarker-binaries" / f"{digest}.cubin"
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    binary = compile_it()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Another process never sees a part of it, and where the disk is full nothing is left.
+        with TemporaryDirectory(dir=path.parent) as folder:
+            (Path(folder) / path.name).write_bytes(binary)
+            (Path(folder) / path.name).replace(path)
+    return binary
+
+
+BYTES = 128
+"""Size of the driver's CUtensorMap."""
+ALIGNMENT = 64
+ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}
+"""CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and UINT32, by an element's bytes."""
+SWIZZLES = {False: 0, True: 3}
+"""CU_TENSOR_MAP_SWIZZLE_NONE and _128B"""
+NOT_INTERLEAVED = ZEROS_OUTSIDE = 0
+"""CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"""
+PROMOTED_TO_256_BYTES = 3
+"""CU_TENSOR_MAP_L2_PROMOTION_L2_256B"""
+
+
+DIMENSIONS = 3
+"""Of every map; those that a tensor lacks have the size 1."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor, and the boxes of it that are copied."""
+
+    tensor: Tensor
+    """[..., width], three dimensions at most. The numbers of a row lie together. It begins at a multiple of 16 bytes,
+    and its strides are such."""
+    box: tuple[int, ...]
+    """Size of a box, the width first, 256 at most in each direction."""
+    swizzled: bool = False
+    """Whether 16 bytes of a line of 128 are exchanged with others by the line, so that eight lines fill all banks."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each direction, the width first."""
+        return [*reversed(self.tensor.shape), 1][:DIMENSIONS]
+
+    @property
+    def box_sizes(self) -> list[int]:
+        """The same of a box."""
+        return [*self.box, 1][:DIMENSIONS]
+
+    @property
+    def pitches(self) -> list[int]:
+        """Bytes from one number to the next in all directions but the first."""
+        size = self.tensor.element_size()
+        strides = [stride * size for stride in reversed(self.tensor.stride()[:-1])]
+        return [*strides, self.tensor.nbytes][: DIMENSIONS - 1]
+
+    def encoded(self, encode: Callable[..., int], check: Callable[[int], None]) -> Any:
+        """The driver's form of it, as bytes for a kernel's argument.
+
+        Args:
+            encode: The driver's cuTensorMapEncodeTiled.
+            check: Raises where the driver refuses.
+        """
+        room = ctypes.create_string_buffer(BYTES + ALIGNMENT)
+        encoded = (ctypes.c_char * BYTES).from_buffer(room, -ctypes.addressof(room) % ALIGNMENT)
+        sizes, pitches = (ctypes.c_uint64 * 3)(*self.sizes), (ctypes.c_uint64 * 2)(*self.pitches)
+        box, each = (ctypes.c_uint32 * 3)(*self.box_sizes), (ctypes.c_uint32 * 3)(1, 1, 1)
+        status = encode(
+            encoded, ELEMENT_TYPES[self.tensor.element_size()], DIMENSIONS, ctypes.c_void_p(self.tensor.data_ptr()),
+            sizes, pitches, box, each, NOT_INTERLEAVED, SWIZZLES[self.swizzled], PROMOTED_TO_256_BYTES, ZEROS_OUTSIDE,
+        )  # fmt: skip
+        check(status)
+        return encoded

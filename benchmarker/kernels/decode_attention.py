@@ -10,8 +10,7 @@ so that it runs on NVIDIA and AMD.
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.triton_if_present import tl, triton
+from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels import gemv_dense
-from benchmarker.kernels.forward_override import with_forward
 from benchmarker.kernels.gemv_nf4 import is_4bit
-from benchmarker.kernels.packed_products import are_ordered_by_kernel, packed_product, product_of_placed
+from benchmarker.kernels.linear_dispatch import is_one_query, is_packed_product, rows_forward
 from benchmarker.kernels.packed_weights import ONE_TILE, in_word
-from benchmarker.kernels.replace_linears import is_one_query, is_packed_product, rows_forward
-from benchmarker.kernels.rows_by_lane import swiglu_by_lane
+from benchmarker.kernels.permute_rows import swiglu_by_lane
+from benchmarker.kernels.quantized_gemm import are_ordered_by_kernel, packed_product, product_of_placed
+from benchmarker.kernels.rewritten_module import with_forward
 
 CLOSE = 0.02
 """Largest relative difference to the MLP's own forward, in 16 bit."""

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarker.kernels.gemv_ends import PLAIN, Ends, write_ends
-from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.triton_if_present import tl, triton
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, store_outputs
+from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -66,7 +65,7 @@ class Tile:
     """Steps whose weights are read ahead."""
 
 
-def tile_for(inputs: int, element_bytes: int, ends: Ends) -> Tile:
+def tile_for(inputs: int, element_bytes: int, ends: GemvFusion) -> Tile:
     """The tile for rows of so many numbers. Small programs are many at once: a tile of 40 KB was 20 % slower (H100)."""
     rows = 2 if element_bytes == 1 and not ends.swiglu else 1
     chunk, warps = (512, 2) if inputs <= 4096 else (1024, 4)
@@ -116,7 +115,7 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     result = tl.sum(tl.sum(total, 2), 0)
     if scaled:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
-    write_ends(
+    store_outputs(
         result, tl.sum(tl.sum(squares, 1), 0), epsilon, residual, output, first, outputs, inputs,
         rows, matrices, normed, added,
     )  # fmt: skip
@@ -143,7 +142,7 @@ def _weights(  # type: ignore[no-untyped-def]
 
 
 def launch(
-    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: Ends = PLAIN, *, tile: Tile | None = None
+    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
 ) -> Tensor:
     """One kernel for the product and its ends.
 
@@ -190,7 +189,7 @@ def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # no
 @torch.library.custom_op("benchmarker::gemv_swiglu", mutates_args=())
 def gemv_swiglu(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
     """silu(gate @ hidden) * (up @ hidden), the first half of an MLP with SwiGLU. Arguments as of `launch`."""
-    return launch(hidden, rows, scales, Ends(swiglu=True))
+    return launch(hidden, rows, scales, GemvFusion(swiglu=True))
 
 
 @gemv_swiglu.register_fake

@@ -1,4 +1,4 @@
-// GPTQ's words times one vector, with groups of 128 inputs and zero points of 8; see tensor_gemv.cuh.
+// GPTQ's words times one vector, with groups of 128 inputs and zero points of 8; see gemv_tensor_core.cuh.
 //
 // words: [INPUTS / 8, outputs], eight consecutive inputs each, from the lowest bits up. scales: [INPUTS / 128, outputs].
 // With SWIGLU the first matrix is the gate's, the second up's, and each may be columns of a larger one: `outputs` are then
@@ -7,7 +7,7 @@
 // Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile, of which a lane reads a word each: four times, which is a
 // chunk with one scale. All columns of B are the same.
 
-#include "tensor_gemv.cuh"
+#include "gemv_tensor_core.cuh"
 
 constexpr int OUTPUTS = 16, MATRICES = SWIGLU ? 2 : 1;
 constexpr int UNITS_OF_ALL = INPUTS / CHUNK;

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarker.kernels import gemv_gptq_triton, tensor_gemv
-from benchmarker.kernels.gemv_ends import PLAIN, Ends
-from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels import gemv_gptq_triton, gemv_tensor_core
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.launch_support import is_aligned
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -65,7 +65,7 @@ class Matrix:
         return self.words.stride(0)
 
 
-def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Tensor:
+def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUSION) -> Tensor:
     """One kernel for the product and its ends.
 
     The caller must wait for weights that were written just before on the same device: the kernel does not.
@@ -84,15 +84,15 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends = PLAIN) -> Te
     return gemv_gptq_triton.launch(hidden, matrices, ends)
 
 
-def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -> bool:
+def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion) -> bool:
     """Whether `gemv_gptq.cu` is for this product."""
     sizes = [size for matrix in matrices for size in (len(matrix.scales[0]), matrix.pitch)]
     return (
-        tensor_gemv.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
-        and tensor_gemv.takes_vectors(hidden, ends.gain, ends.residual)
+        gemv_tensor_core.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
+        and gemv_tensor_core.takes_vectors(hidden, ends.gain, ends.residual)
         and all(
             matrix.zeros is None
-            and len(matrix.scales) * tensor_gemv.CHUNK == len(hidden)
+            and len(matrix.scales) * gemv_tensor_core.CHUNK == len(hidden)
             and matrix.scales.dtype == hidden.dtype
             and is_aligned(matrix.words)
             for matrix in matrices
@@ -101,14 +101,14 @@ def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: Ends) -
 
 
 def on_tensor_cores(
-    hidden: Tensor, matrices: Sequence[Matrix], ends: Ends, *, tile: tensor_gemv.Tile | None = None
+    hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion, *, tile: gemv_tensor_core.Tile | None = None
 ) -> Tensor:
     """As `launch`, by `gemv_gptq.cu`."""
     three = [*matrices, matrices[-1], matrices[-1]][:3]
-    counts, units = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // tensor_gemv.CHUNK
+    counts, units = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // gemv_tensor_core.CHUNK
     outputs = counts[0] if ends.swiglu else sum(counts)
-    tile = tile or tensor_gemv.tile_for(units, most_held=1 if ends.swiglu else tensor_gemv.MOST_HELD)
-    return tensor_gemv.launch(
+    tile = tile or gemv_tensor_core.tile_for(units, most_held=1 if ends.swiglu else gemv_tensor_core.MOST_HELD)
+    return gemv_tensor_core.launch(
         "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.scales)],
         [*(matrix.pitch for matrix in three), outputs], ends, tile=tile, outputs=outputs,
         tile_outputs=TENSOR_TILE_OUTPUTS, units=units,

@@ -1,4 +1,4 @@
-// bitsandbytes' NF4 or FP4 codes times one vector; see tensor_gemv.cuh.
+// bitsandbytes' NF4 or FP4 codes times one vector; see gemv_tensor_core.cuh.
 //
 // codes: [outputs, INPUTS / 2], two a byte, the earlier input's in the upper four bits. scales: [outputs, INPUTS / 64].
 // numbers: [16]. With SWIGLU the first half of the outputs are the gate's, the other half are up's.
@@ -9,7 +9,7 @@
 // Scales cannot wait until the products are added up. So columns of B differ: an even one has a chunk's first 64 inputs,
 // an odd one its last, and zeros elsewhere. With two chunks the third and fourth of four columns are the second chunk's.
 
-#include "tensor_gemv.cuh"
+#include "gemv_tensor_core.cuh"
 
 constexpr int OUTPUTS = 8, MATRICES = SWIGLU ? 2 : 1, CHUNKS = SWIGLU ? 1 : 2;
 constexpr int CHUNKS_OF_ALL = INPUTS / CHUNK, UNITS_OF_ALL = (CHUNKS_OF_ALL + CHUNKS - 1) / CHUNKS;

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarker.kernels import tensor_gemv
-from benchmarker.kernels.gemv_ends import PLAIN, Ends
-from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels import gemv_tensor_core
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.launch_support import is_aligned
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
@@ -31,7 +31,7 @@ def supports(linear: Any) -> str | None:
     state = linear.weight.quant_state
     if state.blocksize != BLOCK or not is_aligned(linear.weight):
         return f"blocks of another size than {BLOCK}, or codes that begin at no multiple of 16 bytes"
-    return tensor_gemv.why_not(linear.weight.device, state.dtype, linear.in_features, [linear.out_features])
+    return gemv_tensor_core.why_not(linear.weight.device, state.dtype, linear.in_features, [linear.out_features])
 
 
 def is_4bit(module: nn.Module) -> bool:
@@ -55,10 +55,10 @@ def layout_reason(linear: Any) -> str | None:
 
 
 def launch(
-    hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, ends: Ends = PLAIN, *,
-    tile: tensor_gemv.Tile | None = None,
+    hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, ends: GemvFusion = NO_FUSION, *,
+    tile: gemv_tensor_core.Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """One kernel for the product and its ends; see `tensor_gemv.launch`.
+    """One kernel for the product and its ends; see `gemv_tensor_core.launch`.
 
     Args:
         hidden: [in].
@@ -68,9 +68,9 @@ def launch(
         [out], or half as many for SwiGLU; of the vector's type, summed in 32 bits.
     """
     outputs = 2 * packed.numel() // len(hidden) // (2 if ends.swiglu else 1)
-    return tensor_gemv.launch(
+    return gemv_tensor_core.launch(
         "gemv_nf4", hidden, [packed, scales, numbers], [outputs], ends, tile=tile, outputs=outputs,
-        tile_outputs=TILE_OUTPUTS, units=-(-len(hidden) // tensor_gemv.CHUNK // (1 if ends.swiglu else 2)),
+        tile_outputs=TILE_OUTPUTS, units=-(-len(hidden) // gemv_tensor_core.CHUNK // (1 if ends.swiglu else 2)),
     )  # fmt: skip
 
 

@@ -6,14 +6,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.read_vector import is_aligned
+from benchmarker.kernels.launch_support import is_aligned
 
 Order = Literal["by place", "by lane", "as they are"]
 """[rows, in_word, length], see `by_place`; [rows, chunks, 4, 16], see `by_lane`; [rows, inputs]."""
 ONE_TILE = 128
 """Most rows of `packed_matmul`, which makes them in one tile."""
 FEW_ROWS = 32
-"""Most rows that are given as `matmul_4bit` and `packed_matmul` read them, where `prompt_matmul` takes more."""
+"""Most rows that are given as `w4a16_gemm` and `packed_matmul` read them, where `prefill_gemm` takes more."""
 LANE_CHUNK = 64
 """Inputs of which each of four lanes takes sixteen that lie together."""
 
@@ -93,7 +93,7 @@ def order_of(form: str, rows: int, *, has_prompt_kernel: bool) -> Order:
     It is that of the way that is likeliest the fastest. A way that wants another order changes it itself.
 
     Args:
-        has_prompt_kernel: Whether `prompt_matmul` is one of the ways.
+        has_prompt_kernel: Whether `prefill_gemm` is one of the ways.
     """
     if rows > FEW_ROWS and has_prompt_kernel:
         return "by lane"
@@ -120,7 +120,7 @@ def by_place(hidden: Tensor, in_word: int) -> Tensor:
 
 
 def by_lane(hidden: Tensor, in_word: int) -> Tensor:
-    """Rows in the order that `prompt_matmul`'s kernel reads.
+    """Rows in the order that `prefill_gemm`'s kernel reads.
 
     Of 64 inputs, lane t of four has weights 16 t to 16 t + 15, and multiplies four of them at a time. A tensor core
     takes two pairs of them, as numbers 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of sixteen. A pair is two weights that follow

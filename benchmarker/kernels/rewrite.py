@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarker.kernels.forward_override import base_class
-from benchmarker.kernels.fuse_gptq import separate_gptq
-from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears, separate_gptq
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
-from benchmarker.kernels.replace_linears import kernel_of, replace_linears
+from benchmarker.kernels.linear_dispatch import kernel_of, replace_linears
+from benchmarker.kernels.rewritten_module import base_class
 
 if TYPE_CHECKING:
     from torch import nn

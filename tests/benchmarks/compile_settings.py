@@ -29,7 +29,7 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import compile as compiled
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
-from benchmarker.kernels import replace_linears as linears
+from benchmarker.kernels import linear_dispatch as linears
 from benchmarker.measure.profile import count_kernels
 from tests.benchmarks.random_model import decoder_of, load, parser_for
 from tests.loading import plain_native_decoder
@@ -98,7 +98,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
         if tried.is_compiled:
-            stack.enter_context(patch("benchmarker.engines.decoders.native.one_row_step", lambda *_: None))
+            stack.enter_context(patch("benchmarker.engines.decoders.native.fused_decode_step", lambda *_: None))
         stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))

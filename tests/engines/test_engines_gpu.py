@@ -17,10 +17,10 @@ from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
-from benchmarker.kernels.gemv_ends import PLAIN, Ends
-from benchmarker.kernels.packed_products import ALL_EIGHT
-from benchmarker.kernels.pdl import can_start_early
-from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.launch_support import can_start_early
+from benchmarker.kernels.linear_dispatch import replace_linears
+from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.measure.profile import count_kernels
 from benchmarker.quantization.load import load_model
@@ -169,11 +169,11 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     assert float((made - expected).norm() / expected.norm()) < 5e-4
 
 
-def ends_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[Ends]:
+def ends_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[GemvFusion]:
     """Everything that stands around a product in a layer, and nothing."""
     gain = (1 + torch.randn(inputs, device="cuda") / 4).to(dtype)
-    return [PLAIN, Ends(gain, 1e-6), Ends(residual=torch.randn(outputs, device="cuda").to(dtype)),
-            Ends(gain, 1e-6, swiglu=True)]  # fmt: skip
+    return [NO_FUSION, GemvFusion(gain, 1e-6), GemvFusion(residual=torch.randn(outputs, device="cuda").to(dtype)),
+            GemvFusion(gain, 1e-6, swiglu=True)]  # fmt: skip
 
 
 @pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
@@ -329,11 +329,11 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     from benchmarker.kernels import gemv_dense as dense
     from benchmarker.kernels import gemv_gptq as gptq
     from benchmarker.kernels.decode_attention import decode_attention
+    from benchmarker.kernels.fused_decode_attention import Heads, Rotation, fused_decode_attention
+    from benchmarker.kernels.fused_decode_step import greedy_token
     from benchmarker.kernels.gemv_dense import gemv_dense, gemv_swiglu
     from benchmarker.kernels.gemv_gptq import Matrix, gemv_gptq
     from benchmarker.kernels.gemv_nf4 import gemv_nf4
-    from benchmarker.kernels.likeliest_token import likeliest_token
-    from benchmarker.kernels.one_row_attention import Heads, Rotation, one_row_attention
 
     words = torch.randint(-(2**31), 2**31 - 1, (2560 // 8, 1024), dtype=torch.int32, device="cuda")
     zeros = torch.randint(-(2**31), 2**31 - 1, (20, 128), dtype=torch.int32, device="cuda")
@@ -352,9 +352,9 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     far_filled = torch.full((1,), 4300, dtype=torch.int32, device="cuda")
 
     def twice_to_a_long_cache(hidden: torch.Tensor) -> torch.Tensor:
-        made = one_row_attention(hidden, heads, far, long_keys, long_values, far_filled)
+        made = fused_decode_attention(hidden, heads, far, long_keys, long_values, far_filled)
         again = torch.cat((made, hidden[len(made) :]))
-        return one_row_attention(again, heads, far, long_keys, long_values, far_filled)
+        return fused_decode_attention(again, heads, far, long_keys, long_values, far_filled)
 
     return [
         lambda hidden: gemv_gptq(hidden, words, zeros, scales),
@@ -362,11 +362,11 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
         lambda hidden: gemv_swiglu(hidden, rows, None),
         lambda hidden: decode_attention(hidden.view(1, 20, 128), cache, cache, filled, 0.1),
         lambda hidden: gemv_nf4(hidden, packed, state.absmax, state.code),
-        lambda hidden: dense.launch(hidden, rows, None, Ends(gain, 1e-6, residual=hidden[:1024].contiguous())),
-        lambda hidden: gptq.launch(hidden, [Matrix(words, None, scales)] * 2, Ends(gain, 1e-6, swiglu=True)),
-        lambda hidden: one_row_attention(hidden, heads, rotation, keys, values, filled),
+        lambda hidden: dense.launch(hidden, rows, None, GemvFusion(gain, 1e-6, residual=hidden[:1024].contiguous())),
+        lambda hidden: gptq.launch(hidden, [Matrix(words, None, scales)] * 2, GemvFusion(gain, 1e-6, swiglu=True)),
+        lambda hidden: fused_decode_attention(hidden, heads, rotation, keys, values, filled),
         twice_to_a_long_cache,
-        likeliest_token,
+        greedy_token,
     ]
 
 

@@ -13,7 +13,7 @@ from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.engines.registry import MODEL_ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.kernels.forward_override import base_class
+from benchmarker.kernels.rewritten_module import base_class
 from tests.engines.test_engines_graph import Rerun, model, prompt
 from tests.loading import load
 

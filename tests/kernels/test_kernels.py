@@ -1,16 +1,19 @@
 """Which linears our kernels take, that a rewritten model makes what it made. The kernels are done by hand."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import BitsAndBytesConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+import benchmarker.kernels as package
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, optimize, restore
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
-from benchmarker.kernels.one_row_products import product_of
-from benchmarker.kernels.replace_linears import replace_linears
+from benchmarker.kernels.fused_decode_layer import product_of
+from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.quantization.inspect import module_tensors, storage_bytes
 from benchmarker.schema.base import Scalar
 from tests.loading import load
@@ -101,10 +104,10 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     for module, function in (("gemv_dense", "gemv_dense"), ("gemv_dense", "gemv_swiglu"), ("gemv_nf4", "gemv_nf4")):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
     monkeypatch.setattr("benchmarker.kernels.gemv_dense.can_start_early", lambda device: True)
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: None)
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: None)
     # These models are in 32 bit, so that nothing rounds.
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.TYPES", (torch.float32, torch.bfloat16))
-    for where in ("replace_linears", "fuse_qkv_gate_up", "fuse_swiglu"):
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.TYPES", (torch.float32, torch.bfloat16))
+    for where in ("linear_dispatch", "fuse_qkv_gate_up", "fuse_swiglu"):
         monkeypatch.setattr(
             f"benchmarker.kernels.{where}.is_one_query",
             lambda hidden, linear: hidden.numel() == linear.in_features,
@@ -236,8 +239,8 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
 def test_codes_without_their_kernel_keep_the_one_for_prompts(
     model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch, why_not: str | None
 ) -> None:
-    monkeypatch.setattr("benchmarker.kernels.tensor_gemv.why_not", lambda *asked: why_not)
-    monkeypatch.setattr("benchmarker.kernels.packed_products.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: why_not)
+    monkeypatch.setattr("benchmarker.kernels.quantized_gemm.can_start_early", lambda device: True)
     model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
     one = torch.tensor([[10]])
     expected = logits(model, one)
@@ -350,3 +353,12 @@ def test_a_restored_model_has_every_class_that_it_had_and_makes_what_it_made(
     assert [type(module) for module in model.modules()] == classes
     assert torch.equal(logits(model, torch.tensor([[10]])), expected)
     assert by_hand.made == []
+
+
+def test_the_folder_imports_nothing_of_the_rest() -> None:
+    for path in Path(package.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            foreign = [name for name in names if name.startswith("benchmarker") and ".kernels" not in name]
+            assert not foreign, f"{path.name} imports {foreign}"

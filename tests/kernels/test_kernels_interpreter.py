@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 START = "import torch\ntorch.manual_seed(0)\n"
 PACKED = """
-from benchmarker.kernels.packed_matmul import Tile, launch
+from benchmarker.kernels.quantized_gemm_triton import Tile, launch
 from benchmarker.kernels.packed_weights import Packed, by_place
-from benchmarker.kernels.product_ways import ways_for
+from benchmarker.kernels.quantized_gemm import ways_for
 outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
 def checked(hidden, packed, words):
     product = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, words, 3, 4, 4))
@@ -90,7 +90,7 @@ expected = hidden.double() @ weights
 """,
     "unpack_matrix of GPTQ's words": """
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.unpack_matrix import launch, unpack
+from benchmarker.kernels.dequantize_matrix import launch, unpack
 inputs, outputs, group = 640, 72, 64
 codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
 scales, shifts = torch.rand(inputs // group, outputs), 4 * torch.arange(8)
@@ -103,7 +103,7 @@ expected = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double(
 """,
     "unpack_matrix of int8": """
 from benchmarker.kernels.packed_weights import packed_of
-from benchmarker.kernels.unpack_matrix import launch, unpack
+from benchmarker.kernels.dequantize_matrix import launch, unpack
 weights, scales = torch.randint(-128, 128, (72, 640), dtype=torch.int8), torch.rand(72, 1) / 100
 packed = packed_of(weights, scales, None, "int8 by row", 72)
 result, expected = launch(packed, torch.float16), weights.T.double() * scales.flatten().double()
@@ -112,8 +112,8 @@ assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed
 """,
     "unpack_matrix of bitsandbytes' codes": """
 from benchmarker.kernels.packed_weights import packed_of
-from benchmarker.kernels.unpack_matrix import launch, unpack
-from benchmarker.kernels.unpack_words import NUMBERS
+from benchmarker.kernels.dequantize_matrix import launch, unpack
+from benchmarker.kernels.dequantize_words import NUMBERS
 codes, scales, table = torch.randint(0, 16, (72, 640)), torch.rand(72 * 10), torch.tensor(NUMBERS["fp4"])
 both = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)
 packed = packed_of(both.view(-1, 1), scales, table, "fp4", 72)
@@ -124,7 +124,7 @@ assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed
 """,
     "packed_matmul of bitsandbytes' codes": PACKED
     + """
-from benchmarker.kernels.unpack_words import NUMBERS
+from benchmarker.kernels.dequantize_words import NUMBERS
 codes, scales = torch.randint(0, 16, (outputs, inputs)), torch.rand(outputs, inputs // 64)
 words = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8).view(torch.int16)
 table = torch.tensor(NUMBERS["nf4"])

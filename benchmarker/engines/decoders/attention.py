@@ -7,7 +7,7 @@ over the whole card. Elsewhere it is two matmuls over the whole cache, and what 
 
 A short cache is quick to read and slow to launch for: there the native engine attends by this program's own kernel,
 which also reads the filled part alone. The other engines leave it to torch. One sequence does not come here where its
-step is five kernels a layer: `kernels/one_row_attention.py` attends there.
+step is five kernels a layer: `kernels/fused_decode_attention.py` attends there.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.static_cache import SequenceLengths
 from benchmarker.kernels.decode_attention import decode_attention, supports
-from benchmarker.schema.kernels_used import OWN_ATTENTION
+from benchmarker.schema.engine_facts import OWN_ATTENTION
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 

@@ -30,8 +30,8 @@ from benchmarker.engines.decoders.prefill_decode import attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import LibraryStep, StaticCacheDecoder
 from benchmarker.hardware.device import Device
-from benchmarker.kernels.custom_op import make_opaque
-from benchmarker.schema.kernels_used import KernelUse
+from benchmarker.kernels.opaque_linear import make_opaque
+from benchmarker.schema.engine_facts import KernelUse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

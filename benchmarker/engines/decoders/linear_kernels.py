@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.inspect import is_linear
-from benchmarker.schema.kernels_used import KernelUse, ProductChoice, Purpose
+from benchmarker.schema.engine_facts import KernelUse, ProductChoice, Purpose
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,7 +57,7 @@ def _counts(replacement: Replacement) -> bool:
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
     """How this process makes the products of these numbers of rows, where that was measured."""
-    from benchmarker.kernels.product_choice import choices
+    from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(
         ProductChoice(

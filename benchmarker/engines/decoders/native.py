@@ -1,6 +1,6 @@
 """The compiled decode step with this program's own kernels for every layer that they support, captured as a graph.
 
-For one sequence, and a model whose layers `kernels/one_row_layer.py` supports, nothing of the step is left to the
+For one sequence, and a model whose layers `kernels/fused_decode_layer.py` supports, nothing of the step is left to the
 compiler: it is five kernels per layer.
 
 Users of the libraries get `eager`, `cuda_graph` or `compile` instead. A linear that none of our kernels supports keeps
@@ -22,16 +22,16 @@ from benchmarker.engines.decoders.linear_kernels import native_kernels, product_
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
-from benchmarker.kernels.one_row_layer import LayerCache
-from benchmarker.kernels.one_row_step import OneRowStep, one_row_step
-from benchmarker.schema.kernels_used import OWN_ATTENTION, KernelUse, ProductChoice, one_row
+from benchmarker.kernels.fused_decode_layer import LayerCache
+from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
+from benchmarker.schema.engine_facts import OWN_ATTENTION, KernelUse, ProductChoice, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-    from benchmarker.kernels.one_row_attention import Rotation
+    from benchmarker.kernels.fused_decode_attention import Rotation
 
 
 def native_decoder(
@@ -66,7 +66,7 @@ class NativeStep(CompiledStep):
         super().__init__(model, device, is_captured=is_captured, settings=settings)
         self._device = device
         self._replaced: tuple[KernelUse, ...] | None = None
-        self._one_row: OneRowStep | None = None
+        self._one_row: FusedDecodeStep | None = None
         """Step of one sequence without the compiler; None if it does not support the model."""
         self._rotation: Rotation | None = None
         """Rotary embedding at the positions of the shape; None for a shape that runs the compiled layer."""
@@ -76,7 +76,7 @@ class NativeStep(CompiledStep):
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self.model, optimize(self.model))
-            self._one_row = one_row_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
+            self._one_row = fused_decode_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
         step = self._one_row if batch == 1 else None
         self._rotation = step.rotation(length) if step else None
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarker.cli.run_command import read_job
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.report.verify import verify

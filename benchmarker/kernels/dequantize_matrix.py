@@ -1,0 +1,205 @@
+"""Packed weights as a matrix of 16-bit floats, for prompts that are longer than packed products pay for.
+
+The libraries' own ways take several passes over the matrix, or over the product. Each kernel here reads a packed weight
+once and writes a number once: 3 bytes move for a weight of int8, 2.5 for one of 4 bit, two of them written.
+
+A weight is made as the libraries make it, and so it is rounded once. int8, and the number of a bitsandbytes code, times
+the scale is computed in 32 bits; GPTQ's product has the type of its scales.
+
+The inputs of the matrix come in the order of the rows that it multiplies: as they are, or by lane (see
+`packed_weights.by_lane`), so that rows for `prefill_gemm` need not be brought back.
+"""
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.gemv_gptq import unpacked
+from benchmarker.kernels.launch_support import tl, triton
+from benchmarker.kernels.packed_weights import Packed, by_lane, is_int4_by_group, packed_of
+
+# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+
+WORDS, COLUMNS, WARPS = 4, 512, 8
+"""Tile of a program for GPTQ, and its warps: of seven tried the fastest, 44.7 us for 19456 x 2560 weights on an H100
+(2026-11-24), 2.8 TB/s."""
+CHUNKS, CHUNK_WARPS = 512, 4
+"""The same for int8 and codes. A chunk is eight weights in a row, which a thread writes as 16 bytes."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
+    words, zeros, scales, matrix, outputs,
+    in_group: tl.constexpr, is_by_lane: tl.constexpr, tile_words: tl.constexpr, tile_columns: tl.constexpr,
+):  # fmt: skip
+    """words: [length, outputs]; zeros: [groups, outputs / 8]; scales: [groups, outputs]; matrix: [length * 8, outputs].
+    `in_group` words share a scale, a multiple of `tile_words`, of which 8 are one too."""
+    column = tl.program_id(0) * tile_columns + tl.arange(0, tile_columns)
+    # The matrix may have more numbers than 32 bits count, a tile has not.
+    start = tl.program_id(1).to(tl.int64) * tile_words * outputs
+    in_chunk = tl.program_id(1) * tile_words % 8 * 8
+    word = tl.arange(0, tile_words)
+    inside = column < outputs
+    group = tl.program_id(1) * tile_words // in_group
+    packed = tl.load(words + start + (word[:, None] * outputs + column[None, :]), mask=inside[None, :], other=0)
+    scale = tl.load(scales + group * outputs + column, mask=inside, other=0.0)
+    zero = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0) >> column % 8 * 4 & 15
+    for place in tl.static_range(8):
+        number = (packed >> 4 * place & 15) - zero[None, :]
+        weight = number.to(scales.dtype.element_ty) * scale[None, :]
+        row = word[:, None] * 8 + place
+        if is_by_lane:
+            # Input 16 lane + 8 word + 4 times one of a pair + 2 product + pair.
+            row += in_chunk
+            product = row // 8 % 2 * 2 + row // 2 % 2
+            row = product * 16 + row % 2 * 8 + row // 16 * 2 + row // 4 % 2 - in_chunk
+        address = matrix + 8 * start + (row * outputs + column[None, :])
+        tl.store(address, weight.to(matrix.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the four pairs of inputs of each chunk of the matrix lie in the packed weights, [tile, 4]."""
+    chunk, pair = tl.arange(0, tile)[:, None], tl.arange(0, 4)[None, :]
+    if is_by_lane:
+        # Of 64 inputs, a chunk has two from each of four lanes.
+        return chunk // 8 * 32 + pair * 8 + chunk % 8
+    return chunk * 4 + pair
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def unpack_int8_kernel(  # type: ignore[no-untyped-def]
+    weights, scales, matrix, row_chunks, chunks, is_by_lane: tl.constexpr, tile: tl.constexpr
+):  # fmt: skip
+    """weights: two bytes for each pair of int8, of the `chunks` of eight numbers, of which a row has `row_chunks`;
+    scales: [outputs]; matrix: [outputs, inputs]."""
+    start = tl.program_id(0).to(tl.int64) * tile
+    chunk = tl.program_id(0) * tile + tl.arange(0, tile)
+    inside = chunk < chunks
+    pairs = pairs_of_chunks(tile, is_by_lane)
+    pair = tl.load(weights + 4 * start + pairs, mask=inside[:, None], other=0).to(tl.int32)
+    scale = tl.load(scales + chunk // row_chunks, mask=inside, other=0.0)
+    number = tl.join(pair << 24 >> 24, pair >> 8).reshape(tile, 8)
+    weight = number.to(tl.float32) * scale.to(tl.float32)[:, None]
+    place = tl.arange(0, tile)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(matrix + 8 * start + place, weight.to(matrix.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def unpack_codes_kernel(  # type: ignore[no-untyped-def]
+    codes, scales, numbers, matrix, chunks,
+    block_chunks: tl.constexpr, is_by_lane: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """codes: a byte for each pair of numbers, of the `chunks` of eight, the upper bits first; scales: one for
+    `block_chunks`; numbers: [16], what the codes stand for; matrix: [outputs, inputs]."""
+    start = tl.program_id(0).to(tl.int64) * tile
+    chunk = tl.program_id(0) * tile + tl.arange(0, tile)
+    inside = chunk < chunks
+    pairs = pairs_of_chunks(tile, is_by_lane)
+    packed = tl.load(codes + 4 * start + pairs, mask=inside[:, None], other=0).to(tl.int32)
+    scale = tl.load(scales + chunk // block_chunks, mask=inside, other=0.0)
+    # The table's 64 bytes stay in the first cache.
+    number = tl.load(numbers + tl.join(packed >> 4, packed & 15).reshape(tile, 8))
+    weight = number * scale[:, None]
+    place = tl.arange(0, tile)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(matrix + 8 * start + place, weight.to(matrix.dtype.element_ty), mask=inside[:, None])
+
+
+@torch.library.custom_op("benchmarker::unpack_matrix", mutates_args=())
+def unpack_matrix(
+    weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int, dtype: torch.dtype
+) -> Tensor:
+    """The matrix of packed weights.
+
+    Args:
+        weights: As `packed_weights.packed_of` takes them; so are `scales`, `zeros`, `form` and `outputs`.
+        dtype: Of the matrix.
+
+    Returns:
+        [inputs, outputs]. In memory the outputs of an input follow one another for GPTQ, the inputs of an output for
+        all else, as in the packed weights.
+    """
+    return unpack(packed_of(weights, scales, zeros, form, outputs), dtype)
+
+
+@unpack_matrix.register_fake
+def _shape(
+    weights: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,  # noqa: ARG001
+    form: str,
+    outputs: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    in_number = 8 if is_int4_by_group(form) else 1 if form == "int8 by row" else 2
+    return _empty(scales, form, weights.numel() * in_number // outputs, outputs, dtype)
+
+
+def _empty(like: Tensor, form: str, inputs: int, outputs: int, dtype: torch.dtype) -> Tensor:
+    if is_int4_by_group(form):
+        return like.new_empty((inputs, outputs), dtype=dtype)
+    return like.new_empty((outputs, inputs), dtype=dtype).T
+
+
+def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
+    """As `unpack_matrix`: by a kernel on a GPU, by torch's operators elsewhere.
+
+    Args:
+        packed: The weights.
+        dtype: Of the matrix.
+        is_by_lane: Whether its inputs come in the order of `packed_weights.by_lane`, and not as they are.
+    """
+    if packed.words.is_cuda:
+        return launch(packed, dtype, is_by_lane=is_by_lane)
+    matrix = _by_operators(packed, dtype)
+    if not is_by_lane:
+        return matrix
+    placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
+    # In memory as `unpack_matrix` says.
+    return placed.contiguous() if is_int4_by_group(packed.form) else placed
+
+
+def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:
+    if is_int4_by_group(packed.form):
+        assert packed.zeros is not None
+        return unpacked(packed.words, packed.zeros, packed.scales).to(dtype)
+    if packed.form == "int8 by row":
+        return (packed.words.view(torch.int8).float() * packed.scales.float()[:, None]).to(dtype).T
+    assert packed.zeros is not None
+    codes = packed.words.view(torch.uint8).int()
+    numbers = packed.zeros[torch.stack((codes >> 4, codes & 15), 2)]
+    return (numbers.view(*packed.scales.shape, -1) * packed.scales[:, :, None]).view(packed.outputs, -1).to(dtype).T
+
+
+def launch(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
+    """As `unpack`, by a kernel.
+
+    Args:
+        packed: Weights whose inputs are a multiple of 8, and whose groups are too; of 64 for inputs by lane.
+        dtype: Of the matrix.
+        is_by_lane: As `unpack` has it.
+    """
+    outputs, words, scales = packed.outputs, packed.words, packed.scales
+    inputs = packed.length * packed.in_word
+    matrix = _empty(scales, packed.form, inputs, outputs, dtype)
+    chunks = inputs * outputs // 8
+    grid = (triton.cdiv(chunks, CHUNKS),)
+    with torch.cuda.device_of(matrix):
+        if is_int4_by_group(packed.form):
+            tile_words = min(WORDS, packed.in_group)
+            unpack_gptq_kernel[(triton.cdiv(outputs, COLUMNS), packed.length // tile_words)](
+                words, packed.zeros, scales, matrix, outputs,
+                in_group=packed.in_group, is_by_lane=is_by_lane, tile_words=tile_words, tile_columns=COLUMNS,
+                num_warps=WARPS,
+            )  # fmt: skip
+        elif packed.form == "int8 by row":
+            unpack_int8_kernel[grid](
+                words.view(torch.int16), scales, matrix, inputs // 8, chunks,
+                is_by_lane=is_by_lane, tile=CHUNKS, num_warps=CHUNK_WARPS,
+            )  # fmt: skip
+        else:
+            unpack_codes_kernel[grid](
+                words.view(torch.uint8), scales, packed.zeros, matrix, chunks,
+                block_chunks=packed.in_group * packed.in_word // 8, is_by_lane=is_by_lane, tile=CHUNKS,
+                num_warps=CHUNK_WARPS,
+            )  # fmt: skip
+    return matrix

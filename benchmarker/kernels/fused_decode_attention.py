@@ -1,0 +1,260 @@
+"""What stands between a layer's products in a decode step of one sequence, as one kernel: RMS norms of the query and
+key heads, rotary embedding, writing key and value into the cache, and attention to all of it.
+
+A program of the grid takes one key head, or a part of its positions, with all query heads that share it. The new key
+and value never leave the first part: the running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867) begins with
+them there, and they are written for later steps. Each program reads its first positions of the cache, which no kernel
+of this step writes, before it waits for the kernel before it (programmatic dependent launch): at 128 positions that is
+all of them, and what is left is arithmetic.
+
+A longer cache is cut into parts, since a card has many more processors than a model has key heads. The part that ends
+last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023). The number of parts depends
+on the room of the cache, not on what is filled: a part without positions adds nothing, and runs all the same.
+With Qwen3-4B's heads, us a layer on one H100 (2026-11-25, `tests/benchmarks/decode_attention_times.py`):
+
+| positions | 384 | 640 | 1,100 | 4,224 | 16,512 |
+| :-- | --: | --: | --: | --: | --: |
+| us | 5.6 | 8.1 | 8.5 | 13.2 | 31.6 |
+| GB/s | 281 | 323 | 528 | 1,313 | 2,140 |
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.decode_attention import SMALLEST_TILE
+from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
+
+AHEAD_BYTES = 128 * 128 * 2
+"""Bytes of a block of keys: they are read before the wait, and at once after it, and as many of values. Of a cache
+with `MANY_PARTS` a block is half of that."""
+WHOLE_POSITIONS = 256
+"""Positions of a cache that is not cut. With 8 key heads of 128 numbers in 16 bit, the only size that the limits here
+were timed with, it has two blocks."""
+FEW_POSITIONS = 512
+"""Positions of a cache that has a part for each block. In a longer one each key head has `MANY_PARTS`."""
+MANY_PARTS = 32
+"""With 8 key heads about two for each of an H100's 132 processors: one can read while the other computes."""
+NOTHING = -1e30
+"""A score in place of -inf, of which no difference can be taken."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What a layer's attention is made of, besides its products."""
+
+    query_gain: Tensor
+    """The weight of the query heads' RMS norm, [head_dim]."""
+    key_gain: Tensor
+    """The same of the key heads."""
+    epsilon: float
+    """What both norms add to the mean square."""
+    scaling: float
+    """Factor of the scores."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary embedding by position."""
+
+    cosines: Tensor
+    """[positions, head_dim], float32; so are the sines."""
+    sines: Tensor
+
+
+class Cut(NamedTuple):
+    """How a key head's positions are shared out, and the kernel's launch."""
+
+    parts: int
+    """Programs of a key head."""
+    block: int
+    """Positions that are worked on at once. A part takes every `parts`-th block."""
+    warps: int = 8
+    """Of each program."""
+    stages: int = 1
+    """Triton's `num_stages`. With 1 and 2 a block is read when the one before it is done, with 3 one ahead."""
+
+
+def cut_of(positions: int, bytes_of_key: int) -> Cut:
+    """The cut of a cache with room for so many positions.
+
+    Args:
+        bytes_of_key: Of one position of one key head.
+    """
+    block = max(SMALLEST_TILE, AHEAD_BYTES // bytes_of_key)
+    if positions > FEW_POSITIONS:
+        return Cut(MANY_PARTS, max(SMALLEST_TILE, block // 2), warps=4, stages=2)
+    return Cut(1 if positions <= WHOLE_POSITIONS else -(-positions // block), block)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def one_row_attention_kernel(  # type: ignore[no-untyped-def]
+    product, query_gain, key_gain, cosines, sines, key, value, lengths, sums, arrived, output,
+    epsilon, scaling, key_heads,
+    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, parts: tl.constexpr,
+    nothing: tl.constexpr, early: tl.constexpr,
+):  # fmt: skip
+    """product: the query heads, the key heads and the value heads, [all, head_dim]; key, value: [positions, key_heads,
+    head_dim], with `lengths` - 1 positions filled; sums: of each query head's parts the weighted sums, [key_heads *
+    group, parts, head_dim], then their highest scores and sums of weights, [2, key_heads * group, parts]; arrived:
+    [key_heads], zeros, and zeros again at the end; output: [key_heads * group, head_dim]."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+    head = tl.program_id(0)
+    part = tl.program_id(1)
+    filled = tl.load(lengths) - 1
+    dim = tl.arange(0, head_dim)
+    partner = (dim + head_dim // 2) % head_dim
+    own_first = part * block
+    keys, values = _block(key, value, own_first, filled, head, key_heads, dim, head_dim, block)
+    cosine = tl.load(cosines + filled * head_dim + dim)
+    sine = tl.load(sines + filled * head_dim + dim) * tl.where(dim < head_dim // 2, -1.0, 1.0)
+    gain, partner_gain = tl.load(query_gain + dim).to(tl.float32), tl.load(query_gain + partner).to(tl.float32)
+    new_gain, new_partner_gain = tl.load(key_gain + dim).to(tl.float32), tl.load(key_gain + partner).to(tl.float32)
+    if early:
+        tl.extra.cuda.gdc_wait()
+    row = tl.arange(0, rows)
+    heads = key_heads * group
+    start = product + (head * group + row)[:, None] * head_dim
+    is_head = (row < group)[:, None]
+    queries = tl.load(start + dim[None, :], mask=is_head, other=0.0).to(tl.float32)
+    partners = tl.load(start + partner[None, :], mask=is_head, other=0.0).to(tl.float32)
+    new_start = product + (heads + head) * head_dim
+    new_key, new_partner = tl.load(new_start + dim).to(tl.float32), tl.load(new_start + partner).to(tl.float32)
+    new_value = tl.load(new_start + key_heads * head_dim + dim)
+    factor = tl.rsqrt(tl.sum(queries * queries, 1) / head_dim + tl.cast(epsilon, tl.float32))[:, None]
+    queries = (queries * (gain * cosine)[None, :] + partners * (partner_gain * sine)[None, :]) * factor
+    new_factor = tl.rsqrt(tl.sum(new_key * new_key, 0) / head_dim + tl.cast(epsilon, tl.float32))
+    new_key = (new_key * new_gain * cosine + new_partner * new_partner_gain * sine) * new_factor
+    kept_key = new_key.to(key.dtype.element_ty)
+    place = (filled * key_heads + head) * head_dim + dim
+    # The new position is the first part's.
+    is_new = part == 0
+    tl.store(key + place, kept_key, mask=(dim >= 0) & is_new)
+    tl.store(value + place, new_value, mask=(dim >= 0) & is_new)
+    queries *= tl.cast(scaling, tl.float32)
+    highest, total, mean = _begun(queries, kept_key, new_value, is_new, rows, head_dim, nothing)
+    queries = queries.to(key.dtype.element_ty)
+    highest, total, mean = _attended(queries, keys, values, own_first, filled, highest, total, mean, block)
+    for first in range(own_first + parts * block, filled, parts * block):
+        keys, values = _block(key, value, first, filled, head, key_heads, dim, head_dim, block)
+        highest, total, mean = _attended(queries, keys, values, first, filled, highest, total, mean, block)
+    if parts > 1:
+        _leave(sums, highest, total, mean, head * group + row, part, is_head, heads, dim, head_dim, parts)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + head, 1, sem="acq_rel") == parts - 1:
+            _add_up(sums, output, head * group, heads, dim, group, head_dim, parts)
+            tl.store(arrived + head, 0)
+    else:
+        place = (head * group + row)[:, None] * head_dim + dim[None, :]
+        tl.store(output + place, (mean / total[:, None]).to(output.dtype.element_ty), mask=is_head)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _leave(  # type: ignore[no-untyped-def]
+    sums, highest, total, mean, query_head, part, is_head, heads, dim, head_dim: tl.constexpr, parts: tl.constexpr
+):  # fmt: skip
+    """Write a part's sums for the one that ends last."""
+    place = query_head * parts + part
+    tl.store(sums + place[:, None] * head_dim + dim[None, :], mean, mask=is_head)
+    scores = sums + heads * parts * head_dim
+    inside = tl.max(is_head.to(tl.int32), 1) > 0
+    tl.store(scores + place, highest, mask=inside)
+    tl.store(scores + heads * parts + place, total, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_up(  # type: ignore[no-untyped-def]
+    sums, output, first_head, heads, dim, group: tl.constexpr, head_dim: tl.constexpr, parts: tl.constexpr
+):  # fmt: skip
+    """Attention of a key head's query heads, of what all its parts left."""
+    part = tl.arange(0, triton.next_power_of_2(parts))
+    is_part = part < parts
+    for query in tl.static_range(group):
+        place = (first_head + query) * parts + part
+        scores = sums + heads * parts * head_dim
+        highest = tl.load(scores + place, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+        total = tl.load(scores + heads * parts + place, mask=is_part, other=0.0, cache_modifier=".cg")
+        means = tl.load(
+            sums + place[:, None] * head_dim + dim[None, :], mask=is_part[:, None], other=0.0, cache_modifier=".cg"
+        )
+        weight = tl.exp(highest - tl.max(highest, 0))
+        mean = tl.sum(means * weight[:, None], 0) / tl.sum(total * weight, 0)
+        tl.store(output + (first_head + query) * head_dim + dim, mean.to(output.dtype.element_ty))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _begun(  # type: ignore[no-untyped-def]
+    queries, new_key, new_value, is_new, rows: tl.constexpr, head_dim: tl.constexpr, nothing: tl.constexpr
+):  # fmt: skip
+    """A running softmax of the new position alone, or of none: see `_attended`."""
+    highest = tl.where(is_new, tl.sum(queries * new_key.to(tl.float32)[None, :], 1), nothing)
+    total = tl.zeros([rows], tl.float32) + tl.where(is_new, 1.0, 0.0)
+    mean = tl.zeros([rows, head_dim], tl.float32) + tl.where(is_new, new_value.to(tl.float32), 0.0)[None, :]
+    return highest, total, mean
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _block(  # type: ignore[no-untyped-def]
+    key, value, first, filled, head, key_heads, dim, head_dim: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    """Keys and values of the positions from `first` on, [block, head_dim]; zeros where nothing is filled."""
+    position = first + tl.arange(0, block)
+    place = (position[:, None] * key_heads + head) * head_dim + dim[None, :]
+    is_filled = (position < filled)[:, None]
+    return tl.load(key + place, mask=is_filled, other=0.0), tl.load(value + place, mask=is_filled, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attended(  # type: ignore[no-untyped-def]
+    queries, keys, values, first, filled, highest, total, mean, block: tl.constexpr
+):  # fmt: skip
+    """The running softmax after another block: its highest score, the sum of its weights, and the weighted sum."""
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+    scores = tl.where((first + tl.arange(0, block) < filled)[None, :], scores, float("-inf"))
+    now_highest = tl.maximum(highest, tl.max(scores, 1))
+    weights = tl.exp(scores - now_highest[:, None])
+    shrink = tl.exp(highest - now_highest)
+    total = total * shrink + tl.sum(weights, 1)
+    mean = mean * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+    return now_highest, total, mean
+
+
+def fused_decode_attention(
+    product: Tensor,
+    heads: Heads,
+    rotation: Rotation,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    cut: Cut | None = None,
+) -> Tensor:
+    """Attention of one layer; its key and value are in the cache afterwards.
+
+    Args:
+        product: What the layer's q_proj, k_proj and v_proj made, one after another.
+        key: The cache as it is stored, [1, positions, key heads, head_dim]; so is the value.
+        lengths: Filled positions with the new one, [1], int32.
+        cut: `cut_of` the cache if not said.
+
+    Returns:
+        [heads * head_dim].
+    """
+    key_heads, head_dim = key.shape[2:]
+    group = len(product) // head_dim // key_heads - 2
+    output = product.new_empty(key_heads * group * head_dim)
+    early = can_start_early(product.device)
+    cut = cut or cut_of(key.shape[1], head_dim * key.element_size())
+    sums = product.new_empty(key_heads * group * cut.parts * (head_dim + 2), dtype=torch.float32)
+    with torch.cuda.device_of(output):
+        one_row_attention_kernel[(key_heads, cut.parts)](
+            product, heads.query_gain, heads.key_gain, rotation.cosines, rotation.sines, key, value, lengths,
+            sums, arrived("one_row_attention", key_heads, product.device), output,
+            heads.epsilon, heads.scaling, key_heads,
+            group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
+            block=cut.block, parts=cut.parts, nothing=NOTHING, early=early,
+            num_warps=cut.warps, num_stages=cut.stages, **({"launch_pdl": True} if early else {}),
+        )  # fmt: skip
+    return output

@@ -1,0 +1,281 @@
+"""A decoder layer in a decode step of one sequence, as five kernels.
+
+| kernel | file |
+| :-- | :-- |
+| norm; query, key and value | `gemv_*` |
+| norms of the heads, rotary embedding, the cache, attention | `fused_decode_attention` |
+| output of the attention; residual | `gemv_*` |
+| norm; gate and up; SwiGLU | `gemv_*` |
+| down; residual | `gemv_*` |
+
+Left to the compiler it is 12 to 16, and between two of them the memory rests. Each of the five starts while the one
+before it ends, and reads weights until that is done. No compiler is asked, which would choose anew in each process.
+
+Which layers are of this kind is told by their parts, by what those do, and by running each layer once beside this form
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
+from benchmarker.kernels.decode_attention import is_tile
+from benchmarker.kernels.fuse_swiglu import by_operators, makes_the_same
+from benchmarker.kernels.fused_decode_attention import Heads, Rotation, fused_decode_attention
+from benchmarker.kernels.gemv_fusion import GemvFusion
+from benchmarker.kernels.gemv_gptq import Matrix
+from benchmarker.kernels.launch_support import is_aligned
+from benchmarker.kernels.linear_dispatch import kernel_of
+
+PARTS = {
+    "": {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"},
+    "self_attn": {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
+    "mlp": {"gate_proj", "up_proj", "down_proj"},
+}
+"""Modules of a layer of this kind; others, such as activations, have no weights."""
+CUTS = ("sliding_window", "attn_logit_softcapping")
+"""Attributes of transformers' attentions that few positions or small scores do not show; None where they are off."""
+CLOSE = 0.02
+"""Largest difference to what the layer itself adds to its input, relative to that, in 16 bit."""
+ROUNDING = 0.002
+"""The same relative to the input, for a layer that adds little."""
+TRIED_POSITION = 5
+"""Position of the token with which a layer is tried; before it the cache holds random numbers."""
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's part of the cache, as it is stored."""
+
+    key: Tensor
+    """[1, positions, key heads, head_dim]; so is the value."""
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class FusedDecodeLayer:
+    """The layer's products with what each computes besides."""
+
+    joint: Product
+    """Query, key and value."""
+    heads: Heads
+    output: Product
+    gate_up: Product
+    down: Product
+    before_attention: GemvFusion
+    before_mlp: GemvFusion
+
+    def __call__(self, hidden: Tensor, cache: LayerCache, rotation: Rotation, lengths: Tensor) -> Tensor:
+        """The layer's output for one token, whose key and value are in the cache afterwards.
+
+        Args:
+            hidden: [hidden].
+            lengths: Filled positions with the new one, [1], int32.
+        """
+        product = self.joint(hidden, ends=self.before_attention)
+        attended = fused_decode_attention(product, self.heads, rotation, cache.key, cache.value, lengths)
+        hidden = self.output(attended, ends=GemvFusion(residual=hidden))
+        return self.down(self.gate_up(hidden, ends=self.before_mlp), ends=GemvFusion(residual=hidden))
+
+
+def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
+    """The five kernels of a layer whose linears multiply by this package's kernels; None for a layer of another kind.
+
+    Whether the layer is what its parts look like is for `is_close` to say. Here is asked what one token may not show.
+    """
+    names = {name for name, _ in layer.named_modules()}
+    if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
+        return None
+    attention, mlp = layer.self_attn, layer.mlp
+    products = (
+        product_of([attention.q_proj, attention.k_proj, attention.v_proj]), product_of([attention.o_proj]),
+        product_of([mlp.gate_proj, mlp.up_proj]), product_of([mlp.down_proj]),
+    )  # fmt: skip
+    joint, output, gate_up, down = products
+    if joint is None or output is None or gate_up is None or down is None:
+        return None
+    norms = (layer.input_layernorm, layer.post_attention_layernorm, attention.q_norm, attention.k_norm)
+    if len({(norm.weight.dtype, norm.weight.device) for norm in norms}) > 1 or not all(map(is_rms_norm, norms)):
+        return None
+    heads = _heads(attention, key_heads)
+    if heads is None or not makes_the_same(mlp, by_operators, like=layer.post_attention_layernorm.weight):
+        return None
+    return FusedDecodeLayer(
+        joint, heads, output, gate_up, down,
+        norm_fusion(layer.input_layernorm), norm_fusion(layer.post_attention_layernorm, swiglu=True),
+    )  # fmt: skip
+
+
+def _has_parts(module: nn.Module, parts: set[str]) -> bool:
+    """Whether these are the module's parts that hold numbers, with or without an activation beside them, and the module
+    itself holds none, such as the sinks of an attention."""
+    holding = {name for name, child in module.named_children() if _numbers(child)}
+    return holding == parts and not _numbers(module, recurse=False)
+
+
+def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
+    return [*module.parameters(recurse=recurse), *module.buffers(recurse=recurse)]
+
+
+def is_rms_norm(norm: Any) -> bool:
+    """Whether a norm divides by the root of the mean square and multiplies by its weight, and does nothing else.
+
+    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight.
+    """
+    if not hasattr(norm, "variance_epsilon"):
+        return False
+    gain = norm.weight
+    hidden = torch.linspace(-1, 3, len(gain), dtype=gain.dtype, device=gain.device)
+    with torch.no_grad():
+        normed = norm(hidden.view(1, 1, -1)).flatten()
+        factor = torch.rsqrt(hidden.float().square().mean() + norm.variance_epsilon)
+        return _is_near(normed, hidden.float() * factor * gain.float(), torch.zeros_like(normed))
+
+
+def _heads(attention: Any, key_heads: int) -> Heads | None:
+    """What the kernel of the attention is told of the layer's; None for an attention or heads that it is not for."""
+    query_norm, key_norm, scaling = attention.q_norm, attention.k_norm, _scaling(attention)
+    head_dim, epsilon = len(query_norm.weight), float(query_norm.variance_epsilon)
+    queries, keys, values = (linear.out_features for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
+    is_grouped = keys == values == key_heads * head_dim and queries % keys == 0
+    is_whole = len(key_norm.weight) == head_dim and attention.o_proj.in_features == queries
+    is_known = is_tile(head_dim) and is_grouped and is_whole and epsilon == key_norm.variance_epsilon
+    return None if scaling is None or not is_known else Heads(query_norm.weight, key_norm.weight, epsilon, scaling)
+
+
+def _scaling(attention: Any) -> float | None:
+    """The factor of an attention's scores; None for one that names none, or does something else to them too."""
+    if any(getattr(attention, name, None) is not None for name in CUTS):
+        return None
+    try:
+        scaling = attention.scaling
+    except AttributeError:
+        return None
+    return scaling if isinstance(scaling, float) else None
+
+
+def norm_fusion(norm: Any, *, swiglu: bool = False) -> GemvFusion:
+    """Return the RMS norm before a product, with an aligned copy of its weight if the weight is not aligned."""
+    gain = norm.weight if is_aligned(norm.weight) else norm.weight.detach().clone()
+    return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
+
+
+class _TriedCache:
+    """In place of a cache, for the layer that is tried: what it would store, and the positions before it."""
+
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        self.past = key, value
+        self.new: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values behind those before it, [1, key heads, positions, head_dim]."""
+        self.new = key, value
+        past_key, past_value = (past[:, :TRIED_POSITION].transpose(1, 2) for past in self.past)
+        return torch.cat((past_key, key), 2), torch.cat((past_value, value), 2)
+
+
+def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: int) -> bool:
+    """Whether the form makes what the layer itself makes of a random token at `TRIED_POSITION`, and stores the same.
+
+    Where either makes what is no number, it is not.
+    """
+    dtype, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
+    head_dim = len(form.heads.query_gain)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    hidden = random(1, 1, len(layer.input_layernorm.weight))
+    cache = LayerCache(*(random(1, 2 * TRIED_POSITION, key_heads, head_dim) for _ in range(2)))
+    tried = _TriedCache(cache.key.clone(), cache.value.clone())
+    # Written before the layer runs: the form's kernels start early, and read it while the one before them ends.
+    lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
+    angles = tuple(part[TRIED_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
+    with torch.no_grad():
+        expected = layer(hidden, position_embeddings=angles, attention_mask=None, past_key_values=tried)
+        expected = expected if isinstance(expected, Tensor) else expected[0]
+        made = form(hidden.flatten(), cache, rotation, lengths)
+    if tried.new is None:
+        return False
+    stored = [part[0, TRIED_POSITION] for part in (cache.key, cache.value)]
+    return _is_near(made, expected.flatten(), hidden.flatten()) and all(
+        _is_near(new, old[0, :, 0], torch.zeros_like(new)) for new, old in zip(stored, tried.new, strict=True)
+    )
+
+
+def _is_near(made: Tensor, expected: Tensor, before: Tensor) -> bool:
+    """Whether the two are the same but for rounding, both in all and in what they differ from `before` by."""
+    made, expected, before = made.float(), expected.float(), before.float()
+    allowed = CLOSE * (expected - before).norm() + ROUNDING * before.norm()
+    return bool((made - expected).norm() <= allowed)
+
+
+class Product(Protocol):
+    """Linears of one input as one kernel."""
+
+    def __call__(self, hidden: Tensor, *, ends: GemvFusion) -> Tensor:
+        """From a vector, [in], and what is computed besides, to the outputs of all linears in one vector."""
+
+
+GPTQ_STEP = 32
+"""Outputs of all but the last of several matrices that lie apart are a multiple of it."""
+
+
+def product_of(linears: Sequence[Any]) -> Product | None:
+    """The product of linears with one input, in this order; None where no single kernel makes it."""
+    kernels = {kernel_of(linear) for linear in linears}
+    if len(kernels) > 1 or None in kernels or any(linear.bias is not None for linear in linears):
+        return None
+    if kernels == {"gemv_gptq"}:
+        return _gptq(linears)
+    linear = _whole(linears)
+    if linear is None:
+        return None
+    if kernels == {"gemv_nf4"}:
+        state = linear.weight.quant_state
+        return partial(gemv_nf4.launch, packed=linear.weight, scales=state.absmax, numbers=state.code)
+    weights, scales = gemv_dense.as_rows(linear.weight)
+    return partial(gemv_dense.launch, weights=weights, scales=scales)
+
+
+def _gptq(linears: Sequence[Any]) -> Product | None:
+    layouts = {(len(linear.qweight), len(linear.scales), linear.scales.dtype) for linear in linears}
+    whole = _whole(linears)
+    if len(layouts) > 1 or (whole is None and any(linear.out_features % GPTQ_STEP for linear in linears[:-1])):
+        return None
+    matrices = _matrices(linears if whole is None else [whole])
+    # Columns of a larger matrix that are not all of it, or not in its order.
+    if not all(matrix.words.is_contiguous() for matrix in matrices):
+        return None
+    return partial(_gptq_product, matrices=matrices, gate_up=_matrices(linears))
+
+
+def _matrices(linears: Sequence[Any]) -> list[Matrix]:
+    are_zeros_read = any(linear.packed_form != "int4 by group" for linear in linears)
+    return [Matrix(linear.qweight, linear.qzeros if are_zeros_read else None, linear.scales) for linear in linears]
+
+
+def _gptq_product(hidden: Tensor, *, ends: GemvFusion, matrices: Sequence[Matrix], gate_up: Sequence[Matrix]) -> Tensor:
+    """A product of one or several matrices, or of gate and up for SwiGLU, which may be columns of one matrix."""
+    return gemv_gptq.launch(hidden, gate_up if ends.swiglu else matrices, ends)
+
+
+def _whole(linears: Sequence[Any]) -> Any | None:
+    """The linear that has the weights of all of these, and of no others, in this order; None where there is none."""
+    if len(linears) == 1:
+        return linears[0]
+    parts: list[Any] = [getattr(linear, "fused_slice", None) for linear in linears]
+    if None in parts or any(part.fused is not parts[0].fused for part in parts):
+        return None
+    starts = [part.start for part in parts]
+    is_all = starts[0] == 0 and parts[-1].is_last and starts == sorted(starts)
+    has_all = sum(linear.out_features for linear in linears) == parts[0].fused.linear.out_features
+    return parts[0].fused.linear if is_all and has_all else None

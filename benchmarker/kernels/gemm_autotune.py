@@ -1,0 +1,248 @@
+"""Which way a product of packed weights with several rows is made: measured once for each shape on a machine, and kept.
+
+A candidate is a `Way`: a few tiles of `packed_matmul`, a few cuts of `w4a16_gemm` or of `prefill_gemm`, and the way
+that unpacks the matrix to 16 bits and has cuBLAS multiply by it (`quantized_gemm`). Each is timed on the device alone,
+in a graph, with the last cache overwritten before each product, as a model's other weights do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.launch_support import triton
+from benchmarker.kernels.packed_weights import Packed
+
+REPEATS = 12
+"""Products in a timed graph."""
+REPLAYS = 3
+"""Times that the graph is run; the shortest counts."""
+COMPILERS = 8
+"""Kernels that are compiled at once."""
+COMPARED_ROWS = 256
+"""Rows at either end of a result that are compared."""
+MOST_OFF = 0.01
+"""By how much of its norm a candidate's result may differ from that of the unpacked matrix: rounding takes a tenth."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make a product. Both functions are given the rows, in the order of `order_of`, and the weights."""
+
+    name: str
+    """What the record calls it."""
+    compile: Callable[[Tensor, Packed], object]
+    """Has its kernel compiled, and not run; several threads do so at once."""
+    launch: Callable[[Tensor, Packed], Tensor]
+    """Makes the product, [rows, outputs]."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way of one product."""
+
+    form: str
+    """As `Packed.form`."""
+    rows: int
+    inputs: int
+    outputs: int
+    way: str
+    """Name of the fastest candidate; `us` has it too."""
+    us: dict[str, float] = field(default_factory=dict)
+    """What each candidate took, in microseconds."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Candidates that could not be compiled or run, or were wrong, and why."""
+    is_lasting: bool = True
+    """Whether none failed while it ran, as for want of memory: that one may be the fastest another time."""
+
+
+_choices: dict[tuple[object, ...], tuple[Choice, Way]] = {}
+
+
+def choices() -> tuple[Choice, ...]:
+    """What was chosen in this process so far."""
+    return tuple(choice for choice, _ in _choices.values())
+
+
+def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], Sequence[Way]], expected: Way) -> Way:
+    """The way of a product, measured at its first call on this machine.
+
+    Args:
+        hidden: As the ways are given it; its first dimension are the rows.
+        ways_for: The candidates, the likeliest first.
+        expected: One of them, whose result is right.
+    """
+    key = (
+        packed.form, packed.outputs, packed.length, packed.in_group, packed.scales.dtype, packed.is_in_place,
+        len(hidden), hidden.dtype, hidden.device,
+    )  # fmt: skip
+    if key not in _choices:
+        ways = {way.name: way for way in ways_for(hidden, packed)}
+        if not hidden.is_cuda or torch.cuda.is_current_stream_capturing():
+            return next(iter(ways.values()))
+        name, path = ", ".join(map(str, key[:-1])), file_for(hidden.device)
+        choice = read_choice(kept(name, path), ways)
+        if choice is None:
+            choice = measure(hidden, packed, list(ways.values()), expected)
+            if choice.is_lasting:
+                # Another process that measured meanwhile may have been first.
+                choice = read_choice(kept(name, path, asdict(choice)), ways) or choice
+        _choices[key] = choice, ways[choice.way]
+    return _choices[key][1]
+
+
+def read_choice(fields: dict[str, Any] | None, names: Collection[str]) -> Choice | None:
+    """What was kept, if it is the name of a candidate; else None."""
+    try:
+        choice = Choice(**fields) if fields else None
+    except TypeError:
+        return None
+    return choice if choice and choice.way in names else None
+
+
+def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) -> Choice:
+    """Time the candidates, and choose the fastest that is right.
+
+    Args:
+        expected: The one whose result is right.
+    """
+    # A model's own rows may be zeros before its weights are read.
+    hidden = torch.empty_like(hidden).copy_(torch.arange(hidden.numel(), device=hidden.device).sin().view_as(hidden))
+
+    def compiled(way: Way) -> str | None:
+        try:
+            way.compile(hidden, packed)
+        except Exception as error:  # noqa: BLE001 - whatever a compiler says, the other candidates are left
+            return _first_line(error)
+        return None
+
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        reasons = dict(zip((way.name for way in ways), pool.map(compiled, ways), strict=True))
+    us: dict[str, float] = {}
+    is_lasting = True
+    refused = {name: reason for name, reason in reasons.items() if reason is not None}
+    right, emptied = _ends(expected.launch(hidden, packed)), emptied_for(hidden.device)
+    empty_us = graph_us(lambda: None, emptied)
+    for way in ways:
+        if way.name in refused:
+            continue
+        product = partial(way.launch, hidden, packed)
+        try:
+            off = difference(_ends(product()), right)
+            if off > MOST_OFF:
+                refused[way.name] = f"its result is {off:.2g} of its norm off"
+                continue
+            us[way.name] = max(0.01, graph_us(product, emptied) - empty_us)
+        except RuntimeError as error:
+            refused[way.name], is_lasting = _first_line(error), False
+    assert us, f"no way to multiply by {packed.form}: {refused}"
+    inputs, best = packed.length * packed.in_word, min(us, key=us.__getitem__)
+    return Choice(packed.form, len(hidden), inputs, packed.outputs, best, us, refused, is_lasting)
+
+
+def _ends(result: Tensor) -> Tensor:
+    """A result's first and last rows: of all, in 32 bits, there may be gigabytes."""
+    return result if len(result) <= 2 * COMPARED_ROWS else torch.cat([result[:COMPARED_ROWS], result[-COMPARED_ROWS:]])
+
+
+def difference(result: Tensor, expected: Tensor) -> float:
+    """Frobenius norm of what they differ by, in parts of the expected result's; infinite where one is not finite."""
+    off = float((result.float() - expected.float()).norm() / expected.float().norm())
+    return off if off < float("inf") else float("inf")
+
+
+def emptied_for(device: torch.device) -> Tensor:
+    """Memory that fills the last cache of the device twice."""
+    return torch.empty(2 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
+
+
+def graph_us(way: Callable[[], Tensor | None], emptied: Tensor) -> float:
+    """What a product takes in a graph, in microseconds, with the overwriting of the last cache before it.
+
+    Args:
+        way: Makes the product.
+        emptied: Memory to overwrite.
+    """
+    way()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(emptied.device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            for _ in range(REPEATS):
+                emptied.fill_(1)
+                way()
+        finally:
+            graph.capture_end()
+        times: list[float] = []
+        for _ in range(REPLAYS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(1000 * start.elapsed_time(end) / REPEATS)
+    torch.cuda.current_stream().wait_stream(stream)
+    return min(times)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200]
+
+
+def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """What is kept under a name.
+
+    Args:
+        fields: What to keep if nothing is kept yet. So the first of several processes decides for all.
+
+    Returns:
+        None where nothing is kept, and where the file cannot be read or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            found = _parsed(file.read())
+            if name not in found and fields is not None:
+                found[name] = dict(fields)
+                file.truncate(0)
+                file.write(json.dumps(found, indent=1))
+    except OSError:
+        return None
+    known = found.get(name)
+    return known if isinstance(known, dict) else None
+
+
+def file_for(device: torch.device) -> Path:
+    """Where choices for a card like this one are kept."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir()) / "benchmarker-products" / f"{_fingerprint(torch.cuda.get_device_name(device))}.json"
+
+
+@cache
+def _fingerprint(card: str) -> str:
+    files = [path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".cu", ".cuh")]
+    sources = [path.read_text() for path in sorted(files)]
+    parts = [card, torch.__version__, str(triton.__version__), *sources]
+    return sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,184 @@
+"""GEMVs over packed 4-bit weights on tensor cores, for NVIDIA's Hopper and newer: how they are cut and launched.
+
+How they work is written in `gemv_tensor_core.cuh`; the two kernels are `gemv_nf4.cu` and `gemv_gptq.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.cuda_source import CudaSourceError, cuda_kernel, why_no_source
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.launch_support import can_start_early, is_aligned
+
+WARP = 32
+CHUNK = 128
+"""Inputs that a warp multiplies by at once; the file's CHUNK. All are a multiple of it."""
+OUTPUTS_STEP = 16
+"""Outputs are a multiple of it, also those of each of several matrices."""
+MOST_INPUTS = 32768
+"""The vector lies in shared memory."""
+TABLE_BYTES = 256 * 256
+"""Shared memory of the table of pairs, which comes first (`pair_table.cuh`)."""
+VECTOR_AT = TABLE_BYTES + 512
+"""Bytes of shared memory before the vector: the table, and zeros."""
+SUMS_BYTES = 2 * 4 * 20 * 2 * 16
+"""Bytes of shared memory behind it at most: twice the sums of 20 warps, of two matrices, of 16 outputs."""
+HOPPERS_SHARED_BYTES = 227 * 1024
+"""Shared memory of a block on Hopper; others have less, and not every torch tells."""
+MOST_GROUPS = 15
+"""A block has so many barriers for parts of its warps."""
+MOST_HELD = 5
+"""Parts of the inputs that a lane has registers for."""
+TYPES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut."""
+
+    split: int
+    """Warps that share the inputs of a tile."""
+    groups: int
+    """Groups of so many warps in a program of the grid."""
+    held: int
+    """Parts of the inputs that a warp reads ahead."""
+
+
+def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequence[int]) -> str | None:
+    """Why these kernels do not make a product of this type and size on a device; None where they do.
+
+    Args:
+        outputs: Of each matrix.
+    """
+    if not can_start_early(device):
+        return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
+    if dtype not in TYPES:
+        return "not of 16 bits"
+    if inputs % CHUNK or inputs > MOST_INPUTS or any(count % OUTPUTS_STEP for count in outputs):
+        return "inputs that are no multiple of 128, or outputs that are none of 16"
+    if VECTOR_AT + vector_bytes(inputs) + SUMS_BYTES > most_shared_bytes(device):
+        return "too many inputs for the shared memory of this card"
+    return why_no_source() or why_not_compiled(device)
+
+
+def most_shared_bytes(device: torch.device) -> int:
+    """Shared memory that a block may take, in bytes."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES))
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def why_not_compiled(device: torch.device) -> str | None:
+    """Why the smallest product cannot be compiled for a card and loaded there; None where it can."""
+    hidden = torch.zeros(CHUNK, dtype=torch.float16, device=device)
+    program = program_for(hidden, NO_FUSION, Tile(1, 1, 1), units=1, tile_outputs=8, outputs=8, multiprocessors=1)
+    try:
+        cuda_kernel("gemv_nf4", program.macros, program.threads, program.shared_bytes, device)
+    except CudaSourceError as error:
+        return str(error)
+    return None
+
+
+def vector_bytes(inputs: int) -> int:
+    """What a vector takes in shared memory: 16 bits a number, with zeros to two whole chunks."""
+    return 2 * -(-inputs // (2 * CHUNK)) * 2 * CHUNK
+
+
+def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
+    """Whether all of these are of one type of 16 bits, and begin at a multiple of 16 bytes."""
+    given = [hidden, *(vector for vector in others if vector is not None)]
+    return hidden.dtype in TYPES and all(
+        vector.dtype == hidden.dtype and vector.is_contiguous() and is_aligned(vector) for vector in given
+    )
+
+
+def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
+    """The tile for inputs of so many parts: the fastest of some for each product of Qwen3-4B on an H100.
+
+    Args:
+        most_held: Parts that a lane has registers for; 1 where a part is of two matrices.
+    """
+    each = -(-units // (20 if most_held == 1 else 19))
+    if each > 3 and most_held > 1:
+        each = -(-units // (16 * most_held)) * most_held
+    split = -(-units // each)
+    return Tile(split, min(MOST_GROUPS, max(1, 20 // split)), min(each, most_held))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel's constants and its grid."""
+
+    macros: tuple[tuple[str, int], ...]
+    blocks: int
+    threads: int
+    shared_bytes: int
+
+
+def program_for(
+    hidden: Tensor, ends: GemvFusion, tile: Tile, *, units: int, tile_outputs: int, outputs: int, multiprocessors: int
+) -> Program:
+    """What a product is compiled and launched with; arguments as of `launch`."""
+    inputs, matrices = len(hidden), 2 if ends.swiglu else 1
+    tiles = outputs // tile_outputs
+    blocks = min(-(-tiles // tile.groups), multiprocessors)
+    each = -(-units // (tile.split * tile.held)) * tile.held
+    macros = {
+        "INPUTS": inputs, "SPLIT": tile.split, "GROUPS": tile.groups, "UNITS": each, "HELD": tile.held,
+        "IS_REPEATED": blocks * tile.groups < tiles, "NORMED": ends.gain is not None,
+        "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "BF16": hidden.dtype == torch.bfloat16,
+    }  # fmt: skip
+    sums = max(2 * tile.groups * tile.split * tile_outputs * matrices, tile.groups * tile.split)
+    return Program(
+        tuple((name, int(value)) for name, value in macros.items()),
+        blocks,
+        WARP * tile.split * tile.groups,
+        VECTOR_AT + vector_bytes(inputs) + 4 * sums,
+    )
+
+
+def launch(
+    name: str, hidden: Tensor, weights: Sequence[Tensor], sizes: Sequence[int], ends: GemvFusion, *,
+    units: int, tile_outputs: int, outputs: int, tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """One kernel for the product and its ends.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
+
+    Args:
+        name: The file without `.cu`.
+        hidden: [in]. This and the ends' vectors are as `takes_vectors` says.
+        weights: What the kernel is given before the norm's weight.
+        sizes: Whole numbers that it is given after the output.
+        units: Parts of the inputs, of which a warp takes some.
+        tile_outputs: Outputs of a tile.
+
+    Returns:
+        [outputs], of the vector's type.
+
+    Raises:
+        ValueError: A vector is of another kind.
+        CudaSourceError: The kernel cannot be compiled or loaded here.
+    """
+    if not takes_vectors(hidden, ends.gain, ends.residual):
+        raise ValueError("vectors that are not all of one type of 16 bits, or that begin at no multiple of 16 bytes")
+    output, device = hidden.new_empty(outputs), hidden.device
+    program = program_for(
+        hidden, ends, tile or tile_for(units), units=units, tile_outputs=tile_outputs, outputs=outputs,
+        multiprocessors=processors(device),
+    )  # fmt: skip
+    kernel = cuda_kernel(name, program.macros, program.threads, program.shared_bytes, device)
+    kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])
+    return output

@@ -1,0 +1,69 @@
+"""Argmax of the logits of one sequence, in two small kernels.
+
+Qwen3-4B has 151,936 logits, 300 KB: one program would read them for longer than a decoder layer takes. So each of many
+programs finds the maximum of a part, and one program finds the maximum of those. Both kernels start early
+(programmatic dependent launch).
+"""
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.launch_support import can_start_early, tl, triton
+
+PART = 1024
+"""Logits of a program of the first kernel."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def argmax_of_parts_kernel(  # type: ignore[no-untyped-def]
+    logits, highest, places, count, part: tl.constexpr, early: tl.constexpr
+):  # fmt: skip
+    """logits: [count]; highest, places: [grid], the highest of each part and where it first stands."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    place = tl.program_id(0) * part + tl.arange(0, part)
+    values = tl.load(logits + place, mask=place < count, other=float("-inf")).to(tl.float32)
+    best = tl.max(values, 0)
+    tl.store(highest + tl.program_id(0), best)
+    tl.store(places + tl.program_id(0), tl.min(tl.where(values == best, place, count - 1), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def argmax_kernel(  # type: ignore[no-untyped-def]
+    highest, places, token, parts, count, most_parts: tl.constexpr, early: tl.constexpr
+):  # fmt: skip
+    """The first place of the highest of all parts; see `argmax_of_parts_kernel`."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    part = tl.arange(0, most_parts)
+    values = tl.load(highest + part, mask=part < parts, other=float("-inf"))
+    place = tl.load(places + part, mask=part < parts, other=0)
+    best = tl.max(values, 0)
+    tl.store(token, tl.min(tl.where((values == best) & (part < parts), place, count - 1), 0).to(tl.int64))
+
+
+def greedy_token(logits: Tensor) -> Tensor:
+    """The place of the highest of the logits, of equals the first.
+
+    Args:
+        logits: [vocabulary].
+
+    Returns:
+        [1, 1], int64.
+    """
+    count = len(logits)
+    parts = triton.cdiv(count, PART)
+    highest = logits.new_empty(parts, dtype=torch.float32)
+    places = logits.new_empty(parts, dtype=torch.int32)
+    token = logits.new_empty((1, 1), dtype=torch.int64)
+    early = can_start_early(logits.device)
+    options = {"launch_pdl": True} if early else {}
+    with torch.cuda.device_of(logits):
+        argmax_of_parts_kernel[(parts,)](logits, highest, places, count, part=PART, early=early, num_warps=4, **options)
+        argmax_kernel[(1,)](
+            highest, places, token, parts, count,
+            most_parts=triton.next_power_of_2(parts), early=early, num_warps=4, **options,
+        )  # fmt: skip
+    return token

@@ -1,0 +1,373 @@
+// Packed weights times many rows, for Hopper: see hopper_ptx.cuh for its instructions.
+//
+// FORM 8: int8 [outputs, INPUTS], and a scale for each output, in 32 bits if HAS_WIDE_SCALES; 4: GPTQ's words
+// [INPUTS / 8, outputs] and scales [INPUTS / GROUP, outputs], zero points of 8; 16: bitsandbytes' codes
+// [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the table of 16 numbers. hidden: [rows, INPUTS];
+// output: [rows, outputs].
+//
+// A tile is TILE_OUTPUTS outputs and TILE_ROWS rows. It is made in steps of CHUNK inputs. One warp group brings what a step
+// needs to shared memory, STAGES steps ahead. GROUPS others multiply, each BLOCKS times 64 outputs: weights are the left
+// operand, out of registers, where they are unpacked while the products of the quarter step before are under way; rows are
+// the right one, out of shared memory. Which inputs a product adds up is free, if both operands agree: lane t of four takes 16
+// weights that lie together. So the numbers of a row come in another order, see `by_lane` in packed_weights.py.
+//
+// Where blocks share a tile, see prefill_tiles.cuh, sums are added in the order of its steps, whoever does it.
+//
+// left: [blocks + lined, QUADS, MULTIPLIERS], the sums of a block's part of a tile at number block + tile; counts: [lined],
+// zeros, and zeros again at the end.
+
+#include "pair_table.cuh"
+
+constexpr int WARP_GROUP = 128, MULTIPLIERS = WARP_GROUP * GROUPS, THREADS = MULTIPLIERS + WARP_GROUP;
+constexpr bool IS_INT8 = FORM == 8, IS_GPTQ = FORM == 4, IS_CODES = FORM == 16;
+constexpr int CHUNK = 64, CHUNKS = INPUTS / CHUNK;
+constexpr int TILE_OUTPUTS = 64 * GROUPS * BLOCKS, SUMS = TILE_ROWS / 2;
+constexpr int WORDS = IS_INT8 ? 4 : 2;             // Of an output, in a lane, a chunk.
+constexpr int LINE = 32;                           // GPTQ's words of one line come together, eight lines swizzled.
+constexpr int SCALED = 8;                          // Chunks whose scales of codes come together.
+
+constexpr int ROWS_BYTES = TILE_ROWS * CHUNK * 2;
+constexpr int WORDS_BYTES = TILE_OUTPUTS * CHUNK / (IS_INT8 ? 1 : 2);
+constexpr int SCALES_BYTES = IS_CODES ? TILE_OUTPUTS * SCALED * 4 : TILE_OUTPUTS * 2;
+constexpr int ROWS = IS_CODES ? TABLE : 0;
+constexpr int PACKED = ROWS + STAGES * ROWS_BYTES;
+constexpr int SCALES = PACKED + STAGES * WORDS_BYTES;
+constexpr int STAGED = SCALES + (IS_INT8 ? 0 : (IS_CODES ? 2 : STAGES) * SCALES_BYTES);
+constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
+
+#include "prefill_tiles.cuh"
+
+constexpr int SCALE_BARRIERS = BARRIERS + STAGES * 16;
+
+// What a chunk needs, but for the rows. output: the tile's first; is_first: whether the chunk is its part's.
+__device__ void bring_weights(const TensorMap* words, const TensorMap* scales, int output, bool is_first,
+                              int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
+    u64* filled = stages.filled + stages.at;
+    unsigned char* to = memory + PACKED + stages.at * WORDS_BYTES;
+    announce(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES : 0));
+    if (IS_GPTQ) {
+        copy_box(to, words, 0, chunk * CHUNK / 8, output / LINE, filled);
+        copy_box(memory + SCALES + stages.at * SCALES_BYTES, scales, output, chunk * CHUNK / GROUP, 0, filled);
+        return;
+    }
+    copy_box(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, filled);
+    if (IS_CODES && (is_first || chunk % SCALED == 0)) {
+        of_scales.wait_until_empty();
+        announce(of_scales.filled + of_scales.at, SCALES_BYTES);
+        copy_box(memory + SCALES + of_scales.at * SCALES_BYTES, scales, chunk / SCALED * SCALED, output, 0,
+                 of_scales.filled + of_scales.at);
+        of_scales.go_on();
+    }
+}
+
+// One thread brings everything. Weights do not wait for the kernel before this one: as many as there is room for.
+__device__ void bring(const Given& given, const TensorMap* hidden, const TensorMap* words, const TensorMap* scales) {
+    Ring<STAGES> stages(BARRIERS), early(BARRIERS);
+    Ring<2> of_scales(SCALE_BARRIERS);
+    Walk walk = walk_of(given);
+    Part part = next_part(walk);
+    int ahead = part.last - part.first < STAGES ? part.last - part.first : STAGES;
+    if (ahead > SCALED) ahead = SCALED;  // More may need scales for which there is no room yet.
+    if (part.tile >= tiles_of(given)) return;
+    const int output = corner_of(given, part.tile).output;
+    for (int i = 0; i < ahead; i++, early.go_on())
+        bring_weights(words, scales, output, i == 0, part.first + i, early, of_scales);
+    wait_for_the_last();
+    for (; part.tile < tiles_of(given); part = next_part(walk)) {
+        const Corner tile = corner_of(given, part.tile);
+        for (int chunk = part.first; chunk < part.last; chunk++, stages.go_on()) {
+            if (ahead-- <= 0) {
+                stages.wait_until_empty();
+                bring_weights(words, scales, tile.output, chunk == part.first, chunk, stages, of_scales);
+            }
+            copy_box(memory + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, tile.row, 0, stages.filled + stages.at);
+        }
+    }
+}
+
+// Where a multiplying thread stands: its warp, and g and t of its lane 4 g + t.
+struct Place {
+    int warp, lane, g, t;
+};
+
+// An output of a tile: of a block of 64, row g of its warp's 16, or with `half` row g + 8.
+__device__ int output_of(const Place& place, int block, int half) {
+    return (place.warp / 4 * BLOCKS + block) * 64 + place.warp % 4 * 16 + 8 * half + place.g;
+}
+
+// What a lane needs of a chunk: of two outputs of each block, 16 weights and a scale, twice in 32 bits.
+struct Weights {
+    u32 words[BLOCKS][2][WORDS];
+    u32 scales[BLOCKS][2];
+};
+
+__device__ Weights read_weights_of(const Place& place, int chunk, int stage, int scales_at) {
+    Weights weights;
+    const unsigned char* packed = memory + PACKED + stage * WORDS_BYTES;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int output = output_of(place, block, half);
+            u32(&words)[WORDS] = weights.words[block][half];
+            if (IS_INT8) {
+                const uint4 four = *(const uint4*)(packed + output * CHUNK + place.t * 16);
+                words[0] = four.x, words[1] = four.y, words[WORDS - 2] = four.z, words[WORDS - 1] = four.w;
+            } else if (IS_GPTQ) {
+                const unsigned char* lines = packed + output / LINE * 8 * LINE * 4;
+                for (int i = 0; i < 2; i++) {
+                    const int line = 2 * place.t + i;
+                    words[i] = *(const u32*)(lines + line * LINE * 4 + (output % LINE * 4 ^ line << 4));
+                }
+                const u32 scale = *(const u16*)(memory + SCALES + stage * SCALES_BYTES + output * 2);
+                weights.scales[block][half] = bytes_of<0x1010>(scale, 0);
+            } else {
+                const uint2 two = *(const uint2*)(packed + output * CHUNK / 2 + place.t * 8);
+                words[0] = two.x, words[1] = two.y;
+                const unsigned char* scales = memory + SCALES + scales_at * SCALES_BYTES;
+                const float scale = *(const float*)(scales + output * SCALED * 4 + chunk % SCALED * 4);
+                weights.scales[block][half] = pair_of(scale, scale);
+            }
+        }
+    return weights;
+}
+
+constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024, whose lowest bits are free.
+
+// GPTQ's numbers AT and AT + 4 of a word, less 8, as a pair. They lie 16 bits apart, so that no byte has to move.
+template <int AT>
+__device__ u32 numbers_of(u32 word) {
+    constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_72 = 0xd480d480;
+    if (BF16 || AT % 2 == 0) return less(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE + 0x00080008);
+    return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_72);
+}
+
+// A pair of a lane's 16 weights: number 4 STEP + 2 HALF and the next one, or two of a word of GPTQ's as above.
+template <int STEP, int HALF>
+__device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
+    if (IS_INT8) {
+        constexpr u32 BYTES = 2 * HALF | 4 << 4 | (2 * HALF + 1) << 8 | 4 << 12;
+        const u32 word = words[IS_INT8 ? STEP : 0];
+        const u32 numbers = bytes_of<BYTES>(BF16 ? word : word ^ 0x80808080, BF16 ? 0 : ONE_AND_A_BYTE >> 8);
+        if (!BF16) return less(numbers, 0x64806480);
+        return less(numbers & 0x007f007f | ONE_AND_A_BYTE, numbers & 0x00800080 | ONE_AND_A_BYTE);
+    }
+    constexpr int BYTE = STEP % 2 * 2 + HALF;
+    const u32 word = words[STEP / 2];
+    return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word), scale);
+}
+
+// A quarter of a chunk: unpack, and have it multiplied. Then no other products are under way but these.
+template <int STEP>
+__device__ void multiply_step(float (&sums)[BLOCKS][SUMS], u32 (&a)[BLOCKS][4], const Weights& weights, u64 rows, u32 own,
+                              int is_added) {
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) {
+        const auto& words = weights.words[block];
+        const auto& scales = weights.scales[block];
+        a[block][0] = pair_of_weights<STEP, 0>(words[0], scales[0], own);
+        a[block][1] = pair_of_weights<STEP, 0>(words[1], scales[1], own);
+        a[block][2] = pair_of_weights<STEP, 1>(words[0], scales[0], own);
+        a[block][3] = pair_of_weights<STEP, 1>(words[1], scales[1], own);
+    }
+    begin_products();
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) multiply_rows(sums[block], a[block], rows + 2 * STEP, is_added);
+    end_products();
+    wait_for_products<1>();
+}
+
+// Wait for a chunk's weights, and read them.
+__device__ Weights next_weights(const Place& place, int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
+    if (IS_CODES && chunk % SCALED == 0) of_scales.wait_until_filled();
+    stages.wait_until_filled();
+    return read_weights_of(place, chunk, stages.at, of_scales.at);
+}
+
+// A chunk, whose weights were read; meanwhile read those of the next one, unless it IS_LAST. `behind` is emptied: the chunk
+// before this one, if there is one.
+template <bool IS_LAST>
+__device__ void multiply_chunk(float (&sums)[BLOCKS][SUMS], Weights& weights, u32 (&a)[2][BLOCKS][4], const Place& place,
+                               int chunk, u64*& behind, Ring<STAGES>& stages, Ring<2>& of_scales, int is_added) {
+    const u32 own = place.lane * 4;
+    const u64 rows = rows_at(memory + ROWS + stages.at * ROWS_BYTES);
+    multiply_step<0>(sums, a[0], weights, rows, own, is_added);
+    arrive_if(behind, place.lane == 0 && is_added);
+    multiply_step<1>(sums, a[1], weights, rows, own, 1);
+    behind = stages.emptied + stages.at;
+    stages.go_on();
+    if (IS_CODES && (IS_LAST || (chunk + 1) % SCALED == 0)) {
+        arrive_if(of_scales.emptied + of_scales.at, place.lane == 0);
+        of_scales.go_on();
+    }
+    Weights next;
+    if (!IS_LAST) next = next_weights(place, chunk + 1, stages, of_scales);
+    multiply_step<2>(sums, a[0], weights, rows, own, 1);
+    multiply_step<3>(sums, a[1], weights, rows, own, 1);
+    if (!IS_LAST) weights = next;
+}
+
+// The products of a part of a tile.
+__device__ void multiply_part(float (&sums)[BLOCKS][SUMS], const Place& place, const Part& part, Ring<STAGES>& stages,
+                              Ring<2>& of_scales) {
+    u32 a[2][BLOCKS][4];
+    u64* behind = stages.emptied + stages.at;
+    if (IS_CODES && part.first % SCALED != 0) of_scales.wait_until_filled();
+    Weights weights = next_weights(place, part.first, stages, of_scales);
+    int chunk = part.first;
+    for (; chunk < part.last - 1; chunk++)
+        multiply_chunk<false>(sums, weights, a, place, chunk, behind, stages, of_scales, chunk > part.first);
+    multiply_chunk<true>(sums, weights, a, place, chunk, behind, stages, of_scales, chunk > part.first);
+    wait_for_products<0>();
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) settle(sums[block]);
+    arrive_if(behind, place.lane == 0);
+}
+
+// int8's scale of an output.
+__device__ float scale_of(const Given& given, int output) {
+    return HAS_WIDE_SCALES ? ((const float*)given.scales)[output] : to_float(given.scales[output]);
+}
+
+constexpr int UNIT_ROWS = 16, UNITS = BLOCKS * TILE_ROWS / UNIT_ROWS;  // A unit: 64 outputs of each warp group.
+constexpr int UNIT_SUMS = SUMS * UNIT_ROWS / TILE_ROWS, QUADS = BLOCKS * SUMS / 4;
+constexpr int AT_ONCE = 4;  // Units that are added up together, so that more is on its way from memory.
+
+__device__ int first_output_of_unit(const Place& place, const Corner& tile, int unit) {
+    return tile.output + output_of(place, unit * UNIT_ROWS / TILE_ROWS, 0) - place.g;
+}
+
+// What the sums of a lane's two outputs of a unit are still multiplied by.
+struct Factors {
+    float of[2];
+};
+
+__device__ Factors factors_of(const Given& given, const Place& place, const Corner& tile, int unit) {
+    Factors factors = {{1, 1}};
+    const int output = first_output_of_unit(place, tile, unit);
+    if (IS_INT8)
+        for (int half = 0; half < 2; half++)
+            if (output + 8 * half < given.outputs) factors.of[half] = scale_of(given, output + 8 * half + place.g);
+    return factors;
+}
+
+// Round a thread's sums of a unit and write them: turned in shared memory, so that a lane writes eight outputs of a row.
+// Units are written one after another, by turns in two places.
+__device__ void write_unit(const float* sums, const Factors& factors, const Given& given, const Place& place,
+                           const Corner& tile, int unit) {
+    unsigned char* staged = memory + STAGED + place.warp * 1024 + unit % 2 * 512;
+    const auto pair = [&](int i) { return pair_of(sums[i] * factors.of[i / 2 % 2], sums[i + 1] * factors.of[i / 2 % 2]); };
+    const int turned = place.lane / 16 * 8 + place.lane % 8, of_turned = place.lane / 8 % 2;
+    write_turned(staged + turned * 32 + (of_turned ^ turned / 4 % 2) * 16, pair(0), pair(2), pair(4), pair(6));
+    __syncwarp();
+    const int row = place.lane / 2, half = place.lane % 2, to = tile.row + unit * UNIT_ROWS % TILE_ROWS + row;
+    const int output = first_output_of_unit(place, tile, unit) + 8 * half;
+    if (to < given.rows && output < given.outputs)
+        *(uint4*)(given.output + (size_t)to * given.outputs + output) =
+            *(const uint4*)(staged + row * 32 + (half ^ row / 4 % 2) * 16);
+}
+
+__device__ void write_tile(const float (&sums)[BLOCKS][SUMS], const Given& given, const Place& place, const Corner& tile) {
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) {
+        const Factors factors = factors_of(given, place, tile, block * UNITS / BLOCKS);
+#pragma unroll
+        for (int i = 0; i < UNITS / BLOCKS; i++)
+            write_unit(sums[block] + i * UNIT_SUMS, factors, given, place, tile, block * UNITS / BLOCKS + i);
+    }
+}
+
+// The first of four sums of a thread that a block leaves of a part; the next four are MULTIPLIERS further.
+__device__ float4* left_of(const Given& given, int block, int tile, int thread) {
+    return (float4*)given.left + (size_t)(block + tile) * QUADS * MULTIPLIERS + thread;
+}
+
+// Leave the sums of a part of a tile.
+__device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int tile, int thread) {
+    float4* left = left_of(given, blockIdx.x, tile, thread);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const float* four = sums[4 * i / SUMS] + 4 * i % SUMS;
+        left[i * MULTIPLIERS] = make_float4(four[0], four[1], four[2], four[3]);
+    }
+    meet(1, MULTIPLIERS);
+    if (thread == 0) count_up(given.counts + tile);
+}
+
+// Add up and write some units of a tile that several blocks made, when they have.
+__device__ void add_up_units(const Given& given, const Place& place, int thread, int tile, const Sharers& makers, int unit,
+                             int end) {
+    if (thread == 0)
+        await_count(given.counts + tile, makers.number, Sharers(given.lined * UNITS, tile * UNITS, UNITS).number);
+    meet(1, MULTIPLIERS);
+    const Corner corner = corner_of(given, tile);
+    for (; unit < end; unit += AT_ONCE) {
+        float sums[AT_ONCE][UNIT_SUMS] = {};
+        const int quads = (end - unit < AT_ONCE ? end - unit : AT_ONCE) * UNIT_SUMS / 4;
+#pragma unroll 2
+        for (int i = 0; i < makers.number; i++) {
+            const float4* left = left_of(given, makers[i], tile, thread) + unit * UNIT_SUMS / 4 * MULTIPLIERS;
+#pragma unroll
+            for (int quad = 0; quad < AT_ONCE * UNIT_SUMS / 4; quad++) {
+                float* four = sums[4 * quad / UNIT_SUMS] + 4 * quad % UNIT_SUMS;
+                const float4 more = quad < quads ? read_left(left + quad * MULTIPLIERS) : make_float4(0, 0, 0, 0);
+                four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (unit + i < end)
+                write_unit(sums[i], factors_of(given, place, corner, unit + i), given, place, corner, unit + i);
+    }
+}
+
+// Add up and write this block's units of the lined tiles. Tiles of one block are written already.
+__device__ void add_up(const Given& given, const Place& place, int thread) {
+    const int units = given.lined * UNITS, end = start_of(units, blockIdx.x + 1);
+    int at = start_of(units, blockIdx.x);
+    for (int tile = at / UNITS; at < end; tile++) {
+        const int first = tile * UNITS, last = first + UNITS < end ? first + UNITS : end;
+        const Sharers makers(given.lined * CHUNKS, tile * CHUNKS, CHUNKS);
+        if (makers.number > 1) add_up_units(given, place, thread, tile, makers, at - first, last - first);
+        at = last;
+    }
+}
+
+__device__ void multiply(const Given& given, int thread) {
+    const Place place = {thread / WARP, thread % WARP, thread % WARP / 4, thread % 4};
+    Ring<STAGES> stages(BARRIERS);
+    Ring<2> of_scales(SCALE_BARRIERS);
+    Walk walk = walk_of(given);
+    float sums[BLOCKS][SUMS];
+    for (Part part = next_part(walk); part.tile < tiles_of(given); part = next_part(walk)) {
+        multiply_part(sums, place, part, stages, of_scales);
+        if (part.last - part.first < CHUNKS)
+            leave(sums, given, part.tile, thread);
+        else
+            write_tile(sums, given, place, corner_of(given, part.tile));
+    }
+    add_up(given, place, thread);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_constant__ TensorMap packed,
+                     const __grid_constant__ TensorMap group_scales, const u16* scales, const float* numbers,
+                     float* left, int* counts, u16* output, int rows, int outputs, int lined, int are_rows_first) {
+    let_the_next_start();
+    const Given given = {scales, left, counts, output, rows, outputs, lined, are_rows_first};
+    if (threadIdx.x == 0) {
+        Ring<STAGES>(BARRIERS).make(MULTIPLIERS / WARP);
+        Ring<2>(SCALE_BARRIERS).make(MULTIPLIERS / WARP);
+        show_barriers();
+    }
+    if (IS_CODES) write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+    __syncthreads();
+    if (threadIdx.x < WARP_GROUP) {
+        give_registers<OF_BRINGER>();
+        if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales);
+    } else {
+        take_registers<OF_MULTIPLIER>();
+        wait_for_the_last();
+        multiply(given, threadIdx.x - WARP_GROUP);
+    }
+}

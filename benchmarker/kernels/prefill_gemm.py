@@ -1,0 +1,233 @@
+"""Packed weights times many rows, for NVIDIA's Hopper: how a product is cut and launched.
+
+How the kernel works is written in `prefill_gemm.cu`. A program of the grid is as large as a processor has room for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import gemv_tensor_core
+from benchmarker.kernels.cuda_source import HOPPER, CudaSourceError, TensorMap, cuda_kernel
+from benchmarker.kernels.cuda_source import compile_only as compile_source
+from benchmarker.kernels.gemv_tensor_core import HOPPERS_SHARED_BYTES, Program
+from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
+
+WARP_GROUP = 128
+"""Threads that ask the tensor cores together."""
+REGISTERS = {2: (40, 232), 3: (40, 152)}
+"""By the warp groups that multiply: registers of a thread that copies, and of one that multiplies, which a program
+exchanges among its threads. With fewer at its beginning it would wait for them without end."""
+STAGED_BYTES = 4 * 1024
+"""Shared memory for the results of a warp group on their way out."""
+MOST_STAGES = 8
+MOST_SHARED = 1024
+SCALED = 8
+"""Chunks whose scales of codes come together."""
+LINE = 32
+"""GPTQ's outputs are a multiple of it; so many words of 32 bits are brought together."""
+BLOCKS_STEP = 256
+"""Inputs of codes are a multiple of it: the scales of an output begin at a multiple of 16 bytes."""
+FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
+"""The file's FORM."""
+NEARLY_ALL = 0.75
+"""Part of the processors. Where more tiles than that are left, each is made by one processor, and the others rest."""
+SHARES = (4, 1)
+"""How many programs a tile may have, where there are fewer tiles than processors. Two more numbers are tried: the most
+that fit, processors // tiles, and one program for each processor."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut."""
+
+    outputs: int
+    """Outputs of a tile: 128, 192 or 256."""
+    rows: int
+    """Rows of a tile: 32, 64, 128, or 256 with 128 outputs."""
+    programs: int
+    """Programs of the grid, at most one for each processor."""
+    shared: int
+    """Tiles of which each program makes an equal part. The others are made whole, in turns of one each."""
+
+    @property
+    def groups(self) -> int:
+        """Warp groups that multiply, each one or two times 64 outputs; one more brings what they need."""
+        return 3 if self.outputs == 192 else 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a program."""
+        return WARP_GROUP * (1 + self.groups)
+
+    @property
+    def name(self) -> str:
+        """`warp groups, 256 outputs, 128 rows, 132 programs, 28 tiles shared`."""
+        size = f"{self.outputs} outputs, {self.rows} rows"
+        return f"warp groups, {size}, {self.programs} programs, {self.shared} tiles shared"
+
+
+def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | None:
+    """Why this kernel does not multiply by such weights; None where it does.
+
+    Args:
+        dtype: Of the rows.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return "not Hopper"
+    inputs = packed.length * packed.in_word
+    return _why_not_weights(dtype, packed, inputs) or gemv_tensor_core.why_not(device, dtype, inputs, [])
+
+
+def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | None:
+    form, group = FORMS.get(packed.form), packed.in_group * packed.in_word
+    if form is None:
+        return "zero points other than 8"
+    if form == 16 and (group != LANE_CHUNK or inputs % BLOCKS_STEP or dtype != torch.float16):
+        return "codes not in blocks of 64, inputs that are no multiple of 256, or not float16"
+    if form == 4 and (group % LANE_CHUNK or packed.outputs % LINE):
+        return "groups that are no multiple of 64, or outputs that are none of 32"
+    if packed.scales.dtype not in {4: [dtype], 8: [dtype, torch.float32], 16: [torch.float32]}[form]:
+        return "scales of another type"
+    if packed.outputs % 8 or not packed.is_in_place:
+        return "outputs that are no multiple of 8, or weights that begin at no multiple of 16 bytes"
+    return None
+
+
+def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
+    """Cuts worth timing, the likeliest first.
+
+    Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
+    512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
+    latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
+    They are timed for 129 to 256 rows, and where half of the last tile of 256 rows would be empty. Of 64 and 128 rows,
+    tiles of 256 outputs were the fastest for no product of Qwen3-4B in int8, GPTQ or NF4 there.
+    """
+    sizes = _sizes(rows)
+    tile_rows = min(128, sizes[0][1])
+    chunks = packed.length * packed.in_word // LANE_CHUNK
+    of_192 = _tiles(packed, rows, 192, tile_rows)
+    cuts = [Cut(192, tile_rows, of_192, 0)] if NEARLY_ALL * processors < of_192 <= processors else []
+    for outputs, size in sizes:
+        tiles = _tiles(packed, rows, outputs, size)
+        shares = (processors // tiles, *SHARES)
+        counts = [processors, *(share * tiles for share in shares if 0 < share * tiles < processors)]
+        for programs in dict.fromkeys(min(count, tiles * chunks) for count in counts):
+            cuts.append(Cut(outputs, size, programs, _shared_tiles(tiles, programs)))
+    return cuts
+
+
+def _sizes(rows: int) -> list[tuple[int, int]]:
+    """Outputs and rows of the tiles that are timed for any product."""
+    if rows <= 128:
+        return [(128, next(size for size in (32, 64, 128) if rows <= size))]
+    if rows <= 256:
+        return [(256, 128), (128, 128)]
+    is_half_empty = -(-rows // 128) % 2 == 1
+    return [(128, 256), (256, 128)] if is_half_empty else [(128, 256)]
+
+
+def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
+    return -(-packed.outputs // outputs) * -(-rows // tile_rows)
+
+
+def _shared_tiles(tiles: int, programs: int) -> int:
+    """Tiles to be shared: those that are left where each program has as many whole ones.
+
+    Where nearly every program would make one of them, none are shared: to leave sums and to add them up takes longer.
+    """
+    left = tiles % programs
+    return left if tiles < programs or left <= NEARLY_ALL * programs else 0
+
+
+def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
+    """What a product is compiled and launched with."""
+    form, inputs = FORMS[packed.form], packed.length * packed.in_word
+    words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
+    stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
+    of_codes = gemv_tensor_core.TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0
+    fixed = STAGED_BYTES * cut.groups + of_codes + 4 * 8
+    stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
+    macros = {
+        "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,
+        "GROUPS": cut.groups, "BLOCKS": cut.outputs // (64 * cut.groups), "STAGES": stages,
+        "BF16": int(dtype == torch.bfloat16), "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
+        "OF_BRINGER": REGISTERS[cut.groups][0], "OF_MULTIPLIER": REGISTERS[cut.groups][1],
+    }  # fmt: skip
+    return Program(tuple(macros.items()), cut.programs, cut.threads, fixed + stages * stage)
+
+
+def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
+    """Have the kernel of a cut compiled, and not run. Several threads can do so at once.
+
+    Raises:
+        CudaSourceError: It cannot be compiled here.
+    """
+    compile_source("prefill_gemm", program_for(packed, hidden.dtype, cut).macros, hidden.device)
+
+
+def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
+    """The product of packed weights with rows.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not. On a device
+    one product is made at a time, as on one stream: they share the counts. Programs wait for each other, so that all of
+    a product must find room on the device at once.
+
+    Args:
+        hidden: [rows, ...], see `packed_weights.by_lane`; with the weights as `why_not` says.
+
+    Returns:
+        [rows, outputs], of the type of `hidden`; summed in 32 bits.
+
+    Raises:
+        ValueError: The rows are of another kind.
+        CudaSourceError: The kernel cannot be compiled or loaded here.
+    """
+    if not hidden.is_contiguous() or not gemv_tensor_core.takes_vectors(hidden):
+        raise ValueError("not contiguous rows of one type of 16 bits that begin at a multiple of 16 bytes")
+    assert cut.shared <= MOST_SHARED
+    rows, inputs = len(hidden), packed.length * packed.in_word
+    program = program_for(packed, hidden.dtype, cut)
+    of_rows = TensorMap(hidden.view(rows, inputs), (LANE_CHUNK, cut.rows), swizzled=True)
+    of_words, of_scales = _maps_of(packed, cut)
+    sums = (cut.programs + cut.shared) * cut.outputs * cut.rows if cut.shared else 1
+    left = hidden.new_empty(sums, dtype=torch.float32)
+    output = hidden.new_empty((rows, packed.outputs))
+    are_rows_first = hidden.nbytes < packed.words.nbytes
+    kernel = cuda_kernel("prefill_gemm", program.macros, program.threads, program.shared_bytes, hidden.device)
+    of_bringer, of_multiplier = REGISTERS[cut.groups]
+    if kernel.registers * program.threads < WARP_GROUP * (of_bringer + of_multiplier * cut.groups):
+        raise CudaSourceError(f"the compiler gives a thread {kernel.registers} registers, too few to exchange")
+    maps = [of_rows, of_words, of_scales or of_rows]
+    pointers = [packed.scales, packed.zeros, left, _counts(hidden.device), output]
+    kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
+    return output
+
+
+def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
+    """The words and the scales of groups, as a program copies them."""
+    form = FORMS[packed.form]
+    if form == 4:
+        lines = packed.words.view(packed.length, -1, LINE).transpose(0, 1)
+        words = TensorMap(lines, (LINE, 8, cut.outputs // LINE), swizzled=True)
+        return words, TensorMap(packed.scales, (cut.outputs, 1))
+    bytes_of_outputs = packed.words.view(torch.uint8).view(packed.outputs, -1)
+    if form == 8:
+        return TensorMap(bytes_of_outputs, (LANE_CHUNK, cut.outputs)), None
+    words = TensorMap(bytes_of_outputs, (LANE_CHUNK // 2, cut.outputs))
+    return words, TensorMap(packed.scales, (SCALED, cut.outputs))
+
+
+def prepare(device: torch.device) -> None:
+    """Make what all products of a device share. Made during a capture, it would be filled at a replay alone."""
+    _counts(device)
+
+
+@cache
+def _counts(device: torch.device) -> Tensor:
+    """A count for each tile that programs share: zeros, as the kernel leaves them."""
+    return torch.zeros(MOST_SHARED, dtype=torch.int32, device=device)

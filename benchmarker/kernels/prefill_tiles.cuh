@@ -1,0 +1,98 @@
+// Which parts of which tiles a block of prefill_gemm.cu makes, and the rings of shared memory through which they go.
+//
+// `lined` tiles are one line of steps, of which each block takes an equal part, first of all, and leaves its sums in memory.
+// The other tiles are made whole, in turns of one for each block. In the end each block adds up and writes as much of the
+// lined tiles as any other, whoever has made it. So blocks wait for each other: all must find room on the GPU at once.
+//
+// Constants: CHUNKS, the steps of a tile; TILE_ROWS; TILE_OUTPUTS.
+
+#include "hopper_ptx.cuh"
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+struct Given {
+    const u16* scales;
+    float* left;
+    int* counts;
+    u16* output;
+    int rows, outputs, lined, are_rows_first;
+};
+
+// A part of a tile: of its chunks those from `first` to before `last`.
+struct Part {
+    int tile, first, last;
+};
+
+// The parts of a block, one after another.
+struct Walk {
+    int at, end, whole;
+};
+
+// `size` things in a line, of which each block takes as many: the first of a block, and the block that takes a thing.
+__device__ int start_of(int size, int block) { return size * block / (int)gridDim.x; }
+__device__ int block_of(int size, int thing) { return ((thing + 1) * (int)gridDim.x - 1) / size; }
+
+// The blocks that take `count` things of a line, from one on. Where things are few, not every block takes one.
+struct Sharers {
+    int size, from, count, first, number;
+
+    __device__ Sharers(int size, int from, int count) : size(size), from(from), count(count), first(block_of(size, from)) {
+        number = block_of(size, from + count - 1) - first + 1;
+        if (number > count) number = count;
+    }
+    __device__ int operator[](int i) const { return number == count ? block_of(size, from + i) : first + i; }
+};
+
+__device__ Walk walk_of(const Given& given) {
+    const int steps = given.lined * CHUNKS;
+    return {start_of(steps, blockIdx.x), start_of(steps, blockIdx.x + 1), given.lined + (int)blockIdx.x};
+}
+
+__device__ Part next_part(Walk& walk) {
+    Part part = {walk.whole, 0, CHUNKS};
+    if (walk.at < walk.end) {
+        part.tile = walk.at / CHUNKS;
+        part.first = walk.at - part.tile * CHUNKS;
+        if (part.first + walk.end - walk.at < CHUNKS) part.last = part.first + walk.end - walk.at;
+        walk.at += part.last - part.first;
+    } else {
+        walk.whole += gridDim.x;
+    }
+    return part;
+}
+
+__device__ int row_tiles(const Given& given) { return (given.rows + TILE_ROWS - 1) / TILE_ROWS; }
+__device__ int output_tiles(const Given& given) { return (given.outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
+__device__ int tiles_of(const Given& given) { return row_tiles(given) * output_tiles(given); }
+
+// The first row and output of a tile. It takes two divisions: once a tile, and not in loops.
+struct Corner {
+    int row, output;
+};
+
+__device__ Corner corner_of(const Given& given, int tile) {
+    const int in_line = given.are_rows_first ? row_tiles(given) : output_tiles(given);
+    const int line = tile / in_line, at = tile % in_line;
+    return {TILE_ROWS * (given.are_rows_first ? at : line), TILE_OUTPUTS * (given.are_rows_first ? line : at)};
+}
+
+// A ring of places in shared memory that are filled and emptied, with a barrier for each.
+template <int SIZE>
+struct Ring {
+    u64 *filled, *emptied;
+    int at, round;
+
+    __device__ Ring(int barriers) : filled((u64*)(memory + barriers)), emptied(filled + SIZE), at(0), round(0) {}
+    __device__ void make(int warps) {
+        for (int i = 0; i < SIZE; i++) {
+            make_barrier(filled + i, 1);
+            make_barrier(emptied + i, warps);
+        }
+    }
+    __device__ void wait_until_filled() const { wait_for(filled + at, round & 1); }
+    __device__ void wait_until_empty() const { wait_for(emptied + at, round & 1 ^ 1); }
+    __device__ void go_on() {
+        at = at + 1 == SIZE ? 0 : at + 1;
+        round += at == 0;
+    }
+};

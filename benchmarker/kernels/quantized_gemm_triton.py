@@ -1,0 +1,300 @@
+"""Packed weights times 2 to 128 rows, by tensor cores: words are unpacked in registers.
+
+Weights are the left operand of `tl.dot` and come from registers; rows are the right one and come from shared memory, so
+that eight rows are no more than eight columns of an instruction. A word holds consecutive inputs. The sum over the
+inputs may be made in any order, so the first input of every word is one product, the second the next, and so on: the
+rows are given in that order (`by_place`), and no weight moves between threads. Scales multiply the sums of a group, in
+32 bits, and not the weights: fewer operations, and no rounding.
+
+The rows, 128 at most, are one tile, so that each word is read once.
+
+Where the tiles do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
+that ends last adds them up, always in the same order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels.dequantize_words import unpack_codes, unpack_gptq, unpack_int8
+from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
+from benchmarker.kernels.packed_weights import Packed
+
+MOST_TILES = 1 << 14
+"""Tiles of the largest product."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is divided among the programs of a grid."""
+
+    outputs: int
+    """Outputs of a program."""
+    rows: int
+    """Rows that a program has room for."""
+    words: int
+    """Words of an output that a program takes in one step."""
+    parts: int
+    """Programs that share the inputs of the same outputs."""
+    warps: int
+    stages: int
+    """Steps whose words are on their way at the same time, and the one that is being multiplied."""
+
+    @property
+    def name(self) -> str:
+        """`128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
+        size = f"{self.outputs} outputs, {self.rows} rows, {self.words} words"
+        return f"{size}, {self.parts} parts, {self.warps} warps, {self.stages} stages"
+
+
+def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
+    """The product of packed weights with rows.
+
+    The caller must wait for weights that were written just before on the same device: the kernel does not.
+
+    Args:
+        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16.
+
+    Returns:
+        [rows, outputs], of the type of `hidden`; summed in 32 bits.
+    """
+    output = hidden.new_empty((len(hidden), packed.outputs))
+    positional, named = _arguments(hidden, packed, tile, output)
+    with torch.cuda.device_of(output):
+        packed_matmul_kernel[_grid(hidden, packed, tile)](*positional, **named)
+    return output
+
+
+def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> Any:
+    """Have the kernel of a tile compiled, and not run. Several threads can do so at once.
+
+    Returns:
+        Triton's compiled kernel, with its PTX in `asm`.
+    """
+    positional, named = _arguments(hidden, packed, tile, hidden)
+    with torch.cuda.device_of(hidden):
+        return packed_matmul_kernel.warmup(*positional, grid=_grid(hidden, packed, tile), **named)
+
+
+def _grid(hidden: Tensor, packed: Packed, tile: Tile) -> tuple[int, int]:
+    assert len(hidden) <= tile.rows
+    return triton.cdiv(packed.outputs, tile.outputs), tile.parts
+
+
+def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the kernel, those with a place and those with a name."""
+    tiles = _grid(hidden, packed, tile)[0]
+    assert tiles <= MOST_TILES
+    numbers = tiles * tile.parts * tile.outputs * tile.rows if tile.parts > 1 else 1
+    sums = hidden.new_empty(numbers, dtype=torch.float32)
+    early = can_start_early(hidden.device)
+    positional = (
+        hidden, packed.words, packed.scales, packed.scales if packed.zeros is None else packed.zeros, sums,
+        arrived("packed_matmul", MOST_TILES, hidden.device), output, len(hidden), packed.outputs,
+    )  # fmt: skip
+    named = {
+        "length": packed.length, "in_word": packed.in_word, "in_group": packed.in_group, "form": packed.form,
+        "tile_rows": tile.rows, "tile_outputs": tile.outputs, "tile_words": tile.words,
+        "parts": tile.parts, "early": early, "by_ptx": hidden.is_cuda and torch.version.hip is None,
+        "num_warps": tile.warps, "num_stages": tile.stages, **({"launch_pdl": True} if early else {}),
+    }  # fmt: skip
+    return positional, named
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scale(  # type: ignore[no-untyped-def]
+    scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr
+):  # fmt: skip
+    """Scales of a group of inputs, of each output in `column`, float32."""
+    if form == "int8 by row":
+        place = column
+    elif form == "int4 by group" or form == "int4 by group, zeros":
+        place = group * outputs + column
+    else:
+        place = column * groups + group
+    return tl.load(scales + place, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _unpacked(  # type: ignore[no-untyped-def]
+    words, numbers, column, inside, word, outputs,
+    length: tl.constexpr, form: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr,
+):  # fmt: skip
+    """Words of these outputs as weights: a tile, [outputs, words], for each place in a word."""
+    if form == "int4 by group" or form == "int4 by group, zeros":
+        packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
+        weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
+    else:
+        start = words + column.to(tl.int64)[:, None] * length
+        packed = tl.load(start + word[None, :], mask=inside[:, None], other=0)
+        if form == "int8 by row":
+            weights = unpack_int8(packed, kind, by_ptx)
+        else:
+            weights = unpack_codes(packed, numbers, form == "fp4", kind, by_ptx)
+    return weights
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _values(  # type: ignore[no-untyped-def]
+    hidden, at, word, row, rows, length: tl.constexpr, in_word: tl.constexpr
+):  # fmt: skip
+    """What these rows have at a place of these words, [words, rows]."""
+    start = hidden + at * length + row[None, :] * (length * in_word)
+    return tl.load(start + word[:, None], mask=(row < rows)[None, :], other=0.0)
+
+
+@triton.jit
+def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
+    """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
+    packed = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0)
+    return ((packed >> column % 8 * 4 & 15) - 8).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _fetch_first(  # type: ignore[no-untyped-def]
+    words, column, first_column, outputs, length: tl.constexpr, first,
+    tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
+):  # fmt: skip
+    """Have the words of a program's first steps brought into the last cache: four lines of 128 bytes of each output,
+    or four tiles of words by column."""
+    if by_column:
+        line = tl.minimum(first_column + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
+        ahead = tl.minimum(first + tl.arange(0, 4 * tile_words), length - 1)
+        place = ahead.to(tl.int64)[:, None] * outputs + line[None, :]
+    else:
+        in_line: tl.constexpr = 1024 // words.dtype.element_ty.primitive_bitwidth
+        line = tl.minimum(first + tl.arange(0, 4) * in_line, length - 1)
+        place = tl.minimum(column, outputs - 1).to(tl.int64)[:, None] * length + line[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(words + place).to(tl.int64)],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum_of_parts(  # type: ignore[no-untyped-def]
+    total, sums, arrived, parts: tl.constexpr, tile_outputs: tl.constexpr, tile_rows: tl.constexpr
+):  # fmt: skip
+    """Leave a program's sums where the one that ends last finds those of all; the sums of all, and whether that is
+    this program."""
+    tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
+    place = tl.arange(0, tile_outputs)[:, None] * tile_rows + tl.arange(0, tile_rows)[None, :]
+    tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
+    tl.debug_barrier()
+    is_last = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == parts - 1
+    if is_last:
+        total = tl.zeros([tile_outputs, tile_rows], tl.float32)
+        for part in tl.static_range(parts):
+            total += tl.load(tile + part * (tile_outputs * tile_rows) + place, cache_modifier=".cg")
+        tl.store(arrived + tl.program_id(0), 0)
+    return total, is_last
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def packed_matmul_kernel(  # type: ignore[no-untyped-def]
+    hidden, words, scales, zeros, sums, arrived, output,
+    rows, outputs,
+    length: tl.constexpr, in_word: tl.constexpr, in_group: tl.constexpr, form: tl.constexpr,
+    tile_rows: tl.constexpr, tile_outputs: tl.constexpr, tile_words: tl.constexpr, parts: tl.constexpr,
+    early: tl.constexpr, by_ptx: tl.constexpr,
+):  # fmt: skip
+    """hidden: [rows, in_word, length], see `by_place`; words: [outputs, length], for GPTQ [length, outputs]; scales:
+    int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups]; zeros: GPTQ's [groups, outputs / 8], for codes
+    their table [16]; sums: [tiles, parts, tile_outputs, tile_rows]; arrived: [tiles], zeros, and zeros again at the
+    end; output: [rows, outputs]. `length` are the words of an output, and `in_group` those that share a scale."""
+    kind: tl.constexpr = hidden.dtype.element_ty
+    # Triton's interpreter knows no product of bfloat16.
+    exact: tl.constexpr = kind if by_ptx else tl.float32
+    by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
+    by_group: tl.constexpr = form != "int8 by row"
+    groups: tl.constexpr = length // in_group
+    first_column = tl.program_id(0) * tile_outputs
+    column = first_column + tl.arange(0, tile_outputs)
+    inside = column < outputs
+    row = tl.arange(0, tile_rows)
+    steps: tl.constexpr = length // tile_words
+    each: tl.constexpr = (steps + parts - 1) // parts
+    first = tl.program_id(1) * each
+    last = min(first + each, steps)
+    if early:
+        # They come out of memory while the kernel before this one ends.
+        _fetch_first(
+            words, column, first_column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column
+        )
+    scale = _scale(scales, min(first, steps - 1) * tile_words // in_group, column, inside, outputs, groups, form)
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros([tile_outputs, tile_rows], tl.float32)
+    for step in range(first, last):
+        word = step * tile_words + tl.arange(0, tile_words)
+        if by_group:
+            # Read a step ahead: nothing else waits for it.
+            following = min(step + 1, steps - 1) * tile_words // in_group
+            next_scale = _scale(scales, following, column, inside, outputs, groups, form)
+        weights = _unpacked(words, zeros, column, inside, word, outputs, length, form, kind, by_ptx)
+        part = tl.zeros([tile_outputs, tile_rows], tl.float32) if by_group else total
+        sum_of_rows = tl.zeros([tile_outputs, tile_rows], tl.float32)
+        for at in tl.static_range(in_word):
+            values = _values(hidden, at, word, row, rows, length, in_word)
+            part = tl.dot(weights[at].to(exact), values.to(exact), part)
+            if form == "int4 by group, zeros":
+                sum_of_rows = tl.dot(
+                    tl.full([tile_outputs, tile_words], 1.0, tl.float32).to(exact), values.to(exact), sum_of_rows
+                )
+        if form == "int4 by group, zeros":
+            group = step * tile_words // in_group
+            part -= _zero(zeros, group, column, inside, outputs)[:, None] * sum_of_rows
+        if by_group:
+            total += part * scale[:, None]
+            scale = next_scale
+        else:
+            total = part
+    is_last = True
+    if parts > 1:
+        total, is_last = _sum_of_parts(total, sums, arrived, parts, tile_outputs, tile_rows)
+    if is_last:
+        if not by_group:
+            total *= scale[:, None]
+        place = row[None, :] * outputs + column[:, None]
+        tl.store(output + place, total.to(kind), mask=(row < rows)[None, :] & inside[:, None])
+
+
+SHARED_BYTES = 100 << 10
+"""Shared memory that a program may take, so that two fit on a processor of Hopper's."""
+SHAPES = {
+    16: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
+    32: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
+    64: ((128, 8, 1), (64, 4, 1), (64, 2, 1), (64, 4, 2)),
+    128: ((64, 4, 1), (128, 8, 1)),
+}
+"""By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. Two
+warps ask the tensor cores one by one (mma), four together (wgmma): which is faster depends on the shape."""
+FEWEST_ROWS = 16
+"""Rows of the smallest tile: fewer would be copied two bytes at a time."""
+
+
+def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
+    """Tiles worth timing for 128 rows at most, the likeliest first."""
+    tiles = _tiles(packed, rows, processors)
+    return list(dict.fromkeys(tile for tile in tiles if packed.length % tile.words == 0))
+
+
+def _tiles(packed: Packed, rows: int, processors: int) -> Iterator[Tile]:
+    """Tiles whose inputs are shared until there are two to four programs for each processor.
+
+    With fewer the memory rests, with more their sums take longer than they save.
+    """
+    least, tile_rows = 32 if packed.form == "int8 by row" else 16, max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
+    for programs in (2, 4) if tile_rows < 128 else (1, 2):
+        for outputs, warps, times in SHAPES[tile_rows]:
+            words = least * times if packed.form == "int8 by row" else least
+            steps = packed.length // words
+            wanted = programs * processors / ceil(packed.outputs / outputs)
+            parts = max(1, min(1 << max(0, round(log2(wanted))), 8, steps // 4))
+            step_bytes = outputs * words * packed.words.element_size() + 2 * tile_rows * words * packed.in_word
+            yield Tile(outputs, tile_rows, words, parts, warps, max(3, min(6, SHARED_BYTES // step_bytes)))

@@ -1,0 +1,189 @@
+// 4-bit weights times 2 to 64 rows, on tensor cores; see pair_table.cuh for the table, gemv_tensor_core.cuh for what a lane holds.
+//
+// IS_CODES: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the table of 16 numbers;
+// else GPTQ's words [INPUTS / 8, outputs] and scales [INPUTS / 128, outputs] in 16 bits, with zero points of 8.
+// hidden: [rows, INPUTS]; output: [rows, outputs].
+//
+// The eight columns of B are eight rows. There are COLUMNS such groups; a pair of weights is looked up once for all.
+// A tile is 16 outputs, and one of PARTS parts of the inputs, which SPLIT warps share. Tiles of the same part follow one
+// another, so that those of a block read the same numbers of the rows. Of several parts each leaves its sums in memory, and
+// the one that comes last adds them up, always in the same order. A warp takes UNITS chunks, of which HELD are on their way
+// from memory all the time. IS_REPEATED: there are more tiles than groups.
+//
+// left: [outputs / 16, PARTS, SUMS_OF_TILE]; arrived: [outputs / 16, SPLIT], zeros, and zeros again at the end.
+
+#include "pair_table.cuh"
+
+constexpr int THREADS = WARP * SPLIT * GROUPS;
+
+constexpr int CHUNK = 128, CHUNKS = INPUTS / CHUNK, OUTPUTS = 16, ROWS = 8 * COLUMNS;
+constexpr int SCALED = IS_CODES ? 2 : 1;           // Scales of a chunk. Half a chunk is multiplied at a time.
+constexpr int WORDS = 2;                           // Words of an output that a lane has of half a chunk.
+constexpr int SUMS = TABLE, SUMS_OF_TILE = ROWS * OUTPUTS;
+constexpr bool IS_EVEN = SPLIT * PARTS * UNITS == CHUNKS;
+
+struct Unit {
+    u32 words[2][4];           // Of two outputs: rows g and g + 8 of A.
+    float scales[2][SCALED];
+};
+
+struct Weights {
+    const unsigned char* words;
+    const unsigned char* scales;
+    int outputs;
+};
+
+// Where a warp works: the outputs, counted by 16, and the part of the inputs with the first chunk that is its own.
+struct Task {
+    int outputs, part, first;
+};
+
+__device__ Task task_of(int tile, int share, int outputs) {
+    const int part = PARTS > 1 ? tile / (outputs / OUTPUTS) : 0;
+    return {tile - part * (outputs / OUTPUTS), part, (part * SPLIT + share) * UNITS};
+}
+
+__device__ Unit read_unit(const Weights& weights, const Task& task, int at, int g, int t) {
+    Unit unit = {};
+    const int chunk = task.first + at;
+    if (!IS_EVEN && chunk >= CHUNKS) return unit;
+    if (IS_CODES) {
+        for (int half = 0; half < 2; half++) {
+            const size_t place = (size_t)(task.outputs * OUTPUTS + 8 * half + g) * CHUNKS + chunk;
+            float2 scales;
+            read_scales(weights.scales + place * 8, scales);
+            unit.scales[half][0] = scales.x;
+            unit.scales[half][SCALED - 1] = scales.y;
+            for (int part = 0; part < 2; part++) {
+                uint2 words;
+                read_weights(weights.words + place * 64 + part * 32 + t * 8, words);
+                unit.words[half][2 * part] = words.x;
+                unit.words[half][2 * part + 1] = words.y;
+            }
+        }
+    } else {
+        const int column = task.outputs * OUTPUTS + 2 * g;
+        for (int j = 0; j < 4; j++) {
+            uint2 words;
+            read_weights(weights.words + ((size_t)(chunk * 16 + 4 * j + t) * weights.outputs + column) * 4, words);
+            unit.words[0][j] = words.x;
+            unit.words[1][j] = words.y;
+        }
+        u32 pair;
+        read_scales(weights.scales + ((size_t)chunk * weights.outputs + column) * 2, pair);
+        unit.scales[0][0] = to_float(pair & 0xffff);
+        unit.scales[1][0] = to_float(pair >> 16);
+    }
+    return unit;
+}
+
+// Where lane t's word j of half a chunk stands in the chunk's inputs.
+__device__ int inputs_of(int part, int j, int t) { return part * 64 + (IS_CODES ? t * 16 + j * 8 : j * 32 + t * 8); }
+
+// The pairs of two words' bytes FIRST and FIRST + 1 as A: `word` is of row g, `other` of row g + 8.
+template <int FIRST>
+__device__ void multiplicands(u32 (&a)[4], u32 word, u32 other, u32 own) {
+    a[0] = looked_up<FIRST>(word, own);
+    a[1] = looked_up<FIRST>(other, own);
+    a[2] = looked_up<FIRST + 1>(word, own);
+    a[3] = looked_up<FIRST + 1>(other, own);
+}
+
+// Write number `at` of a tile's sums, if it is of a row that there is.
+__device__ void write_output(u16* output, float sum, int at, int tile, int rows, int outputs) {
+    const int row = at / OUTPUTS;
+    if (row < rows) output[(size_t)row * outputs + tile * OUTPUTS + at % OUTPUTS] = (u16)pair_of(sum, 0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned char* scales, const float* numbers,
+                   float* left, int* arrived, u16* output, int rows, int outputs) {
+    let_the_next_start();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int group = warp / SPLIT, share = warp % SPLIT;
+    const Weights weights = {words, scales, outputs};
+    const int tiles = outputs / OUTPUTS * PARTS, stride = gridDim.x * GROUPS;
+    int tile = blockIdx.x * GROUPS + group;
+    Task task = task_of(tile, share, outputs), next = {};
+    Unit units[HELD];
+    if (tile < tiles)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) units[i] = read_unit(weights, task, i, g, t);
+    if (IS_CODES)
+        write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+    else
+        write_pairs<THREADS>([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
+    __syncthreads();
+    wait_for_the_last();
+    // The row that is this lane's column of B. Where there is none it is the last row: its sums are in no output.
+    const u16* first_row = hidden + (size_t)g * INPUTS;
+    const int last = ROWS - 8 + g;
+    const u16* last_row = hidden + (size_t)(last < rows ? last : rows - 1) * INPUTS;
+    for (int parity = 0; tile < tiles; tile += stride, parity ^= 1, task = next) {
+        if (IS_REPEATED) next = task_of(tile + stride, share, outputs);
+        float totals[COLUMNS][4] = {};
+#pragma unroll 1
+        for (int done = 0; done < UNITS; done += HELD)
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                Unit unit = units[i];
+                const int chunk = task.first + done + i;
+                if (done + HELD < UNITS)
+                    units[i] = read_unit(weights, task, done + i + HELD, g, t);
+                else if (IS_REPEATED && tile + stride < tiles)
+                    units[i] = read_unit(weights, next, i, g, t);
+                if (!IS_EVEN && chunk >= CHUNKS) continue;
+#pragma unroll 1  // Else the compiler reads so much ahead that it has no registers left.
+                for (int part = 0; part < 2; part++) {
+                    u32 a[2 * WORDS][4];
+#pragma unroll
+                    for (int j = 0; j < WORDS; j++) {
+                        const u32 word = unit.words[0][j], other = unit.words[1][j];
+                        multiplicands<0>(a[2 * j], word, other, lane * 4);
+                        multiplicands<2>(a[2 * j + 1], word, other, lane * 4);
+                    }
+                    const float low = unit.scales[0][0], high = unit.scales[1][0];
+#pragma unroll
+                    for (int at = 0; at < COLUMNS; at++) {
+                        const u16* row = at < COLUMNS - 1 ? first_row + at * 8 * INPUTS : last_row;
+                        float sums[4] = {};
+#pragma unroll
+                        for (int j = 0; j < WORDS; j++) {
+                            const uint4 x = *(const uint4*)(row + chunk * CHUNK + inputs_of(part, j, t));
+                            multiply_and_add(sums, a[2 * j], x.x, x.y);
+                            multiply_and_add(sums, a[2 * j + 1], x.z, x.w);
+                        }
+                        for (int k = 0; k < 4; k++) totals[at][k] += (k < 2 ? low : high) * sums[k];
+                    }
+                    for (int half = 0; half < 2; half++) {
+                        for (int j = 0; j < WORDS; j++) unit.words[half][j] = unit.words[half][WORDS + j];
+                        unit.scales[half][0] = unit.scales[half][SCALED - 1];
+                    }
+                }
+            }
+        float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * SUMS_OF_TILE;
+        for (int at = 0; at < COLUMNS; at++)
+            for (int k = 0; k < 4; k++) {
+                const int row = 8 * at + 2 * t + k % 2, place = IS_CODES ? g + 8 * (k / 2) : 2 * g + k / 2;
+                sums[share * SUMS_OF_TILE + row * OUTPUTS + place] = totals[at][k];
+            }
+        meet(group + 1, SPLIT * WARP);
+        // Each warp adds up some of the sums: of its own block, and if it comes last of all blocks.
+        if (PARTS > 1 && share * WARP >= SUMS_OF_TILE) continue;
+        float* own_left = left + (size_t)task.outputs * PARTS * SUMS_OF_TILE;
+        for (int at = share * WARP + lane; at < SUMS_OF_TILE; at += SPLIT * WARP) {
+            float sum = 0;
+            for (int from = 0; from < SPLIT; from++) sum += sums[from * SUMS_OF_TILE + at];
+            if (PARTS > 1)
+                own_left[task.part * SUMS_OF_TILE + at] = sum;
+            else
+                write_output(output, sum, at, task.outputs, rows, outputs);
+        }
+        if (PARTS == 1 || !arrive(arrived + task.outputs * SPLIT + share, PARTS)) continue;
+        for (int at = share * WARP + lane; at < SUMS_OF_TILE; at += SPLIT * WARP) {
+            float sum = 0;
+            for (int from = 0; from < PARTS; from++) sum += read_left(own_left + from * SUMS_OF_TILE + at);
+            write_output(output, sum, at, task.outputs, rows, outputs);
+        }
+    }
+}

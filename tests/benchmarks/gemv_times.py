@@ -1,0 +1,176 @@
+"""How fast is each product of a decode step of one row by itself? Qwen3-4B's four shapes, in us and GB/s.
+
+Each product is timed in a graph over layers with weights of their own, more than a cache holds, each kernel starting
+while the one before it ends, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
+
+    python tests/benchmarks/gemv_times.py                    # NVIDIA's Hopper and newer
+    python tests/benchmarks/gemv_times.py --forms gptq       # one form alone
+    TRITON_INTERPRET=1 python tests/benchmarks/gemv_times.py --smallest   # right or wrong, anywhere; not NF4
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
+from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.gemv_fusion import GemvFusion
+from benchmarker.kernels.gemv_gptq import Matrix
+
+CACHE_BYTES = 50 * 2**20
+"""Of an H100; the weights of all layers are four times as many."""
+LEAST_LAYERS = 8
+REPLAYS = 21
+GROUP = 128
+WRONG = 1e-3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product of a layer: outputs of each of its linears, and inputs."""
+
+    name: str
+    outputs: tuple[int, ...]
+    inputs: int
+
+    def ends(self, hidden: Tensor) -> GemvFusion:
+        """What stands around it in a layer."""
+        if self.name in ("o", "down"):
+            return GemvFusion(residual=torch.randn(self.outputs[0], device=hidden.device).to(hidden.dtype))
+        gain = 1 + torch.randn(self.inputs, device=hidden.device) / 4
+        return GemvFusion(gain.to(hidden.dtype), 1e-6, swiglu=self.name == "gate_up")
+
+
+SHAPES = (
+    Shape("qkv", (4096, 1024, 1024), 2560),
+    Shape("o", (2560,), 4096),
+    Shape("gate_up", (9728, 9728), 2560),
+    Shape("down", (2560,), 9728),
+)
+SMALLEST = (
+    Shape("qkv", (64, 32, 32), 256), Shape("o", (64,), 256), Shape("gate_up", (64, 64), 256), Shape("down", (64,), 512),
+)  # fmt: skip
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One layer's weights of a shape in a form."""
+
+    product: Callable[..., Tensor]
+    """The product of a vector with them, and its ends."""
+    size_bytes: int
+    matrix: Callable[[], Tensor]
+    """They in float32, [outputs, inputs]."""
+
+
+def weights_of(form: str, shape: Shape, device: str) -> Weights:
+    """Random weights of a layer."""
+    outputs = sum(shape.outputs)
+    if form == "fp16":
+        rows = (torch.randn(outputs, shape.inputs, device=device) / 50).half()
+        product = partial(gemv_dense.launch, weights=rows, scales=None)
+        return Weights(product, rows.nbytes, rows.float)
+    if form == "int8":
+        numbers = torch.randint(-127, 128, (outputs, shape.inputs), device=device, dtype=torch.int8)
+        row_scales = (torch.rand(outputs, 1, device=device) * 5e-4).half()
+        product = partial(gemv_dense.launch, weights=numbers, scales=row_scales)
+        return Weights(product, numbers.nbytes, lambda: numbers.float() * row_scales.float())
+    if form == "nf4":
+        codes = torch.randint(0, 256, (outputs, shape.inputs // 2), device=device, dtype=torch.uint8)
+        absmax = torch.rand(outputs, shape.inputs // 64, device=device) / 50
+        numbers = torch.tensor(NUMBERS["nf4"], device=device)
+        product = partial(gemv_nf4.launch, packed=codes, scales=absmax, numbers=numbers)
+        return Weights(product, codes.nbytes + absmax.nbytes, lambda: _looked_up(codes, absmax, numbers))
+    matrix = _gptq(outputs, shape.inputs, device)
+    # A layer's linears of one input are columns of one matrix; SwiGLU's kernel takes gate and up by themselves.
+    halves = zip(matrix.words.chunk(2, 1), (None, None), matrix.scales.chunk(2, 1), strict=True)
+    matrices = [Matrix(*half) for half in halves] if shape.name == "gate_up" else [matrix]
+    product = partial(gemv_gptq.launch, matrices=matrices)
+    return Weights(product, matrix.words.nbytes + matrix.scales.nbytes, lambda: _unpacked(matrix))
+
+
+def _gptq(outputs: int, inputs: int, device: str) -> Matrix:
+    words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), device=device, dtype=torch.int32)
+    return Matrix(words, None, (torch.rand(inputs // GROUP, outputs, device=device) / 100).half())
+
+
+def _looked_up(codes: Tensor, absmax: Tensor, numbers: Tensor) -> Tensor:
+    both = torch.stack((codes >> 4, codes & 15), 2).view(len(codes), -1).long()
+    return numbers[both] * absmax.repeat_interleave(64, 1)
+
+
+def _unpacked(matrix: Matrix) -> Tensor:
+    numbers = gemv_gptq.unpacked(matrix.words, torch.full_like(matrix.scales, -2004318072, dtype=torch.int32)[:, ::8],
+                                 matrix.scales.float())  # fmt: skip
+    return numbers.T
+
+
+def expected(hidden: Tensor, matrix: Tensor, ends: GemvFusion) -> Tensor:
+    """The product with its ends in float32."""
+    vector = hidden.float()
+    if ends.gain is not None:
+        vector = vector * torch.rsqrt(vector.square().mean() + ends.epsilon) * ends.gain.float()
+    product = matrix @ vector
+    if ends.swiglu:
+        gate, up = product.chunk(2)
+        product = torch.nn.functional.silu(gate) * up
+    return product if ends.residual is None else product + ends.residual.float()
+
+
+def seconds_each(products: list[Product], hidden: Tensor) -> float:
+    """Median seconds of one of them, all in one graph."""
+    for product in products:
+        product(hidden)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [product(hidden) for product in products]
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    del kept
+    return statistics.median(times) / len(products)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forms", nargs="+", choices=["fp16", "int8", "gptq", "nf4"])
+    parser.add_argument("--bandwidth", type=float, default=3.10e12, help="bytes a second that the card reads")
+    parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
+    given = parser.parse_args()
+    device = "cpu" if given.smallest else "cuda"
+    torch.manual_seed(0)
+    for form in given.forms or ["fp16", "int8", "gptq", *([] if given.smallest else ["nf4"])]:
+        for shape in SMALLEST if given.smallest else SHAPES:
+            hidden = torch.randn(shape.inputs, device=device).half()
+            ends = shape.ends(hidden)
+            first = weights_of(form, shape, device)
+            count = max(LEAST_LAYERS, 4 * CACHE_BYTES // first.size_bytes)
+            layers = (
+                [first] if given.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
+            )
+            right = expected(hidden, first.matrix(), ends)
+            error = float((first.product(hidden, ends=ends).float() - right).norm() / right.norm())
+            words = f"{form:5} {shape.name:8} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
+            if not given.smallest:
+                each_s = seconds_each([partial(layer.product, ends=ends) for layer in layers], hidden)
+                rate = first.size_bytes / each_s
+                words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
+            print(words, flush=True)
+
+
+if __name__ == "__main__":
+    main()

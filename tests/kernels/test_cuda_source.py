@@ -1,0 +1,50 @@
+"""Machine code that one process compiles and the next one finds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarker.kernels.cuda_source import kept
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was compiled so far, in a folder of its own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    return []
+
+
+def compiler(compiled: list[str], name: str) -> Callable[[], bytes]:
+    def compile_it() -> bytes:
+        compiled.append(name)
+        return name.encode()
+
+    return compile_it
+
+
+def test_a_program_is_compiled_once_and_another_one_by_itself(compiled: list[str]) -> None:
+    for name in ("one", "two", "one", "two"):
+        assert kept(["13.0", name], compiler(compiled, name)) == name.encode()
+    assert compiled == ["one", "two"]
+    # Where one part ends and the next begins is told apart.
+    kept(["13.0o", "ne"], compiler(compiled, "three"))
+    assert compiled == ["one", "two", "three"]
+
+
+def test_what_does_not_compile_is_not_kept(compiled: list[str], tmp_path: Path) -> None:
+    def fail() -> bytes:
+        raise ValueError("error: expected a ';'")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="expected"):
+            kept(["one"], fail)
+    assert not list(tmp_path.rglob("*.cubin"))
+
+
+def test_where_nothing_can_be_written_it_is_compiled_each_time(compiled: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "benchmarker-binaries").write_text("no folder")
+    for _ in range(2):
+        assert kept(["one"], compiler(compiled, "one")) == b"one"
+    assert compiled == ["one", "one"]

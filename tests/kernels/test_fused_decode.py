@@ -1,0 +1,347 @@
+"""The step of one sequence as five kernels a layer, in Triton's interpreter, against the same sums in 64 bit.
+
+Which models and shapes it is for is asked without a kernel. A GPU tests that no kernel starts too early, and the PTX
+(tests/engines/test_engines_gpu.py).
+"""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.decoders import native
+from benchmarker.engines.decoders.compile import CompiledStep
+from benchmarker.engines.decoders.prefill_decode import decode_step
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.kernels import fused_decode_step, gemv_dense
+from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
+from benchmarker.kernels.fused_decode_attention import Rotation
+from benchmarker.kernels.fused_decode_layer import fused_decode_layer
+from benchmarker.kernels.gemv_gptq_triton import can_read_by_ptx
+from benchmarker.kernels.linear_dispatch import replace_linears
+from benchmarker.schema.engine_facts import OWN_ATTENTION
+from tests.engines.test_engines_graph import Rerun
+from tests.interpreter import run_in_interpreter
+from tests.loading import plain_native_decoder, with_uneven_norms
+
+START = """
+import torch
+torch.manual_seed(0)
+from benchmarker.kernels.gemv_fusion import GemvFusion
+def check(result, expected, allowed=1e-5):
+    error = float((result.double() - expected).norm() / expected.norm())
+    assert error < allowed, error
+def normed(vector, gain):
+    return vector.double() * torch.rsqrt((vector.double() ** 2).mean(-1, keepdim=True) + 1e-6) * gain.double()
+"""
+MODEL = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+import benchmarker.kernels.gemv_dense as gemv_dense
+import benchmarker.kernels.fused_decode_step as fused_decode_step
+gemv_dense.supports = lambda linear: None if type(linear.weight) is torch.nn.Parameter else "other weights"
+fused_decode_step.can_start_early = lambda device: True
+model = Qwen3ForCausalLM(Qwen3Config(
+    vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.1,
+)).eval()
+for parameter in model.parameters():
+    if parameter.dim() == 1:
+        parameter.data += torch.rand_like(parameter)
+ids = torch.randint(0, 300, (1, 12))
+"""
+CASES = {
+    "a dense product with its norm and residual": """
+from benchmarker.kernels.gemv_dense import Tile, launch
+hidden, weights, gain, residual = torch.randn(1040), torch.randn(70, 1040), torch.rand(1040), torch.randn(70)
+expected = weights.double() @ normed(hidden, gain) + residual
+check(launch(hidden, weights, None, GemvFusion(gain, 1e-6, residual)), expected)
+check(launch(hidden, weights, None, GemvFusion(gain, 1e-6, residual), tile=Tile(4, 512, 4, 1)), expected)
+""",
+    "an int8 product with its norm and SwiGLU": """
+from benchmarker.kernels.gemv_dense import launch
+hidden, gain = torch.randn(1040), torch.rand(1040)
+weights, scales = torch.randint(-128, 128, (140, 1040), dtype=torch.int8), torch.rand(140, 1) / 2000
+both = (weights.double() * scales) @ normed(hidden, gain)
+expected = torch.nn.functional.silu(both[:70]) * both[70:]
+check(launch(hidden, weights, scales, GemvFusion(gain, 1e-6, swiglu=True)), expected)
+""",
+    "GPTQ's products": """
+from benchmarker.kernels.gemv_gptq import Matrix
+from benchmarker.kernels.gemv_gptq_triton import Tile, launch
+def packed(numbers):
+    return (numbers.view(-1, 8, numbers.shape[1]) << 4 * torch.arange(8).view(1, 8, 1)).sum(1).to(torch.int32)
+def made(inputs, outputs, group, is_symmetric):
+    codes, zeros = torch.randint(0, 16, (inputs, outputs)), torch.randint(0, 16, (inputs // group, outputs))
+    zeros = torch.full_like(zeros, 8) if is_symmetric else zeros
+    scales = torch.rand(inputs // group, outputs) / 30
+    weights = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
+    return Matrix(packed(codes), None if is_symmetric else packed(zeros.T.contiguous()).T.contiguous(), scales), weights
+hidden, gain, residual = torch.randn(640), torch.rand(640), torch.randn(192)
+for group in (32, 64, 128):
+    for is_symmetric in (False, True):
+        matrix, weights = made(640, 72, group, is_symmetric)
+        for tile in (None, Tile(8, 2, 1), Tile(8, 2, 2)):
+            check(launch(hidden, [matrix], tile=tile), hidden.double() @ weights)
+three = [made(640, outputs, 128, True) for outputs in (128, 32, 32)]
+expected = torch.cat([normed(hidden, gain) @ weights for _, weights in three]) + residual
+check(launch(hidden, [matrix for matrix, _ in three], GemvFusion(gain, 1e-6, residual)), expected)
+(gate, gate_weights), (up, up_weights) = made(640, 72, 64, True), made(640, 72, 64, True)
+expected = torch.nn.functional.silu(normed(hidden, gain) @ gate_weights) * (normed(hidden, gain) @ up_weights)
+check(launch(hidden, [gate, up], GemvFusion(gain, 1e-6, swiglu=True)), expected)
+for is_symmetric in (False, True):
+    both, weights = made(640, 144, 64, is_symmetric)
+    columns = [[None] * 2 if part is None else part.chunk(2, 1) for part in (both.words, both.zeros, both.scales)]
+    gate, up = (normed(hidden, gain) @ part for part in weights.chunk(2, 1))
+    halves = [Matrix(*part) for part in zip(*columns)]
+    expected = torch.nn.functional.silu(gate) * up
+    check(launch(hidden, halves, GemvFusion(gain, 1e-6, swiglu=True)), expected)
+""",
+    "attention with its norms, rotation and cache": """
+import benchmarker.kernels.fused_decode_attention as module
+from benchmarker.kernels.fused_decode_attention import Heads, Rotation, fused_decode_attention
+module.AHEAD_BYTES = 4096
+head_dim = 16
+def rotated(vector, cosine, sine):
+    return vector * cosine + torch.cat((-vector[..., 8:], vector[..., :8]), -1) * sine
+cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100: (1050, 1090)}
+assert [module.cut_of(room, 64).parts for room in cases] == [1, 5, module.MANY_PARTS, module.MANY_PARTS]
+for positions, filled in [(room, filled) for room, several in cases.items() for filled in several]:
+    key_heads, group = (3, 5) if filled == 800 else (1, 20) if filled == 1090 else (2, 4)
+    product, heads = torch.randn((group + 2) * key_heads * head_dim), Heads(torch.rand(16), torch.rand(16), 1e-6, 0.25)
+    angles = (torch.arange(positions)[:, None] * torch.rand(8)[None]).repeat(1, 2)
+    rotation = Rotation(angles.cos(), angles.sin())
+    key, value = torch.randn(1, positions, key_heads, head_dim), torch.randn(1, positions, key_heads, head_dim)
+    keys, values = key.double().clone(), value.double().clone()
+    lengths = torch.tensor([filled + 1], dtype=torch.int32)
+    result = fused_decode_attention(product, heads, rotation, key, value, lengths)
+    of_keys = key_heads * head_dim
+    query, new_key, new_value = product.double().split([group * of_keys, of_keys, of_keys])
+    cosine, sine = rotation.cosines[filled].double(), rotation.sines[filled].double()
+    query = rotated(normed(query.view(-1, 16), heads.query_gain), cosine, sine)
+    keys[0, filled] = rotated(normed(new_key.view(-1, 16), heads.key_gain), cosine, sine)
+    values[0, filled] = new_value.view(-1, 16)
+    past = (part[0, : filled + 1].transpose(0, 1).repeat_interleave(group, 0) for part in (keys, values))
+    check(result, torch.nn.functional.scaled_dot_product_attention(query[:, None], *past, scale=0.25).flatten())
+    check(key, keys)
+    check(value, values)
+""",
+    "the likeliest token": """
+from benchmarker.kernels.fused_decode_step import greedy_token
+logits = torch.randn(5000)
+logits[200] = logits[4000] = 9
+assert greedy_token(logits).tolist() == [[200]]
+logits = torch.randn(151936).half()
+assert int(greedy_token(logits)) == int(logits.argmax())
+""",
+    "a whole model's step": MODEL
+    + """
+from benchmarker.kernels import optimize
+from benchmarker.kernels.fused_decode_layer import LayerCache
+optimize(model)
+step = fused_decode_step.fused_decode_step(model, 2)
+caches = [LayerCache(torch.zeros(1, 16, 2, 16), torch.zeros(1, 16, 2, 16)) for _ in range(2)]
+rotation = step.rotation(16)
+with torch.no_grad():
+    expected = model(input_ids=ids).logits[0]
+    for at in range(12):
+        token, logits = step(ids[:, at : at + 1], caches, rotation, torch.tensor([at + 1], dtype=torch.int32))
+        check(logits[0, 0], expected[at].double())
+        assert int(token) == int(expected[at].argmax())
+""",
+    "models that look alike and are not": MODEL
+    + """
+from benchmarker.kernels import optimize
+optimize(model)
+step = fused_decode_step.fused_decode_step(model, 2)
+assert step is not None
+def capped(**arguments):
+    output = type(model).forward(model, **arguments)
+    output.logits = 5 * torch.tanh(output.logits / 5)
+    return output
+model.forward = capped
+assert not fused_decode_step._is_the_models(model, step, 2)
+del model.forward
+attention = model.model.layers[1].self_attn
+plain = type(attention.q_norm).forward
+attention.q_norm.forward = lambda hidden: plain(attention.q_norm, hidden) + 1
+assert fused_decode_step.fused_decode_step(model, 2) is None
+del attention.q_norm.forward
+model.model.layers[1].mlp.act_fn = torch.nn.GELU()
+assert fused_decode_step.fused_decode_step(model, 2) is None
+""",
+    "the engine that is timed": MODEL
+    + """
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.hardware.device import CpuDevice
+class Rerun:
+    def __call__(self, step):
+        step()
+        return Captured(step, None)
+eager, native = EagerDecoder(model, CpuDevice()), native_decoder(model, CpuDevice(), prefill="plain", capture=Rerun())
+with native.timed():
+    made = native.scorer.log_probabilities(ids, prompt_tokens=8)
+check(made, eager.scorer.log_probabilities(ids, prompt_tokens=8).double())
+native.check()
+facts = native.facts()
+assert facts.compiled is None
+assert {"one_row_layer", "one_row_attention"} <= {use.name for use in facts.kernels_used}
+assert native.generate(ids[:, :8], 5).tokens == eager.generate(ids[:, :8], 5).tokens
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("name", CASES)
+def test_one_row_makes_what_64_bits_make(name: str) -> None:
+    run_in_interpreter(START + CASES[name])
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return replaced(monkeypatch)
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, **others: Any) -> Any:
+    """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
+    monkeypatch.setattr(gemv_dense, "supports", lambda _: None)
+    monkeypatch.setattr(fused_decode_step, "can_start_early", lambda _: True)
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **others}
+    config = Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, initializer_range=0.1, **sizes
+    )
+    tried: Any = with_uneven_norms(Qwen3ForCausalLM(config)).eval()
+    replace_linears(tried)
+    fuse_linears(tried)
+    return tried
+
+
+class CutOff(nn.Module):
+    """SiLU as ordinary activations know it."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(hidden).clamp(max=6)
+
+
+def subtract_the_mean(layer: Any) -> None:
+    plain = layer.input_layernorm.forward
+    layer.input_layernorm.forward = lambda hidden: plain(hidden - hidden.mean(-1, keepdim=True))
+
+
+def add_one_to_the_gain(layer: Any) -> None:
+    plain = layer.input_layernorm.forward
+    layer.input_layernorm.forward = lambda hidden: plain(hidden) * (1 + 1 / layer.input_layernorm.weight)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "the attention has sinks": lambda layer: setattr(layer.self_attn, "sinks", nn.Parameter(torch.zeros(4))),
+    "the scores are capped": lambda layer: setattr(layer.self_attn, "attn_logit_softcapping", 50.0),
+    "the attention has a window": lambda layer: setattr(layer.self_attn, "sliding_window", 4096),
+    "the attention names no factor": lambda layer: delattr(layer.self_attn, "scaling"),
+    "the query's norm is over all heads": lambda layer: setattr(
+        layer.self_attn.q_norm, "weight", nn.Parameter(torch.ones(64))
+    ),
+    "the norms add different numbers": lambda layer: setattr(layer.self_attn.k_norm, "variance_epsilon", 1e-5),
+    "a norm subtracts the mean": subtract_the_mean,
+    "a norm adds 1 to its weight": add_one_to_the_gain,
+    "a norm has a type of its own": lambda layer: layer.input_layernorm.double(),
+    "large activations are cut off": lambda layer: setattr(layer.mlp, "act_fn", CutOff()),
+    "a linear has a bias": lambda layer: setattr(layer.mlp.down_proj, "bias", nn.Parameter(torch.zeros(64))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_that_does_more_than_its_parts_tell_stays_the_compilers(model: Any, change: str) -> None:
+    layer = model.model.layers[1]
+    assert fused_decode_layer(layer, 2) is not None
+    CHANGES[change](layer)
+    assert fused_decode_layer(layer, 2) is None
+
+
+@pytest.mark.parametrize("head_dim", [8, 24])
+def test_heads_that_the_matrix_units_do_not_take_stay_the_compilers(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int
+) -> None:
+    tried = replaced(monkeypatch, head_dim=head_dim)
+    assert fused_decode_layer(tried.model.layers[0], 2) is None
+    assert fused_decode_step.fused_decode_step(tried, 2) is None
+
+
+def test_a_layer_of_other_key_heads_than_the_caches_stays_the_compilers(model: Any) -> None:
+    assert fused_decode_layer(model.model.layers[0], 4) is None
+
+
+def test_a_rotation_of_half_of_each_head_stays_the_compilers(model: Any) -> None:
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq[:4]
+    assert fused_decode_step.fused_decode_step(model, 2) is None
+
+
+def test_a_model_in_another_type_than_its_embedding_stays_the_compilers(model: Any) -> None:
+    model.model.embed_tokens.half()
+    assert fused_decode_step.fused_decode_step(model, 2) is None
+
+
+def test_the_rotations_table_has_the_factor_of_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    rotary = replaced(monkeypatch, rope_parameters=yarn, max_position_embeddings=256).model.rotary_emb
+    step = fused_decode_step.FusedDecodeStep(nn.Embedding(2, 2), (), None, None, rotary)  # type: ignore[arg-type]
+    table = step.rotation(30)
+    cosines, sines = rotary(torch.zeros(1), torch.tensor([[29]]))
+    assert rotary.attention_scaling > 1
+    assert torch.equal(table.cosines[29], cosines[0, 0])
+    assert torch.equal(table.sines[29], sines[0, 0])
+
+
+def test_a_vector_of_32_bits_or_an_odd_place_is_not_read_by_ptx() -> None:
+    vector = torch.zeros(64, dtype=torch.float16)
+    assert can_read_by_ptx(vector, None, vector[8:])
+    assert not can_read_by_ptx(vector, vector.float())
+    assert not can_read_by_ptx(vector[1:])
+
+
+class CountedStep:
+    """A model's step that makes nothing, and remembers its tables' positions and its calls."""
+
+    def __init__(self) -> None:
+        self.tables: list[int] = []
+        self.calls = 0
+
+    def rotation(self, positions: int) -> Rotation:
+        self.tables.append(positions)
+        return Rotation(torch.ones(positions, 16), torch.zeros(positions, 16))
+
+    def __call__(self, token: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls += 1
+        return token, torch.zeros(1, 1, 128)
+
+
+def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = CountedStep()
+    monkeypatch.setattr(native, "fused_decode_step", lambda *_: step)
+    monkeypatch.setattr(native, "optimize", lambda _: ())
+    monkeypatch.setattr(CompiledStep, "run", lambda step, token, cache: decode_step(step.model, token, cache))
+    decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())
+    ways = []
+    for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (4, 1000), (1, 1000):
+        before = step.calls
+        decoder.generate(torch.zeros(batch, prompt_tokens, dtype=torch.int64), 3)
+        ways.append(step.calls > before)
+        names = {use.name for use in decoder.facts().kernels_used}
+        assert ({"one_row_layer", "one_row_attention"} <= names) == ways[-1]
+        assert (decoder.facts().compiled is None) == ways[-1]
+        assert (decoder.facts().attention == OWN_ATTENTION) == ways[-1]
+        if ways[-1]:
+            decoder.check()
+        else:
+            with pytest.raises(UnsupportedError, match="compiled nothing"):
+                decoder.check()
+    assert ways == [True, False, True, True, True, False, True]
+    assert step.tables == [128, 128, 256, 1024]

@@ -1,0 +1,214 @@
+"""GEMVs on tensor cores: how they are cut, and their sources, compiled for a processor, against sums in 64 bit.
+
+What the GPU's own instructions make of them is tested on a GPU (tests/engines/test_engines_gpu.py).
+"""
+
+import ctypes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarker.kernels import cuda_source, gemv_nf4, gemv_tensor_core
+from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.gemv_gptq import Matrix, launch, on_tensor_cores, takes_tensor_cores, unpacked
+from benchmarker.kernels.gemv_tensor_core import Tile, program_for, tile_for
+from benchmarker.kernels.quantized_gemm import ALL_EIGHT
+from tests.gemv_sums import with_ends
+from tests.on_processor import run_on_processor
+
+
+@pytest.fixture
+def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are made by the kernels' sources on the processor."""
+    run_on_processor(gemv_tensor_core, tmp_path, monkeypatch)
+
+
+def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:
+    """`normed`, `gated` (normed too) or `added`."""
+    gain = (1 + torch.randn(inputs) / 4).to(dtype)
+    residual = torch.randn(outputs).to(dtype)
+    known = {
+        "normed": GemvFusion(gain, 1e-6),
+        "gated": GemvFusion(gain, 1e-6, swiglu=True),
+        "added": GemvFusion(residual=residual),
+    }
+    return known[words]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "ends", "tile", "dtype"),
+    [
+        # An odd number of chunks, the last warp with less, more tiles than groups.
+        (640, 80, "normed", Tile(2, 1, 1), torch.float16),
+        (512, 96, "gated", Tile(2, 2, 2), torch.float16),
+        (1280, 32, "added", Tile(3, 1, 2), torch.bfloat16),
+    ],
+)
+@pytest.mark.usefixtures("on_processor")
+def test_codes_times_a_vector(inputs: int, outputs: int, ends: str, tile: Tile, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hidden, numbers = torch.randn(inputs).to(dtype), torch.tensor(NUMBERS["nf4"])
+    codes, scales = (
+        torch.randint(0, 256, (outputs * inputs // 2, 1), dtype=torch.uint8),
+        torch.rand(outputs, inputs // 64),
+    )
+    both = torch.stack((codes >> 4, codes & 15), 1).view(outputs, inputs).long()
+    weights = numbers[both] * scales.repeat_interleave(64, 1)
+    around = ends_of(ends, inputs, outputs, dtype)
+    made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, around, tile=tile).double()
+    right = with_ends(hidden, weights, around)
+    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "ends", "tile", "dtype"),
+    [
+        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16),
+        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16),
+        (1280, (96,), "added", Tile(3, 1, 2), torch.float16),
+    ],
+)
+@pytest.mark.usefixtures("on_processor")
+def test_words_times_a_vector(inputs: int, outputs: tuple[int, ...], ends: str, tile: Tile, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hidden, matrices, weights = torch.randn(inputs).to(dtype), [], []
+    for count in outputs:
+        words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32)
+        scales = (torch.rand(inputs // 128, count) / 30).to(dtype)
+        zeros = torch.full((inputs // 128, count // 8), ALL_EIGHT, dtype=torch.int32)
+        matrices.append(Matrix(words, None, scales))
+        weights.append(unpacked(words, zeros, scales.double()).T)
+    around = ends_of(ends, inputs, sum(outputs), dtype)
+    made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
+    right = with_ends(hidden, torch.cat(weights), around)
+    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+
+
+@pytest.mark.usefixtures("on_processor")
+def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> None:
+    torch.manual_seed(0)
+    hidden, gain = torch.randn(512).half(), (1 + torch.randn(512) / 4).half()
+    words = torch.randint(-(2**31), 2**31 - 1, (64, 96), dtype=torch.int32)
+    scales = (torch.rand(4, 96) / 30).half()
+    columns = [Matrix(*parts) for parts in zip(words.chunk(2, 1), (None, None), scales.chunk(2, 1), strict=True)]
+    apart = [Matrix(matrix.words.contiguous(), None, matrix.scales.contiguous()) for matrix in columns]
+    made = [on_tensor_cores(hidden, matrices, GemvFusion(gain, 1e-6, swiglu=True)) for matrices in (columns, apart)]
+    assert [matrix.pitch for matrix in columns] == [96, 96]
+    assert torch.equal(*made)
+    assert made[0].isfinite().all()
+    # Of several outputs that follow one another the kernel knows whole matrices alone.
+    with pytest.raises(AssertionError):
+        launch(hidden, columns)
+
+
+@pytest.mark.parametrize("most_held", [1, gemv_tensor_core.MOST_HELD])
+def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(most_held: int) -> None:
+    for units in range(1, gemv_tensor_core.MOST_INPUTS // gemv_tensor_core.CHUNK + 1):
+        program = program_for(
+            torch.zeros(units * gemv_tensor_core.CHUNK, dtype=torch.float16), NO_FUSION,
+            tile_for(units, most_held=most_held),
+            units=units, tile_outputs=16, outputs=4096, multiprocessors=132,
+        )  # fmt: skip
+        macros = dict(program.macros)
+        assert macros["SPLIT"] * macros["UNITS"] >= units > (macros["SPLIT"] - 1) * macros["UNITS"]
+        assert macros["UNITS"] % macros["HELD"] == 0
+        assert macros["HELD"] <= most_held
+        assert macros["GROUPS"] <= gemv_tensor_core.MOST_GROUPS
+        assert program.threads <= 20 * 32
+        assert program.shared_bytes <= gemv_tensor_core.HOPPERS_SHARED_BYTES
+        behind = gemv_tensor_core.VECTOR_AT + gemv_tensor_core.vector_bytes(units * gemv_tensor_core.CHUNK)
+        assert program.shared_bytes <= behind + gemv_tensor_core.SUMS_BYTES
+
+
+def test_more_tiles_than_groups_are_taken_in_turns() -> None:
+    def repeated(outputs: int) -> int:
+        program = program_for(
+            torch.zeros(2560, dtype=torch.float16), NO_FUSION, Tile(10, 2, 1), units=10, tile_outputs=8,
+            outputs=outputs,
+            multiprocessors=132,
+        )  # fmt: skip
+        return dict(program.macros)["IS_REPEATED"]
+
+    assert repeated(8 * 132 * 2) == 0
+    assert repeated(8 * 132 * 2 + 8) == 1
+
+
+def test_a_vector_of_32_bits_or_off_its_place_is_refused() -> None:
+    packed, scales, numbers = torch.zeros(16 * 64, 1, dtype=torch.uint8), torch.zeros(32), torch.zeros(16)
+    for hidden in (torch.zeros(128), torch.zeros(136, dtype=torch.float16)[1:129]):
+        with pytest.raises(ValueError, match="one type of 16 bits"):
+            gemv_nf4.launch(hidden, packed, scales, numbers)
+
+
+def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+
+    def why_not(**changed: Any) -> str | None:
+        asked = {"dtype": torch.float16, "inputs": 2560, "outputs": [1024, 32]} | changed
+        return gemv_tensor_core.why_not(device, **asked)
+
+    assert gemv_tensor_core.why_not(torch.device("cpu"), torch.float16, 2560, [32]) is not None
+    card = SimpleNamespace(shared_memory_per_block_optin=gemv_tensor_core.HOPPERS_SHARED_BYTES)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(gemv_tensor_core, "can_start_early", lambda device: True)
+    for name in ("why_no_source", "why_not_compiled"):
+        monkeypatch.setattr(gemv_tensor_core, name, lambda *device: None)
+    assert why_not() is None
+    assert why_not(dtype=torch.bfloat16) is None
+    assert why_not(dtype=torch.float32) == "not of 16 bits"
+    for changed in ({"inputs": 2600}, {"inputs": 2 * gemv_tensor_core.MOST_INPUTS}, {"outputs": [1024, 40]}):
+        assert "multiple" in (why_not(**changed) or "")
+    # A card with less shared memory has no room for the vector of a large MLP.
+    card.shared_memory_per_block_optin = 99 * 1024
+    assert why_not() is None
+    assert "shared memory" in (why_not(inputs=17408) or "")
+    monkeypatch.setattr(
+        gemv_tensor_core, "why_not_compiled", lambda device: "NVRTC does not compile gemv_nf4.cu: sm_999"
+    )
+    assert "sm_999" in (why_not() or "")
+    monkeypatch.setattr(gemv_tensor_core, "why_no_source", lambda: "no NVRTC of CUDA 13 is found")
+    assert why_not() == "no NVRTC of CUDA 13 is found"
+
+
+def test_a_card_that_the_compiler_does_not_know_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise cuda_source.CudaSourceError("the driver says CUDA_ERROR_NO_BINARY_FOR_GPU")
+
+    monkeypatch.setattr(gemv_tensor_core, "cuda_kernel", refused)
+    gemv_tensor_core.why_not_compiled.cache_clear()
+    assert gemv_tensor_core.why_not_compiled(torch.device("cpu")) == "the driver says CUDA_ERROR_NO_BINARY_FOR_GPU"
+    gemv_tensor_core.why_not_compiled.cache_clear()
+
+
+@pytest.mark.parametrize("changed", ["nothing", "zeros", "group", "scales", "gain", "place", "card"])
+def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: "none" if changed == "card" else None)
+    words, zeros = torch.zeros(33, 32, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int32)
+    scales = torch.zeros(
+        4 if changed == "group" else 2, 32, dtype=torch.float32 if changed == "scales" else torch.float16
+    )
+    # Of a larger matrix from its second number on.
+    words = words.flatten()[1:1025].view(32, 32) if changed == "place" else words[:32]
+    gain = torch.zeros(256, dtype=torch.bfloat16 if changed == "gain" else torch.float16)
+    matrix = Matrix(words, zeros if changed == "zeros" else None, scales)
+    taken = takes_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
+    assert taken == (changed == "nothing")
+
+
+def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ctypes.CDLL:
+        raise OSError(name)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    for cached in (cuda_source._nvrtc, cuda_source._driver, cuda_source.why_no_source):
+        cached.cache_clear()
+    assert cuda_source.why_no_source() == "no NVRTC of CUDA 13 is found"
+    cuda_source.why_no_source.cache_clear()
+    monkeypatch.setattr(cuda_source, "_nvrtc", lambda: None)
+    assert cuda_source.why_no_source() == "no libcuda.so.1 is found"
+    cuda_source.why_no_source.cache_clear()

@@ -1,0 +1,52 @@
+"""Rows in the order of `prefill_gemm`: the kernel's source, compiled for a processor, against torch's operators."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from benchmarker.kernels import permute_rows as module
+from benchmarker.kernels.packed_weights import by_lane
+from tests.on_processor import run_on_processor
+
+
+@pytest.fixture
+def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_on_processor(module, tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "THREADS", 64)
+
+
+def random_rows(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    torch.manual_seed(0)
+    return (2 * torch.randn(rows, inputs)).to(dtype)
+
+
+@pytest.mark.parametrize("in_word", [4, 8])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+# The last threads of the second have nothing to do.
+@pytest.mark.parametrize(("rows", "inputs"), [(4, 128), (3, 192)])
+def test_the_kernel_orders_rows_as_torchs_operators_do(
+    in_word: int, dtype: torch.dtype, rows: int, inputs: int, on_processor: None
+) -> None:
+    hidden = random_rows(rows, inputs, dtype)
+    assert torch.equal(module.launch(hidden, in_word), by_lane(hidden, in_word))
+
+
+@pytest.mark.parametrize("in_word", [4, 8])
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+def test_the_kernel_makes_swiglu_in_the_order(
+    in_word: int, dtype: torch.dtype, rounding: float, on_processor: None
+) -> None:
+    gate_up = random_rows(3, 2 * 192, dtype)
+    gate, up = gate_up.float().chunk(2, -1)
+    made, right = module.launch(gate_up, in_word, is_gated=True), by_lane(silu(gate) * up, in_word)
+    assert made.dtype == dtype
+    torch.testing.assert_close(made.float(), right, rtol=rounding, atol=1e-6)
+
+
+def test_operators_say_the_shape_that_they_make() -> None:
+    gate_up = random_rows(3, 2 * 192, torch.float16)
+    for operator, rows in ((module.rows_by_lane, gate_up), (module.swiglu_by_lane, gate_up)):
+        torch.library.opcheck(operator, (rows, 8))

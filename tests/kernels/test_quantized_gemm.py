@@ -1,0 +1,341 @@
+"""Products of packed weights in a decode step of several sequences: which linears, and that the numbers stay.
+
+The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interpreter.py`): here its place is taken by the
+way that unpacks first.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.compile_fx as inductor
+from torch._dynamo.backends.debugging import aot_eager
+from transformers import PreTrainedModel
+
+from benchmarker.engines.decoders.linear_kernels import native_kernels
+from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.kernels import gemv_gptq, gemv_tensor_core, optimize, prefill_gemm, quantized_gemm, restore
+from benchmarker.kernels.dequantize_matrix import unpack_matrix
+from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.fuse_swiglu import SwigluKernels
+from benchmarker.kernels.gemm_autotune import Way
+from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
+from benchmarker.kernels.permute_rows import swiglu_by_lane
+from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
+from benchmarker.kernels.quantized_gemm_triton import tiles_for
+from benchmarker.kernels.rewrite import ADDED
+from tests.benchmarks.gemm_times import weights_of
+from tests.engines.test_engines_graph import Rerun
+from tests.kernels.test_kernels import unpacked
+from tests.loading import load
+
+BATCH = 3
+
+
+@pytest.fixture
+def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Linears are taken as on a GPU, and multiplied by what unpacks first; form and outputs of each product made."""
+    made: list[tuple[str, int]] = []
+
+    def chosen(hidden: torch.Tensor, packed: Packed, *_: Any) -> Way:
+        made.append((packed.form, packed.outputs))
+        return unpacked_way
+
+    for module in ("gemv_tensor_core", "prefill_gemm"):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *asked: None)
+    for module in ("gemv_dense", "quantized_gemm"):
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
+    # Its kernel for one query needs a GPU.
+    monkeypatch.setattr("benchmarker.kernels.fuse_swiglu._has_gemv", lambda mlp: False)
+    monkeypatch.setattr(
+        gemv_gptq,
+        "supports",
+        lambda linear: gemv_gptq.layout_reason(linear) if type(linear).__name__ == "TorchLinear" else "another class",
+    )
+    monkeypatch.setattr(quantized_gemm, "chosen", chosen)
+    return made
+
+
+def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    return logits.float()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ids", [torch.arange(3)[:, None] + 10, torch.arange(5)[None, :] + 10, torch.arange(150)[None, :] + 10]
+)
+@pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
+def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_they_made(
+    model_folder,
+    quant: str,
+    form: str,
+    ids: torch.Tensor,
+    as_on_hopper: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swiglus_by_lane: list[tuple[int, ...]] = []
+
+    def swiglu(gate_up: torch.Tensor, in_word: int) -> torch.Tensor:
+        swiglus_by_lane.append(tuple(gate_up.shape))
+        return swiglu_by_lane(gate_up, in_word)
+
+    monkeypatch.setattr("benchmarker.kernels.fuse_swiglu.swiglu_by_lane", swiglu)
+    model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
+    expected = logits_of(model, ids)
+    replacements = optimize(model)
+    packed = next(len(one.modules) for one in replacements if one.kernel == "packed_matmul")
+    assert packed == 14
+    assert "packed_matmul, benchmarker's own kernel, multiplies packed weights by several rows: 14 of 15 linears" in [
+        use.words() for use in native_kernels(model, replacements)
+    ]
+    # Whoever calls a layer outside of a compiled step gets what it was.
+    assert torch.equal(logits_of(model, ids), expected)
+    assert as_on_hopper == []
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = logits_of(model, ids)
+    assert float((made - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one product, and so are gate and up.
+    layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
+    assert as_on_hopper == [*layer, *layer]
+    # Of a prompt SwiGLU makes the rows of the product behind it in their order.
+    assert swiglus_by_lane == ([(150, 2 * 256)] * 2 if ids.numel() == 150 else [])
+    restore(model)
+    assert torch.equal(logits_of(model, ids), expected)
+    assert not any(hasattr(module, name) for module in model.modules() for name in ADDED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
+def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
+    model_folder, quant: str, form: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrices: list[tuple[str, int]] = []
+
+    def unpacked_matrix(*tensors_and_form: Any) -> torch.Tensor:
+        matrices.append(tensors_and_form[3:5])
+        return unpack_matrix(*tensors_and_form)
+
+    monkeypatch.setattr("benchmarker.kernels.linear_dispatch.unpack_matrix", unpacked_matrix)
+    monkeypatch.setattr(quantized_gemm, "MOST_ROWS", 128)
+    ids = torch.arange(150)[None, :] + 10
+    model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
+    expected = logits_of(model, ids)
+    optimize(model)
+    assert torch.equal(logits_of(model, ids), expected)
+    assert matrices == []
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = logits_of(model, ids)
+    assert float((made - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one matrix, and so are gate and up.
+    layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
+    assert matrices == [*layer, *layer]
+    assert as_on_hopper == []
+
+
+@pytest.mark.by_hand
+def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+    model = load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
+    linears: list[Any] = [module for module in model.modules() if hasattr(module, "qweight")]
+    assert {quantized_gemm.packed_form(linear) for linear in linears} == {"int4 by group"}
+    linears[0].qzeros[0, 0] += 1
+    assert quantized_gemm.packed_form(linears[0]) == "int4 by group, zeros"
+    linears[0].most_packed_rows = quantized_gemm.most_packed_rows(linears[0], "int4 by group, zeros")
+    hidden = torch.randn(BATCH, 1, linears[0].in_features, dtype=torch.float16)
+    made = quantized_gemm.packed_product(hidden, linears[0], "int4 by group, zeros")
+    expected = hidden[:, 0].float() @ linears[0].dequantize_weight().float()
+    assert float((made.float() - expected).norm() / expected.norm()) < 2e-3
+    assert as_on_hopper == [("int4 by group, zeros", linears[0].out_features)]
+
+
+@pytest.mark.slow
+def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
+    model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = unpacked(load(model_folder, "bnb4", dtype="bfloat16").model)
+    linear: Any = model.model.layers[0].mlp.gate_proj
+    assert quantized_gemm.packed_form(linear) == "nf4"
+    assert torch.equal(linear.weight.quant_state.code.float(), torch.tensor(NUMBERS["nf4"]))
+    for where, name, value in (
+        (linear.weight.quant_state, "code", linear.weight.quant_state.code + 1),
+        (linear.weight.quant_state, "blocksize", 32),
+        (linear, "in_features", 64),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(where, name, value)
+            assert quantized_gemm.packed_form(linear) is None, name
+    assert quantized_gemm.packed_form(model.lm_head) is None
+    monkeypatch.setattr(quantized_gemm, "can_start_early", lambda device: False)
+    assert quantized_gemm.packed_form(linear) is None
+
+
+def test_rows_that_the_kernel_takes_are_several_of_16_bits() -> None:
+    linear = SimpleNamespace(most_packed_rows=128)
+    taken = {
+        rows: quantized_gemm.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16), linear)
+        for rows in (1, 2, 128, 129)
+    }
+    assert taken == {1: False, 2: True, 128: True, 129: False}
+    assert not quantized_gemm.takes_rows(torch.empty(2, 1, 8), linear)
+
+
+def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
+    def packed(outputs: int, inputs: int) -> Packed:
+        words = torch.empty(outputs, inputs // 4, dtype=torch.int32, device="meta")
+        return Packed("int8 by row", words, torch.empty(outputs, device="meta"))
+
+    few, many = (tiles_for(packed(outputs, 2560), 8, 132) for outputs in (2560, 19456))
+    assert max(tile.parts for tile in few) > 1
+    assert min(tile.parts for tile in many) == 1
+    for tiles in (few, many):
+        assert len(tiles) == len(set(tiles)) <= 8
+        for tile in tiles:
+            assert 2560 // 4 % tile.words == 0
+            # No program is left without a step.
+            steps = 2560 // 4 // tile.words
+            assert (tile.parts - 1) * -(-steps // tile.parts) < steps
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "order", "shape"),
+    [
+        ("int8 by row", 32, "by place", (32, 4, 32)),
+        ("int8 by row", 33, "by lane", (33, 2, 4, 16)),
+        ("int4 by group", 32, "as they are", (32, 128)),
+        ("int4 by group", 129, "by lane", (129, 2, 4, 16)),
+        ("nf4", 2, "as they are", (2, 128)),
+    ],
+)
+def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, shape: tuple[int, ...]) -> None:
+    assert order_of(form, rows, has_prompt_kernel=True) == order
+    assert order_of(form, rows, has_prompt_kernel=False) != "by lane"
+    hidden = torch.arange(rows * 128.0).view(rows, 128)
+    placed = ordered(hidden, in_word(form), order)
+    assert placed.shape == shape
+    if order == "by lane":
+        assert torch.equal(placed.flatten(1).sort().values, hidden)
+    else:
+        assert torch.equal(as_they_are(placed), hidden)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_on_card", "is_hopper"),
+    [
+        (8, True, True),
+        (8, False, False),
+        (9, True, True),
+        (32, True, True),
+        (32, True, False),
+        # What the table refuses and warp groups take.
+        (32, False, True),
+        (96, True, False),
+    ],
+)
+def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
+    rows: int, is_on_card: bool, is_hopper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: None if is_on_card else "another card")
+    monkeypatch.setattr(prefill_gemm, "why_not", lambda *asked: None if is_hopper else "not Hopper")
+    monkeypatch.setattr(gemv_tensor_core, "most_shared_bytes", lambda device: gemv_tensor_core.HOPPERS_SHARED_BYTES)
+    words, scales = torch.zeros(64, 640, dtype=torch.int16), torch.ones(64, 40)
+    names = [way.name for way in ways_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
+    assert len(set(names)) == len(names)
+    by_table = is_on_card and rows <= 64
+    assert any(name.startswith("table, ") for name in names) == by_table
+    assert any(" words, " in name for name in names) == (not by_table or not is_hopper)
+    assert any(name.startswith("warp groups, ") for name in names) == (is_hopper and rows > 8)
+    assert names[-1] == "unpacked to 16 bit, then cuBLAS"
+
+
+@pytest.mark.parametrize(
+    ("form", "lengths"),
+    [("int8 by row", (160, 192, 512, 576, 640, 2176)), ("int4 by group", (64, 96, 128, 160, 512, 2176))],
+)
+def test_a_prompt_of_any_length_is_compiled(
+    form: str, lengths: tuple[int, ...], as_on_hopper: list[tuple[str, int]]
+) -> None:
+    # The second length makes the number of rows a symbol, also where it decides how they are laid.
+    linear, down = (SimpleNamespace(out_features=256, most_packed_rows=16384, weight=None) for _ in range(2))
+    packed, matrix = weights_of(form, 128, 256, "cpu")
+    torch.compiler.reset()
+    frames: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        frames.append(len(inputs))
+        return aot_eager(graph, inputs)
+
+    def product(hidden: torch.Tensor) -> torch.Tensor:
+        assert quantized_gemm.are_ordered_by_kernel(hidden.shape[1], linear, form)
+        gate_up = quantized_gemm.packed_product(hidden, linear, form)
+        return quantized_gemm.product_of_placed(swiglu_by_lane(gate_up, in_word(form)), down, form)
+
+    given = packed.words.view(torch.int8) if form == "int8 by row" else packed.words
+    scales = packed.scales[:, None] if form == "int8 by row" else packed.scales
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized_gemm, "packed_tensors", lambda *_: (given, scales, packed.zeros))
+        compiled = torch.compile(product, backend=backend, fullgraph=True)
+        for tokens in lengths:
+            hidden = torch.randn(1, tokens, 128).half()
+            gate, up = (hidden[0].float() @ matrix.float().T).half().float().chunk(2, -1)
+            expected = (torch.nn.functional.silu(gate) * up).half().float() @ matrix.float().T
+            torch.testing.assert_close(compiled(hidden).float(), expected, rtol=1e-2, atol=1e-2)
+    assert len(frames) == 2
+
+
+@pytest.mark.slow
+def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
+    model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags: set[str] = set()
+    compile_fx = inductor.compile_fx
+
+    def watched(*arguments: Any, **settings: Any) -> Any:
+        tags.add(torch.compiler.config.cache_key_tag)
+        return compile_fx(*arguments, **settings)
+
+    monkeypatch.setattr(inductor, "compile_fx", watched)
+    model = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
+    decoder = native_decoder(model, CpuDevice(), capture=Rerun())
+    for tokens in (160, 192, 256, 320):
+        decoder.generate((torch.arange(tokens)[None] % 90 + 10).repeat(2, 1), 325 - tokens)
+    assert decoder.facts().prefill == "captured"
+    # A layer and the head of the step, a layer for the first prompt, and one for prompts of any length.
+    assert decoder.facts().frames_compiled == 4
+    # The prompt's layers are compiled with a choice of ours, the step's are not.
+    assert tags == {"", ", sums of 256 at once"}
+
+
+@pytest.mark.slow
+def test_an_mlp_with_another_activation_keeps_it(model_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+    model: Any = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
+    first, second = model.model.layers
+    first.mlp.act_fn = torch.nn.GELU()
+    optimize(model)
+    assert not hasattr(first.mlp, "swiglu_kernels")
+    assert second.mlp.swiglu_kernels == SwigluKernels(for_one_query=False, for_prompts=True)
+    # Something is added to its product.
+    restore(model)
+    first.mlp.act_fn, second.mlp.down_proj.bias = second.mlp.act_fn, torch.nn.Parameter(torch.zeros(128))
+    optimize(model)
+    assert not hasattr(second.mlp, "swiglu_kernels")
+    assert hasattr(first.mlp, "swiglu_kernels")
+
+
+def packed_of(*, outputs: int, inputs: int) -> torch.Tensor:
+    return torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_codes_are_asked_for_in_the_models_own_type(
+    model_folder, dtype: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear: Any = unpacked(load(model_folder, "bnb4", dtype=dtype).model).model.layers[0].mlp.gate_proj
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr("benchmarker.kernels.prefill_gemm.why_not", lambda _, kind, __: asked.append(kind) or "no")
+    assert quantized_gemm.most_packed_rows(linear, "nf4") == 128
+    assert asked == [getattr(torch, dtype)]
+    assert as_on_hopper == []
