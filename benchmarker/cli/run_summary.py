@@ -11,7 +11,7 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload

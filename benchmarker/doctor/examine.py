@@ -20,8 +20,8 @@ from benchmarker.doctor.instruments import Reading, readings
 from benchmarker.doctor.machine import Machine, look
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.workloads.generation import doctor as variants
-from benchmarker.workloads.generation.doctor import FIRST_ENGINE, Outcome, trial
+from benchmarker.workloads.generation import engine_trials as variants
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
 TRIAL_LIMIT_S = 600.0
 """Limit for one variant. GPTQ builds an extension at its first use."""

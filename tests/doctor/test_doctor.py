@@ -21,7 +21,7 @@ from benchmarker.doctor.machine import Card, Machine, all_cards, card_of
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.workloads.generation.doctor import Outcome, look, two_layers
+from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
 H100 = Card(
