@@ -81,7 +81,6 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    """Return every table of a log. Runs with latencies are explained like records."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
     from benchmarker.logs.table_markdown import table_to_blocks
 
