@@ -1,14 +1,14 @@
-"""Write what is made from the code and the reference records: `python script/make_docs.py`.
+"""Generate pages and tables from the code and the reference records: `python script/make_docs.py`.
 
-The pages of docs/ on options, configs and records; below each README of results/reference the tables of its records;
-and the tables of other pages that come from them.
-
-`tests/cli/test_docs.py` fails while what is there is not what this writes.
+Generated are the pages of docs/ on options, configs and records, the tables in the READMEs of results/reference, the
+tables of other pages that come from these records, and the saved help. `tests/cli/test_docs.py` fails if they are
+outdated.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.cli.run_help import as_json
+from benchmarker.cli.run_options import as_json
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.core.tables import Column, Sheet, table
+from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.first_table import first_table
@@ -30,14 +30,41 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
-RUNTIMES = REFERENCE / "h200-runtimes"
-ANSWERED = "h100-native"
-EXPLAINED = (REFERENCE / "h100-runtimes", RUNTIMES)
-Line = tuple[str, ...]
+FIRST_TABLES = {
+    "README.md": "h100-native",
+    "docs/control.md": "h100-aa",
+    "docs/attention.md": "h100-attention",
+    "docs/mixers.md": "h100-mixers",
+    "docs/finetune.md": "h200-finetune",
+    "docs/context-parallel.md": "h100-x2-context-parallel",
+}
+"""Pages with the first table of a reference folder."""
+LIMITS = ("docs/why-slow.md", "h200-runtimes")
+"""Page with the limits of a reference folder."""
+EXPLAINED = ("h100-runtimes", "h200-runtimes")
+"""Reference folders with the output of `benchmarker explain`."""
+UNITS = {
+    "_bytes_per_s": "bytes/s",
+    "flops_per_s": "FLOP/s",
+    "_per_s": "1/s",
+    "_s": "s",
+    "_ms": "ms",
+    "_ns": "ns",
+    "_us": "us",
+    "_bytes": "bytes",
+    "_j": "J",
+    "_w": "W",
+    "_c": "°C",
+    "_mhz": "MHz",
+    "_share": "share",
+}
+"""Units by the end of a field's name."""
+LENGTH = 140
+"""Maximum characters of a description in a table."""
 
 
 def pages() -> dict[str, str]:
-    """Every generated file by its path in the repository."""
+    """Return every generated file by its path in the repository."""
     schema = json.dumps(record_schema(), indent=1, ensure_ascii=False)
     return {
         "docs/options.md": options_page(),
@@ -45,112 +72,71 @@ def pages() -> dict[str, str]:
         "docs/record.md": record_page(),
         "docs/record.schema.json": f"{schema}\n",
         **run_help_files(),
-        **{
-            str((folder / "README.md").relative_to(ROOT)): with_tables(folder) for folder in sorted(REFERENCE.iterdir())
-        },
-        **{str((folder / "explained.md").relative_to(ROOT)): explained(folder) for folder in EXPLAINED},
-        "README.md": front_page(),
-        "docs/control.md": control_page(),
-        "docs/why-slow.md": why_slow_page(),
-        "docs/attention.md": attention_page(),
-        "docs/mixers.md": mixers_page(),
-        "docs/finetune.md": finetune_page(),
-        "docs/context-parallel.md": context_parallel_page(),
+        **{f"results/reference/{name}/README.md": with_tables(name) for name in reference_folders()},
+        **{f"results/reference/{name}/explained.md": explained(name) for name in EXPLAINED},
+        **{page: with_table(page, folder, _first_table(folder)) for page, folder in FIRST_TABLES.items()},
+        LIMITS[0]: with_table(*LIMITS, _limits(LIMITS[1])),
     }
 
 
+def reference_folders() -> list[str]:
+    return sorted(folder.name for folder in REFERENCE.iterdir())
+
+
 def run_help_files() -> dict[str, str]:
-    """The saved help of each workload's run, by its path in the repository."""
+    """Return the saved help of each workload's run, by its path in the repository."""
     return {f"benchmarker/cli/run_help/{name}.json": as_json(workload_of(name)) for name in WORKLOADS}
 
 
-def with_tables(folder: Path) -> str:
-    """A reference folder's README: what was written by hand, and the tables as `compare` prints them."""
-    text = (folder / "README.md").read_text(encoding="utf-8")
+def with_tables(name: str) -> str:
+    """Return a reference folder's README: the hand-written part, then the tables of `compare`."""
+    text = (REFERENCE / name / "README.md").read_text(encoding="utf-8")
     start = max(text.rfind(f"\n\n- {first}: ") for first in ("model", "workload"))
-    assert start >= 0, f"{folder}/README.md has no tables yet: end it with a line '- model: ' where they belong"
-    return f"{text[:start]}\n\n{to_markdown(compare([folder]))}"
+    assert start >= 0, f"{name}/README.md has no tables: end it with a line '- model: ' at their position"
+    return f"{text[:start]}\n\n{to_markdown(compare([REFERENCE / name]))}"
 
 
-def explained(folder: Path) -> str:
-    """What `benchmarker explain` prints of it."""
-    done = CliRunner().invoke(app, ["explain", str(folder)], terminal_width=200)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+def explained(name: str) -> str:
+    """Return the output of `benchmarker explain` for a reference folder."""
+    result = CliRunner().invoke(app, ["explain", str(REFERENCE / name)], terminal_width=200)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-def front_page() -> str:
-    """The README with the answer's table of a real GPU."""
-    sheet = _first_table(ANSWERED)
-    return _with_table("README.md", f"results/reference/{ANSWERED}", table(sheet.columns, sheet.rows))
-
-
-def control_page() -> str:
-    """The page on the control experiment with the table of its records."""
-    sheet = _first_table("h100-aa")
-    return _with_table("docs/control.md", "results/reference/h100-aa", table(sheet.columns, sheet.rows))
-
-
-def why_slow_page() -> str:
-    """The page on slow forms with the limits of three engines."""
-    runtimes = compare([RUNTIMES])
-    shown = workload_of(runtimes.workload)
-    limits = shown.limit_sheet(shown.limit_rows(runtimes.rows))
-    assert limits, "the reference has limits"
-    return _with_table("docs/why-slow.md", "results/reference/h200-runtimes", table(limits.columns, limits.rows))
-
-
-def attention_page() -> str:
-    """The page of attention with the first table of a real GPU."""
-    sheet = _first_table("h100-attention")
-    return _with_table("docs/attention.md", "results/reference/h100-attention", table(sheet.columns, sheet.rows))
-
-
-def finetune_page() -> str:
-    """The page of fine-tuning with the first table of a real GPU."""
-    sheet = _first_table("h200-finetune")
-    return _with_table("docs/finetune.md", "results/reference/h200-finetune", table(sheet.columns, sheet.rows))
-
-
-def mixers_page() -> str:
-    """The page of token mixers with the first table of a real GPU."""
-    sheet = _first_table("h100-mixers")
-    return _with_table("docs/mixers.md", "results/reference/h100-mixers", table(sheet.columns, sheet.rows))
-
-
-def context_parallel_page() -> str:
-    """The page of context parallel attention with the first table of two real GPUs."""
-    source = "h100-x2-context-parallel"
-    sheet = _first_table(source)
-    return _with_table("docs/context-parallel.md", f"results/reference/{source}", table(sheet.columns, sheet.rows))
+def with_table(page: str, folder: str, sheet: Sheet) -> str:
+    """Return a page with the table after the comment that names its source."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    comment = f"<!-- results/reference/{folder}, by script/make_docs.py -->\n"
+    assert comment in text, f"{page} has no table of {folder}"
+    before, _, rest = text.partition(comment)
+    lines = rest.splitlines(keepends=True)
+    after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return f"{before}{comment}{table(sheet.columns, sheet.rows).strip()}\n{''.join(lines[after:])}"
 
 
 def _first_table(folder: str) -> Sheet:
     return first_table(ranking_of(compare([REFERENCE / folder])))
 
 
-def _with_table(page: str, source: str, rows: str) -> str:
-    """The page with this table behind the comment that names its source."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    before, comment, rest = text.partition(f"<!-- {source}, by script/make_docs.py -->\n")
-    assert comment, f"no table of {source}"
-    lines = rest.splitlines(keepends=True)
-    after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
-    return f"{before}{comment}{rows.strip()}\n{''.join(lines[after:])}"
+def _limits(folder: str) -> Sheet:
+    comparison = compare([REFERENCE / folder])
+    workload: Any = workload_of(comparison.workload)
+    sheet: Sheet | None = workload.limit_sheet(workload.limit_rows(comparison.rows))
+    assert sheet, f"{folder} has no limits"
+    return sheet
 
 
 def options_page() -> str:
-    """Every verb with its arguments and options."""
+    """Return the page of commands: their arguments and options."""
     parts = [
         "# Commands and options",
-        "Made from the code by `script/make_docs.py`. `benchmarker VERB --help` says the same in a terminal, and "
-        "`benchmarker --install-completion` makes your shell complete them. Colours are off where `NO_COLOR` is set "
-        "or the output is no terminal.",
+        "Generated by `script/make_docs.py`. `benchmarker VERB --help` prints the same in full; "
+        "`benchmarker --install-completion` adds completion to your shell. `NO_COLOR` switches colours off.",
     ]
     for words, command in _commands(typer.main.get_command(app), ()):
-        parts += [f"## benchmarker {' '.join(words)}", *_paragraphs(command.help or "")]
-        lines = [_option_line(one) for one in command.params if not getattr(one, "hidden", False)]
-        parts.append(_rows(("argument or option", "what for", "default"), lines))
+        parts += [f"## benchmarker {' '.join(words)}", first_sentence(command.help or "")]
+        lines = [_option_row(option) for option in command.params if not getattr(option, "hidden", False)]
+        parts.append(markdown_table(("argument or option", "use", "default"), lines))
     return "\n\n".join(parts) + "\n"
 
 
@@ -162,83 +148,80 @@ def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str,
         yield words, command
 
 
-def _paragraphs(text: str) -> list[str]:
-    """A docstring's paragraphs; its examples as code."""
-    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
-    return [f"`{one.removeprefix('Example: ')}`" if one.startswith("Example: ") else one for one in paragraphs]
-
-
-def _option_line(parameter: Any) -> Line:
+def _option_row(parameter: Any) -> tuple[str, ...]:
     text = (getattr(parameter, "help", None) or "").replace("\\[", "[")
-    said, _, default = text.partition("  [default: ")
+    use, _, default = text.partition("  [default: ")
     if not default and parameter.default not in (None, False) and not callable(parameter.default):
-        default = f"{parameter.default}]"
-    names = ", ".join(f"`{name}`" for name in parameter.opts) if parameter.opts[0].startswith("-") else ""
+        default = str(parameter.default)
     default = default.removesuffix("]")
-    return names or f"`{parameter.name.upper()}`", said, f"`{default}`" if "<" in default else default
+    names = ", ".join(f"`{name}`" for name in parameter.opts) if parameter.opts[0].startswith("-") else ""
+    return names or f"`{parameter.name.upper()}`", first_sentence(use), f"`{default}`" if "<" in default else default
 
 
 def config_page() -> str:
-    """Every key of a config file, and each variant's options."""
+    """Return the page of config files: every key, and the options of each quantization."""
     parts = [
         "# The config file",
-        "Made from the code by `script/make_docs.py`. A config is YAML; an unknown key is an error that names the "
-        "near miss. `benchmarker run` takes the same values as options, and those win.",
+        "Generated by `script/make_docs.py`. A config is YAML; an unknown key is an error with the most similar name. "
+        "`benchmarker run` takes the same values as options, which take precedence.",
     ]
-    parts += _by_workload({name: workload_of(name).experiment for name in WORKLOADS}, ("key", "what for"))
-    parts.append("## Options of the variants of generation")
-    for name, loader in LOADERS.items():
-        parts.append(f"### {name}: {loader.summary}")
-        lines = [_key_line(loader.options, key) for key in loader.options.model_fields]
-        parts.append(_rows(("key", "type", "default", "what for"), lines) if lines else "It has none.")
+    experiments = {name: workload_of(name).experiment for name in WORKLOADS}
+    for title, fields in _by_workload(experiments):
+        rows = [(f"`{path}`", _default_text(field), _description(field)) for path, field in fields]
+        parts += [f"## {title}", markdown_table(("key", "default", "meaning"), rows)]
+    parts.append("## Options of quantizations")
+    options = [
+        (f"`{name}`", f"`{key}`", _type_text(field.annotation), _default_text(field), _description(field))
+        for name, loader in LOADERS.items()
+        for key, field in loader.options.model_fields.items()
+    ]
+    parts.append(markdown_table(("quant", "key", "type", "default", "meaning"), options))
     return "\n\n".join(parts) + "\n"
 
 
 def record_page() -> str:
-    """Every field of a record."""
+    """Return the page of records: every field with its unit and one line."""
     parts = [
         "# The record",
-        "Made from the code by `script/make_docs.py`. One JSON file per process, in base units (seconds, bytes, "
-        "joules, counts), with the raw samples: every number in every table follows from it, and `benchmarker verify` "
-        "checks that. `null` means not measured. The same as JSON Schema: [record.schema.json](record.schema.json).",
+        "Generated by `script/make_docs.py`. One JSON file per process, in base units, with the raw samples; "
+        "`benchmarker verify` recomputes the numbers of the tables from it. `null` means not measured. "
+        "Types and defaults: [record.schema.json](record.schema.json).",
     ]
-    parts += _by_workload({name: workload_of(name).record for name in WORKLOADS}, ("field", "what it is"))
+    for title, fields in _by_workload({name: workload_of(name).record for name in WORKLOADS}):
+        rows = [(f"`{path}`", _unit(path), _description(field)) for path, field in fields]
+        parts += [f"## {title}", markdown_table(("field", "unit", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
 def record_schema() -> dict[str, Any]:
-    """A record of any workload, which its field `workload` names."""
+    """Return the JSON Schema of a record of any workload, distinguished by its field `workload`."""
     kinds = Union.__getitem__(tuple(workload_of(name).record for name in WORKLOADS))
     return TypeAdapter(Annotated[kinds, Field(discriminator="workload")]).json_schema()
 
 
-def _by_workload(models: Mapping[str, type[BaseModel]], headings: tuple[str, str]) -> list[str]:
-    """A chapter for each workload, with a table for each of its models that no earlier chapter has at that place."""
-    parts: list[str] = []
-    described: set[tuple[str, type[BaseModel]]] = set()
-    first, last = headings
-    for name, model in models.items():
-        parts += [f"## Workload {name}", workload_of(name).question]
-        if described:
-            parts.append("What is not listed is as above.")
-        for place, kind in _kinds(model, ""):
-            if (place, kind) in described:
-                continue
-            described.add((place, kind))
-            parts.append(f"### {f'`{place}`' if place else 'Top level'}")
-            parts += _paragraphs(kind.__doc__ or "")[:1]
-            lines = [_key_line(kind, field) for field in kind.model_fields]
-            parts.append(_rows((first, "type", "default", last), lines))
-    return parts
+Fields = list[tuple[str, FieldInfo]]
 
 
-def _kinds(kind: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """A model and those in its fields, each with the path to it."""
-    yield place, kind
-    for name, field in kind.model_fields.items():
-        for inner in _models(field.annotation):
-            is_many = get_origin(field.annotation) is tuple
-            yield from _kinds(inner, f"{place}.{name}".removeprefix(".") + "[]" * is_many)
+def _by_workload(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, Fields]]:
+    """Yield a title and fields: first those of all workloads, then the others of each."""
+    fields = {name: dict(_fields(model, "")) for name, model in models.items()}
+    first = next(iter(fields.values()))
+    common = [path for path in first if all(path in own for own in fields.values())]
+    common = [path for path in common if len({_description(own[path]) for own in fields.values()}) == 1]
+    yield "All workloads", [(path, first[path]) for path in common]
+    for name, own in fields.items():
+        yield f"Workload {name}", [(path, field) for path, field in own.items() if path not in common]
+
+
+def _fields(model: type[BaseModel], place: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the fields of a model and of the models in its fields, each with its path."""
+    for name, field in model.model_fields.items():
+        path = f"{place}.{name}".removeprefix(".")
+        inner = list(_models(field.annotation))
+        if not inner or _description(field):
+            yield path, field
+        for kind in inner:
+            yield from _fields(kind, path + "[]" * (get_origin(field.annotation) is tuple))
 
 
 def _models(annotation: Any) -> Iterator[type[Plain]]:
@@ -248,18 +231,23 @@ def _models(annotation: Any) -> Iterator[type[Plain]]:
         yield from _models(argument)
 
 
-def _key_line(kind: type[BaseModel], name: str) -> Line:
-    field = kind.model_fields[name]
-    return (
-        f"`{name}`",
-        _type_words(field.annotation),
-        _default_words(field),
-        " ".join((field.description or "").split()),
-    )
+def _description(field: FieldInfo) -> str:
+    return first_sentence(field.description or "")
 
 
-def _type_words(annotation: Any) -> str:
-    """`int`, `list of int`, `"a" or "b"`, `object`."""
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, shortened at a word if it is very long."""
+    sentence = re.split(r"(?<=[.!?]) (?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0]
+    return sentence if len(sentence) <= LENGTH else sentence[:LENGTH].rsplit(" ", 1)[0] + " …"
+
+
+def _unit(path: str) -> str:
+    name = path.split(".")[-1].removesuffix("[]")
+    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+
+
+def _type_text(annotation: Any) -> str:
+    """Return `int`, `list of int`, `"a" or "b"`, `object`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type):
         is_plain = issubclass(annotation, Plain)
@@ -268,38 +256,34 @@ def _type_words(annotation: Any) -> str:
         return "mapping"
     if origin is tuple:
         is_list = Ellipsis in arguments
-        return f"list of {_type_words(arguments[0])}" if is_list else f"{len(arguments)} values"
+        return f"list of {_type_text(arguments[0])}" if is_list else f"{len(arguments)} values"
     if hasattr(annotation, "__metadata__"):
-        return _type_words(arguments[0])
+        return _type_text(arguments[0])
     return " or ".join(
-        dict.fromkeys(f"`{one}`" if isinstance(one, str | int) else _type_words(one) for one in arguments)
+        dict.fromkeys(f"`{value}`" if isinstance(value, str | int) else _type_text(value) for value in arguments)
     )
 
 
-def _default_words(field: FieldInfo) -> str:
+def _default_text(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
-    if default is None:
-        return "null"
-    if isinstance(default, BaseModel):
-        return "its own defaults"
+    if default is None or isinstance(default, BaseModel):
+        return ""
     if isinstance(default, tuple | dict):
         return f"`{json.dumps(default)}`" if default else "empty"
     return f"`{json.dumps(default)}`"
 
 
-def _rows(headings: Line, lines: list[Line]) -> str:
-    columns = [
-        Column[Line](heading, lambda line, at=at: line[at].replace("|", "\\|"), "left")  # type: ignore[misc]
-        for at, heading in enumerate(headings)
-    ]
-    return table(columns, lines)
+def markdown_table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a markdown table without padding, which keeps the generated files small."""
+    lines = [headings, tuple(":--" for _ in headings), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def main() -> None:
-    """Write them all."""
-    # The help of other verbs reads these files.
+    """Write every generated file."""
+    # The help of the other commands reads the saved help, so that is written first.
     for make in (run_help_files, pages):
         for path, text in make().items():
             (ROOT / path).write_text(text, encoding="utf-8")

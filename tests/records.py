@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.engines.registry import engine_name
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model_facts import LoadFacts, ModelFacts
+from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.quality import Divergence, Quality
 from benchmarker.schema.record import Memory, Missing
@@ -167,9 +166,7 @@ def record(
     return GenerationRecord(
         round=round_number,
         model=ModelFacts(**facts),
-        variant=GenerationVariant(
-            name=name or quant, quant=quant, engine=engine_name(runtime), options=dict(options or {})
-        ),
+        variant=GenerationVariant(name=name or quant, quant=quant, engine=runtime, options=dict(options or {})),
         **{**defaults, **fields},
     )
 

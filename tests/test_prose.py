@@ -79,7 +79,9 @@ def hand_written(page: Path) -> str:
     return re.sub(r"(<!-- [^\n]* by script/make_docs.py -->\n)(?:\|[^\n]*\n)+", r"\1", text)
 
 
-@pytest.mark.parametrize("name", ["docs", "README.md", "CHANGELOG.md", "results", "benchmarker/text", "benchmarker/models"])
+@pytest.mark.parametrize(
+    "name", ["docs", "README.md", "CHANGELOG.md", "results", "benchmarker/text", "benchmarker/models"]
+)
 def test_hand_written_pages(name, tmp_path):
     copies = []
     for number, page in enumerate(pages(name)):

@@ -1,4 +1,4 @@
-"""`benchmarker explain`: why a variant is fast or slow, from records, or from profiler tables in a log."""
+"""`benchmarker explain`: reasons for the speed of a variant, from records or from profiler tables in a log."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ FORMATS = ("markdown", "json")
 
 
 def explain(
-    paths: Annotated[list[Path], typer.Argument(help="Records, folders of them, or logs with profiler tables.")],
+    paths: Annotated[list[Path], typer.Argument(help="Records, folders of records, or logs with profiler tables.")],
     baseline: Annotated[
-        str | None, typer.Option(help="Variant to explain the others against.  \\[default: the sweep's, or fp16]")
+        str | None, typer.Option(help="Variant that the others are compared with.  \\[default: the sweep's, or fp16]")
     ] = None,
     compare_tables: Annotated[
-        bool, typer.Option("--compare", help="Set the profiler tables of a log side by side.")
+        bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="markdown, or json: an object a table and variant.")
+        str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
     ] = "markdown",
     force: Annotated[
-        bool, typer.Option("--force", help="Take records that differ in device, model or versions.")
+        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
     ] = False,
 ) -> None:
-    """Say why each variant is fast or slow: what a token waits for, part by part, and what to do about it.
+    """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
 
     Example: benchmarker explain results/nvidia-h100-80gb-hbm3
 
@@ -49,7 +49,9 @@ def explain(
 
         texts = [path for path in paths if is_text(path)]
         if compare_tables and not texts:
-            raise SpecError("--compare: sets a log's tables side by side, and there is no log; records need no option")
+            raise SpecError(
+                "--compare shows the tables of a log side by side, and no log is given; records need no option"
+            )
         readings = [read_text(path) for path in texts]
         explained = [
             compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
@@ -79,7 +81,6 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    """Every table by itself; the runs whose latencies stand above them are explained like any record."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
     from benchmarker.logs.table_markdown import table_to_blocks
 
@@ -88,5 +89,5 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
         parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
         parts += [contrasted] if (contrasted := tables_contrasted(reading.reports)) else []
     if reading.why_no_records:
-        parts.append([f"Its latencies are not used: {reading.why_no_records}."])
+        parts.append([f"The latencies in it are not used: {reading.why_no_records}."])
     return parts

@@ -84,13 +84,6 @@ MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(eng
 """Engines that run a transformers model in this process, in every quantization's form."""
 HOST_BOUND_ENGINES = frozenset({"eager"})
 """Engines whose decode steps wait for Python on a GPU."""
-OLD_NAMES = {"graph": "cuda_graph"}
-"""What engines were called before, which configs and commands may still say."""
-
-
-def engine_name(name: str) -> str:
-    """The name of today for a name that may be an older one."""
-    return OLD_NAMES.get(name, name)
 
 
 def torch_engine(name: str) -> TorchEngine:
@@ -100,6 +93,6 @@ def torch_engine(name: str) -> TorchEngine:
         SpecError: No such engine, or one that loads its models itself.
     """
     models = {key: engine for key, engine in ENGINES.items() if isinstance(engine, TorchEngine)}
-    if engine_name(name) not in models:
+    if name not in models:
         raise SpecError(f"no engine '{name}' for a loaded model{did_you_mean(name, models)}")
-    return models[engine_name(name)]
+    return models[name]

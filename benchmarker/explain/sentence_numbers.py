@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.core import tables
-from benchmarker.profiling.table import NAME_COLUMNS, shortened
+from benchmarker.profiling.profile_table import NAME_COLUMNS, shortened
 
 
 def ms(seconds: float) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.explain.sentence_numbers import code
 from benchmarker.logs.explain_table import TableReport
-from benchmarker.profiling.categories import category
-from benchmarker.profiling.float32 import is_float32
+from benchmarker.profiling.categories import category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 
 _WORTH_A_LINE = 0.05

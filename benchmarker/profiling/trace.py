@@ -8,11 +8,11 @@ Times are whole nanoseconds from here on, so that parts add up exactly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.profiling.sections import launches_ns, section_at, spans_of
+from benchmarker.profiling.categories import Category, category
 from benchmarker.profiling.trace_events import (
     CPU_CATEGORY,
     DEVICE_CATEGORIES,
@@ -21,8 +21,11 @@ from benchmarker.profiling.trace_events import (
     complete_events,
     device_interval,
     duration_us,
+    launches_ns,
     number_in,
     operator_interval,
+    section_at,
+    spans_of,
 )
 from benchmarker.schema.profile import Kernel, KernelTime, Section
 
@@ -242,3 +245,63 @@ def _alone_ns(intervals: list[Interval]) -> list[int]:
 def _span_s(intervals: list[Interval]) -> float:
     first_ns = min(interval.start_ns for interval in intervals)
     return (max(interval.end_ns for interval in intervals) - first_ns) / 1e9
+
+
+class KindTime(NamedTuple):
+    """Seconds of one kind of work."""
+
+    busy_s: float
+    """In which at least one kernel of it ran."""
+    alone_s: float
+    """In which nothing of another kind ran."""
+
+
+class Overlap(NamedTuple):
+    """The span of some work on one device."""
+
+    span_s: float
+    """From the first kernel's start to the last one's end."""
+    busy_s: float
+    """In which at least one kernel ran."""
+    kinds: Mapping[Category, KindTime]
+
+
+def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
+    """The kinds of work of one device; None where nothing ran on it.
+
+    Args:
+        device_index: Which device, where the trace has several.
+    """
+    intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
+    if len({interval.lane[0] for interval in intervals}) > 1:
+        intervals = [interval for interval in intervals if interval.lane[0] == device_index]
+    return overlap([(interval.start_ns, interval.end_ns, category(interval.name)) for interval in intervals])
+
+
+def overlap(intervals: Iterable[tuple[int, int, Category]]) -> Overlap | None:
+    """The same of (start, end, kind) in nanoseconds."""
+    changes: list[tuple[int, int, Category]] = []
+    for start_ns, end_ns, kind in intervals:
+        changes += [(start_ns, 1, kind), (end_ns, -1, kind)]
+    if not changes:
+        return None
+    changes.sort()
+    running: Counter[Category] = Counter()
+    busy: Counter[Category] = Counter()
+    alone: Counter[Category] = Counter()
+    any_ns, before_ns = 0, changes[0][0]
+    for moment_ns, change, kind in changes:
+        kinds = [name for name, count in running.items() if count]
+        length_ns, before_ns = moment_ns - before_ns, moment_ns
+        any_ns += length_ns if kinds else 0
+        for name in kinds:
+            busy[name] += length_ns
+        if len(kinds) == 1:
+            alone[kinds[0]] += length_ns
+        running[kind] += change
+    span_ns = changes[-1][0] - changes[0][0]
+    return Overlap(
+        span_ns / 1e9,
+        any_ns / 1e9,
+        {name: KindTime(busy_ns / 1e9, alone[name] / 1e9) for name, busy_ns in busy.items()},
+    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "pairs"]
@@ -26,8 +25,6 @@ class Option:
     """What it fills in, where it takes no value."""
     key: str | None = None
     """Where its value is one of a mapping."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Older names of its values."""
 
     @property
     def takes_value(self) -> bool:

@@ -45,7 +45,6 @@ def field_options(
     panels: Mapping[str, str] = GROUPS,
     repeated: Collection[str] = (),
     shorthands: Sequence[Option] = (),
-    aliases: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Option]:
     """Return an option for each field of a job, group by group.
 
@@ -55,7 +54,6 @@ def field_options(
         panels: Heading of each group in the order of --help, by the group's place.
         repeated: Places of lists whose values are sentences: the option is repeated.
         shorthands: Further options, which fill a place that has one already.
-        aliases: Older names of values, by place.
     """
     options = []
     for group, panel in panels.items():
@@ -63,8 +61,7 @@ def field_options(
             option = _option(place, info, panel, (flags or {}).get(place), (helps or {}).get(place))
             options.append(replace(option, kind="texts") if place in repeated else option)
         options += [replace(short, panel=panel) for short in shorthands if short.place.rpartition(".")[0] == group]
-    known = aliases or {}
-    return [replace(option, aliases=known[option.place]) if option.place in known else option for option in options]
+    return options
 
 
 def option_names(workload: Workload) -> dict[str, bool]:

@@ -10,7 +10,7 @@ import pytest
 from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
-from benchmarker.workloads.generation.job_facts import model_fingerprint
+from benchmarker.workloads.generation.generation_job import model_fingerprint
 from tests.records import cell, environment, load, record, rounds, save
 
 
@@ -190,12 +190,12 @@ def test_a_forced_name_says_no_more_than_tells_it_apart(tmp_path):
 
 
 def test_single_runs_of_one_quantization_stand_together_and_a_sweep_keeps_its_order(tmp_path):
-    forms = [("fp16", "eager"), ("int8", "eager"), ("fp16", "graph")]
+    forms = [("fp16", "eager"), ("int8", "eager"), ("fp16", "cuda_graph")]
     made = [record(quant, name=f"{quant} {runtime}", runtime=runtime) for quant, runtime in forms]
     save(tmp_path / "runs", *made)
-    assert list(rows_of(tmp_path / "runs")) == ["fp16 eager", "fp16 graph", "int8 eager"]
+    assert list(rows_of(tmp_path / "runs")) == ["fp16 eager", "fp16 cuda_graph", "int8 eager"]
     save(tmp_path / "sweep", *(one.model_copy(update={"sweep": "monday"}) for one in made))
-    assert list(rows_of(tmp_path / "sweep")) == ["fp16 eager", "int8 eager", "fp16 graph"]
+    assert list(rows_of(tmp_path / "sweep")) == ["fp16 eager", "int8 eager", "fp16 cuda_graph"]
 
 
 def test_rounds_on_two_devices_are_not_paired(tmp_path):

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.external_facts import ExternalFacts
-from benchmarker.workloads.generation.reading.break_even import Cost, break_even, cost_of
+from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.workloads.generation.reading.predictions import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run
 from tests.records import load, record, save
@@ -107,7 +106,7 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
 
 def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:
     eager = run("fp16", *FP16, tpot_ms=28.0)
-    graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="graph")
+    graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="cuda_graph")
     done = CliRunner().invoke(app, ["explain", str(save(tmp_path, eager, graph))])
     assert "- fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 135 tok/s." in done.output
 

@@ -24,12 +24,10 @@ from benchmarker.measure.peaks import (
 )
 from benchmarker.report.compare import compare, to_markdown, to_rows
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.record import Memory
+from benchmarker.schema.record import Limits, Memory
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
-from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
@@ -169,7 +167,7 @@ def limited(
         for batch, tpot_ms in zip((1, 8, 32, 128), tpots_ms, strict=False)
     ]
     facts = EngineFacts(name=runtime, tokens_read="end", kv_cache="static", kernels_per_token=kernels)
-    name = quant if runtime == "eager" else f"{quant} {runtime}"
+    name = quant if runtime == "eager" else f"{quant} {runtime.removeprefix('cuda_')}"
     made = record(quant, *cells, name=name, runtime=runtime, limits=H100)
     return made.model_copy(update={"engine": facts})
 
@@ -188,8 +186,8 @@ def test_rows_say_how_near_they_came_to_what_is_possible(tmp_path: Path) -> None
         tmp_path,
         limited("fp16", 26.0, kernels=2083),
         limited("int8", 40.0, weight_bytes=4_414_000_000),
-        limited("fp16", 5.2, runtime="graph"),
-        limited("int8", 3.9, weight_bytes=4_414_000_000, runtime="graph", kernels=510, first_tokens=(1, 2, 4)),
+        limited("fp16", 5.2, runtime="cuda_graph"),
+        limited("int8", 3.9, weight_bytes=4_414_000_000, runtime="cuda_graph", kernels=510, first_tokens=(1, 2, 4)),
     )
     rows = {row["variant"]: row for row in to_rows(compare([tmp_path]))}
     best = (8_044_900_000 + 7_372_800) / (4_414_000_000 + 7_372_800)
@@ -207,7 +205,7 @@ def test_rows_say_how_near_they_came_to_what_is_possible(tmp_path: Path) -> None
 
 
 def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
-    run = limited("fp16", 5.2, 6.1, 7.3, runtime="graph", kernels=670)
+    run = limited("fp16", 5.2, 6.1, 7.3, runtime="cuda_graph", kernels=670)
     cells = (
         run.cells[0].model_copy(update={"step": StepFacts(graph_kernels=381)}),
         run.cells[1],
@@ -221,7 +219,7 @@ def test_each_shape_has_the_kernels_of_its_own_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_graph", [None, 670])
 def test_a_shape_that_failed_last_does_not_speak_for_the_one_before(tmp_path: Path, in_graph: int | None) -> None:
-    run = limited("fp16", 5.2, runtime="graph")
+    run = limited("fp16", 5.2, runtime="cuda_graph")
     assert run.engine
     cells = (
         run.cells[0].model_copy(update={"step": StepFacts(graph_kernels=381)}),

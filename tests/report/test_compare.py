@@ -159,7 +159,7 @@ def test_the_baseline_is_eager_fp16_wherever_it_stands(tmp_path):
 
 
 def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_host_out(tmp_path):
-    ran = [("gptq", "compile"), ("fp16", "compile"), ("gptq", "eager"), ("fp16", "graph"), ("fp16", "eager")]
+    ran = [("gptq", "compile"), ("fp16", "compile"), ("gptq", "eager"), ("fp16", "cuda_graph"), ("fp16", "eager")]
     save(
         tmp_path,
         *(
@@ -168,15 +168,15 @@ def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_ho
         ),
     )
     assert [row["variant"] for row in to_rows(compare([tmp_path]))] == [
-        "gptq eager", "gptq compile", "fp16 eager", "fp16 graph", "fp16 compile",
+        "gptq eager", "gptq compile", "fp16 eager", "fp16 cuda_graph", "fp16 compile",
     ]  # fmt: skip
 
 
 def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
-    save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="graph"), record("gptq"))
+    save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="cuda_graph"), record("gptq"))
     assert compare([tmp_path]).baseline == "captured"
     compiled = record("fp16", cell(), name="compiled", runtime="compile")
-    refused = record("fp16", failed_cell("unsupported", "no graph"), name="captured", runtime="graph")
+    refused = record("fp16", failed_cell("unsupported", "no graph"), name="captured", runtime="cuda_graph")
     save(tmp_path / "refused", refused, compiled)
     assert compare([tmp_path / "refused"]).baseline == "compiled"
 

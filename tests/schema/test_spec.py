@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec
@@ -129,7 +129,6 @@ def test_the_shipped_configs_are_valid() -> None:
         assert read_experiment(path).variants
 
 
-@pytest.mark.parametrize(("key", "name"), [("runtime", "graph"), ("runtime", "cuda_graph"), ("engine", "graph")])
-def test_older_words_for_an_engine_are_todays(key: str, name: str) -> None:
-    variant = resolve(VariantSpec.model_validate({"quant": "int8", key: name}))
+def test_runtime_is_another_name_of_the_key_engine() -> None:
+    variant = resolve(VariantSpec.model_validate({"quant": "int8", "runtime": "cuda_graph"}))
     assert (variant.engine, variant.runtime, variant.name) == ("cuda_graph", "cuda_graph", "int8 cuda_graph")

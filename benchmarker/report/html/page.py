@@ -22,7 +22,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.rows import Row, headline_rows
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Column, Sheet, cell, plain_line, spans
-from benchmarker.profiling.table import profile_table
+from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.charts.kernels import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg

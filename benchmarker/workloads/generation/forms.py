@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.kv_cache import elsewhere
-from benchmarker.engines.registry import ENGINES, MODEL_ENGINES, engine_name
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar, first_problem
@@ -23,7 +23,7 @@ def resolve(variant: VariantSpec) -> VariantSpec:
         FieldError: There is no such quantization or engine, or an option that it does not have.
     """
     is_named = variant.name != name_of(variant.model_dump())
-    variant = resolved_quant(variant.model_copy(update={"engine": engine_name(variant.engine)}))
+    variant = resolved_quant(variant)
     if variant.engine not in ENGINES:
         raise FieldError(f"no engine '{variant.engine}'{did_you_mean(variant.engine, ENGINES)}", field="engine")
     try:

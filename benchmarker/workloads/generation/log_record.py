@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from benchmarker import __version__
-from benchmarker.engines.registry import ENGINES, engine_name
+from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import Imported, Memory
 from benchmarker.workloads.generation.record import (
     GenerationCell,
@@ -127,7 +127,7 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
 
 def _engine(name: str) -> str:
     """The one that a variant's name has in it; the reference script had no other than `model.generate`."""
-    return next((engine_name(word) for word in name.split() if engine_name(word) in ENGINES), "eager")
+    return next((word for word in name.split() if word in ENGINES), "eager")
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
