@@ -16,7 +16,7 @@ from benchmarker.cli.engine import engines
 from benchmarker.cli.explain_command import explain
 from benchmarker.cli.generate_command import generate
 from benchmarker.cli.history import history
-from benchmarker.cli.import_log import import_logs
+from benchmarker.cli.import_command import import_logs
 from benchmarker.cli.report import report
 from benchmarker.cli.run_command import RunCommand, run_command
 from benchmarker.cli.sweep_command import sweep

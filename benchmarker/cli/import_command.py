@@ -34,7 +34,7 @@ def import_logs(
     Example: benchmarker import old-run.log --device "AMD Radeon PRO W7900"
     """
     from benchmarker.core.errors import SpecError
-    from benchmarker.logs.import_log import import_log, write_imports
+    from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import read_tool_results, tool_table
 
     with one_line_errors():
