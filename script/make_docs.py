@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.cli.run_help import as_json
+from benchmarker.cli.run_options import as_json
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.registry import LOADERS

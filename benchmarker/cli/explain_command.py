@@ -1,4 +1,4 @@
-"""`benchmarker explain`: why a variant is fast or slow, from records, profiler tables in a log, or a trace."""
+"""`benchmarker explain`: reasons for the speed of a variant, from records, profiler tables in a log, or a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = ("markdown", "json")
 
 def explain(
     paths: Annotated[
-        list[Path], typer.Argument(help="Records, folders of them, logs with profiler tables, or Chrome traces.")
+        list[Path], typer.Argument(help="Records, folders of records, logs with profiler tables, or Chrome traces.")
     ],
     baseline: Annotated[
         str | None, typer.Option(help="Variant with which the others are compared.  \\[default: the sweep's, or fp16]")
@@ -31,13 +31,13 @@ def explain(
         bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="markdown, or json: an object a table and variant.")
+        str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
     ] = "markdown",
     force: Annotated[
-        bool, typer.Option("--force", help="Take records that differ in device, model or versions.")
+        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
     ] = False,
 ) -> None:
-    """Say why each variant is fast or slow: what a token waits for, part by part, and what to do about it.
+    """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
 
     Example: benchmarker explain results/nvidia-h100-80gb-hbm3
 
@@ -53,7 +53,9 @@ def explain(
 
         files = [path for path in paths if is_log_or_trace(path)]
         if compare_tables and not files:
-            raise SpecError("--compare: shows a log's tables side by side, and there is no log; records need no option")
+            raise SpecError(
+                "--compare shows the tables of a log side by side, and no log is given; records need no option"
+            )
         readings = [read_log_or_trace(path) for path in files]
         explained = [
             compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
@@ -83,6 +85,7 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
+    """Return the blocks of every table of a file. Runs with latencies are explained like records."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
     from benchmarker.logs.table_report import table_to_blocks
 

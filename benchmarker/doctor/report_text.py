@@ -1,4 +1,4 @@
-"""The doctor's report: markdown that can be read in a terminal and pasted into an issue."""
+"""Report of the doctor in markdown, for a terminal and for an issue."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.doctor.findings import Finding
 from benchmarker.doctor.instruments import Reading
 from benchmarker.doctor.machine import Machine
-from benchmarker.workloads.generation.doctor import Outcome
+from benchmarker.workloads.generation.engine_trials import Outcome
 
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 
 
-def machine_words(machine: Machine) -> str:
-    """What it is."""
+def machine_lines(machine: Machine) -> str:
+    """Return a list of the machine's properties."""
     around = machine.environment
     device = around.device
     parts = [
@@ -31,7 +31,7 @@ def machine_words(machine: Machine) -> str:
     lines = [
         f"benchmarker {__version__}, Python {around.python}, {around.system}",
         f"device: {plain_line(device.name)}" + (f" ({summary})" if summary else ""),
-        f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads are ours, {gib(around.memory_bytes)}",
+        f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads available, {gib(around.memory_bytes)}",
         f"torch: built for {built}{runtime}",
         f"packages: {plain_line(packages, longest=400)}",
         *(f"{name}={plain_line(value)}" for name, value in around.variables.items()),
@@ -39,8 +39,8 @@ def machine_words(machine: Machine) -> str:
     return bullets(lines)
 
 
-def finding_words(all_findings: Sequence[Finding]) -> str:
-    """One line each, and what to do under it."""
+def finding_lines(all_findings: Sequence[Finding]) -> str:
+    """Return one line per finding, with its remedy below."""
     lines = []
     for finding in all_findings:
         lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
@@ -49,16 +49,16 @@ def finding_words(all_findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
-    """A row a variant, a column a way; the reasons below, each once with all that share it."""
-    ways = list(dict.fromkeys(outcome.way for outcome in outcomes))
-    by_place = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
-    yes = "runs" if tried else "nothing against it"
+def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
+    """Return a table with a row per variant and a column per engine, and a list of the reasons."""
+    engines = list(dict.fromkeys(outcome.way for outcome in outcomes))
+    by_cell = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
+    yes = "runs" if tried else "no obstacle"
 
-    def text_of(way: str) -> Column[str]:
-        return Column(way, lambda variant: yes if by_place[variant, way].reason is None else "no", "left")
+    def text_of(engine: str) -> Column[str]:
+        return Column(engine, lambda variant: yes if by_cell[variant, engine].reason is None else "no", "left")
 
-    columns = [Column[str]("variant", str, "left"), *map(text_of, ways)]
+    columns = [Column[str]("variant", str, "left"), *map(text_of, engines)]
     variants = list(dict.fromkeys(outcome.variant for outcome in outcomes))
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
@@ -68,15 +68,15 @@ def outcome_words(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
     return [Sheet("", columns, variants), "\n".join(lines)]
 
 
-def reading_words(readings: Sequence[Reading]) -> list[Block]:
-    """Each instrument with what it showed of what was known."""
-    verdicts = {True: "right", False: Text(bold("off")), None: "cannot tell"}
+def reading_table(readings: Sequence[Reading]) -> list[Block]:
+    """Return a table of the instruments with known and measured values."""
+    verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
         Column[Reading]("known", lambda reading: _value(reading.expected, reading.unit)),
-        Column[Reading]("shown", lambda reading: _value(reading.measured, reading.unit)),
+        Column[Reading]("measured", lambda reading: _value(reading.measured, reading.unit)),
         Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
-        Column[Reading]("of", lambda reading: plain_line(reading.remark), "left"),
+        Column[Reading]("reference", lambda reading: plain_line(reading.remark), "left"),
     ]
     return [Sheet("", columns, readings)]
 

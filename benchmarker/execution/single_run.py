@@ -15,8 +15,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
-from benchmarker.execution.job_file import changed_files, check_unchanged
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.hardware.read_environment import environment

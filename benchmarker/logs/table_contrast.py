@@ -1,4 +1,4 @@
-"""Differences between the profiler tables of one log: several profiles of one process, or several processes of one run."""
+"""Differences between the profiler tables of one log: profiles of one process, or processes of one run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ class TableReport:
     @property
     def bound(self) -> str | None:
         """`dequantizing`, or `matrix products and dequantizing`."""
-        return ", ".join(self.bounds[:-1]) + " and " * (len(self.bounds) > 1) + self.bounds[-1] if self.bounds else None
+        # In records, convolutions are those of linear attention.
+        is_convolution = "linear attention" not in self.phase.categories
+        names = ["convolution" if is_convolution and one == "linear attention" else one for one in self.bounds]
+        return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else None
 
     @property
     def unit(self) -> str:

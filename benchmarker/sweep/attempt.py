@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.make_job import blank_record
@@ -17,8 +18,10 @@ from benchmarker.schema.run_order import OrderLine, append_order
 from benchmarker.sweep.child import ChildEnd, Phase, StoppedError, Watch, run_child
 from benchmarker.sweep.child_log import CappedLog
 from benchmarker.sweep.live_table import cell_line
-from benchmarker.sweep.retries import Decision, Fault
-from benchmarker.sweep.session import Equipment, Progress, Sweep
+
+if TYPE_CHECKING:
+    from benchmarker.sweep.retries import Decision, Fault
+    from benchmarker.sweep.session import Equipment, Progress, Sweep
 
 BROKEN = ".broken"
 ENERGY_S = 300.0

@@ -262,16 +262,16 @@ def _incomplete_rounds(
         card = card_of(record.environment.device.uuid, record.place)
         cells_of[record.round][card] |= {(record.variant.name, position) for position in cells}
     total = sum(map(len, keys.values()))
-    own: dict[int, str | None] = {}
+    continued: dict[int, str | None] = {}
     foreign: set[tuple[int, str | None]] = set()
     for number, by_card in cells_of.items():
         for card, measured in by_card.items():
-            if card in cards and number not in own:
+            if card in cards and number not in continued:
                 if 0 < len(measured) < total:
-                    own[number] = card
+                    continued[number] = card
             elif len(measured) < total:
                 foreign.add((number, card))
-    return own, foreign
+    return continued, foreign
 
 
 def _why_unused(record: RunRecord, *, is_watched: bool) -> str:

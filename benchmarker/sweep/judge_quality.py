@@ -18,7 +18,7 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 from benchmarker.sweep.child import Watch, run_child
 from benchmarker.sweep.child_log import CappedLog
 from benchmarker.sweep.retries import Fault, fault_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.schema.record import CellBase
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 from benchmarker.sweep.attempt import Attempt
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
 from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep

@@ -48,7 +48,7 @@ def prepare_host(
     Raises:
         DeviceError: There is no such device, or the process failed.
     """
-    last, found = "", None
+    last, environment = "", None
     with subprocess.Popen(
         [*command, device, *map(str, jobs)],
         stdin=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def prepare_host(
             timer.start()
         for line in process.stdout:
             try:
-                found = Environment.model_validate_json(line)
+                environment = Environment.model_validate_json(line)
             except ValidationError:
                 last = line.strip() or last
                 if jobs and not line.startswith("error: "):
@@ -72,9 +72,9 @@ def prepare_host(
         timer.cancel()
     if process.returncode == -signal.SIGKILL and timer.finished.is_set() and not jobs:
         raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s")
-    if process.returncode or found is None:
+    if process.returncode or environment is None:
         raise DeviceError(last.removeprefix("error: ") or f"the first process ended with {process.returncode}")
-    return found
+    return environment
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.status import CellStatus, status_of
-from benchmarker.sweep.child import ChildEnd, Phase
 
 if TYPE_CHECKING:
+    from benchmarker.sweep.child import ChildEnd, Phase
     from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")

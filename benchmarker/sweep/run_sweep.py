@@ -184,10 +184,10 @@ def _take_in(
         terminal.line(note)
     if request.settings.resume:
         cells = request.rounds * sum(len(job.grid.points()) for job in session.sweep.jobs.values())
-        left = ""
+        forecast = ""
         if reusable.finished and tasks:
-            left = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
-        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{left}")
+            forecast = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
+        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
     session.progress.profiled |= reusable.profiled
     for (_, variant, position), cell in reusable.finished.items():
         session.progress.live_table.add(variant, position, cell)

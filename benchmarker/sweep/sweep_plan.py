@@ -130,9 +130,9 @@ class Schedule:
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
-        left = without_given_up(self._left, given_up)
+        remaining = without_given_up(self._left, given_up)
         identity = (task.round, task.variant)
-        self._left = [other for other in left if (other.round, other.variant) != identity]
+        self._left = [later for later in remaining if (later.round, later.variant) != identity]
         self._begun += 1
         left_s = self.forecast.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"

@@ -26,7 +26,7 @@ from benchmarker.quality.saved_predictions import check_room, scratch_file
 from benchmarker.quality.windows import QUICK_WINDOWS, cut
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests import records
 

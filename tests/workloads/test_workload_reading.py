@@ -25,9 +25,8 @@ from benchmarker.report.markdown import summary
 from benchmarker.report.notebook import read_record
 from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 from benchmarker.schema import registry
-from benchmarker.schema.record import Memory, RunRecord, VariantFacts
+from benchmarker.schema.record import Demand, Limits, Memory, RunRecord, VariantFacts
 from benchmarker.schema.record_io import write_record
-from benchmarker.schema.roofline import Demand, Limits
 from tests.cli.test_cli import typed
 from tests.records import environment, record
 

@@ -20,11 +20,15 @@ from benchmarker.workloads.attention.spec import (
 )
 from benchmarker.workloads.attention.variants.registry import implementation_of, variants_with_kernel
 from benchmarker.workloads.attention.variants.user_function import source_sha256
-from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, results_of
-from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
-from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.operation.call_inputs import CallInputs, check_new_memory, copies_needed, results_of
+from benchmarker.workloads.operation.operation_bench import (
+    MatmulPrecision,
+    OperationBench,
+    ReadyCall,
+    matmul_precision,
+    measured_limits,
+)
 from benchmarker.workloads.operation.record import SeenKernel
-from benchmarker.workloads.operation.result_check import check_new_memory
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 

@@ -113,22 +113,22 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
                 yield equal(name, "latency_s", sample.latency_s, max(sample.ranks_s, default=sample.latency_s))
 
     def timed(self, name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.context_parallel.reading.explained_rank import timed_rank
+        from benchmarker.workloads.context_parallel.context_parallel_reading import timed_rank
 
         return timed_rank(name, records, form=self.form(records[0]))
 
     def brief_columns(self, rows: Sequence[Row]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.context_parallel.reading.hidden_communication import brief_columns
+        from benchmarker.workloads.context_parallel.context_parallel_reading import brief_columns
 
         return brief_columns(rows)
 
     def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.context_parallel.reading.hidden_communication import remarks
+        from benchmarker.workloads.context_parallel.context_parallel_reading import remarks
 
         return remarks(rows)
 
     def first_remarks(self, rows: Sequence[Row]) -> Sequence[str]:
-        from benchmarker.workloads.context_parallel.reading.hidden_communication import hiding_remarks
+        from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks
 
         return hiding_remarks(rows)
 

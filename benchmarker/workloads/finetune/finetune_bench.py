@@ -101,11 +101,8 @@ class FinetuneBench(Nothing):
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
-        """Compare loss and gradients with their references; measure the memory of one step.
-
-        Raises:
-            WrongResultError: An error is above its tolerance.
-        """
+        """Compare loss and gradients with their references, and measure the memory of one step. Raises
+        WrongResultError."""
         self._check_first_loss()
         step, batch = self._new_step(point)
         checked = check_gradients(self._trainee, batch)
@@ -137,11 +134,8 @@ class FinetuneBench(Nothing):
         step: TrainingStep,
         measured: Measured[Any],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Return the first and the last loss.
-
-        Raises:
-            WrongResultError: A loss is not finite, or frozen weights changed.
-        """
+        """Return the first and the last loss. Raises WrongResultError if one is not finite, or frozen weights
+        changed."""
         losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
         finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
         if len(finite) < len(losses):
@@ -213,11 +207,7 @@ class FinetuneBench(Nothing):
 
 @contextmanager
 def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[FinetuneBench]:
-    """Find the checkpoint, load it quantized as the recipe requires, and make it trainable.
-
-    Raises:
-        BenchmarkerError: The model cannot be loaded or trained.
-    """
+    """Find the checkpoint, load it quantized as the recipe requires, and make it trainable. Raises BenchmarkerError."""
     recipe, terminal = job.recipe, session.terminal
     checkpoint = find_checkpoint(
         job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)

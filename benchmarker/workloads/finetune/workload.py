@@ -16,7 +16,7 @@ from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
 from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.option import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
@@ -289,7 +289,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return record.load is not None
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.finetune.reading.explained_step import timed_step
+        from benchmarker.workloads.finetune.finetune_reading import timed_step
 
         return timed_step(name, records)
 

@@ -14,7 +14,7 @@ from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import Imported, Memory
 from benchmarker.workloads.generation.record import (
     GenerationCell,

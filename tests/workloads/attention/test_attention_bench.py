@@ -17,10 +17,9 @@ from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVari
 from benchmarker.workloads.attention.variants.registry import VARIANTS
 from benchmarker.workloads.attention.variants.torch_attention import open_flash_library
 from benchmarker.workloads.operation import call_timing
-from benchmarker.workloads.operation.call_inputs import copies_needed, results_of
+from benchmarker.workloads.operation.call_inputs import copies_needed, relative_error, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.result_check import relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
 
 POINT = LengthPoint(128, 2, "forward_backward")

@@ -11,7 +11,7 @@ from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.collect import collect

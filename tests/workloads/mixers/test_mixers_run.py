@@ -20,7 +20,7 @@ from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, input_bytes, inputs_sha256, make_inputs
-from benchmarker.workloads.mixers.reading.softmax_crossing import SoftmaxRatio, crossing_text, kernels_text, slope
+from benchmarker.workloads.mixers.mixers_reading import SoftmaxRatio, crossing_text, kernels_text, slope
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.registry import VARIANTS

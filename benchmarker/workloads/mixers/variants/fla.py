@@ -66,11 +66,7 @@ def fla(
 
 @contextmanager
 def refused_compiler_is_unsupported() -> Iterator[None]:
-    """Turn fla's refusal of a Triton that miscompiles a kernel into one line.
-
-    Raises:
-        UnsupportedError: With fla's reason and remedy.
-    """
+    """Turn fla's refusal of a Triton that miscompiles a kernel into UnsupportedError, in one line."""
     try:
         yield
     except RuntimeError as error:
