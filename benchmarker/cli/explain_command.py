@@ -85,7 +85,6 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    """Return the blocks of every table of a file. Runs with latencies are explained like records."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
     from benchmarker.logs.table_report import table_to_blocks
 
