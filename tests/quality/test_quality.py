@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.decoders.eager import EagerScorer
 from benchmarker.execution.single_run import Run
 from benchmarker.quality import windows as windows_module
 from benchmarker.quantization.load import load_model
+from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.jobs import job_of
