@@ -197,7 +197,6 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
 
 
 def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:
-    """Print the comparison of all records in the folder, its path, the path of the report, and the failures."""
     terminal.pin("")
     comparison = _compare(result.folder, terminal)
     terminal.line(f"records: {result.folder}")
