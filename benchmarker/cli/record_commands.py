@@ -76,7 +76,7 @@ def verify(
 
     Example: benchmarker verify results/reference/h100
     """
-    from benchmarker.comparison.verify import verify as verify_records
+    from benchmarker.report.verify import verify as verify_records
     from benchmarker.core.formatting import plural
 
     with one_line_errors():
