@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import percent, seconds
-from benchmarker.explain.sentence_numbers import code
+from benchmarker.explain.values import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.profiling.categories import category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.formatting import MISSING, gib, percent, seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
-from benchmarker.explain.sentence_numbers import code
+from benchmarker.explain.values import code
 from benchmarker.logs.explain_table import TableReport
 from benchmarker.logs.table_facts import against_the_host, singles_in_full
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
