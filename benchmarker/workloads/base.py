@@ -248,7 +248,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profiled unit of a variant with its time without the profiler."""
-        from benchmarker.explain.reasons import timed_call
+        from benchmarker.explain.case import timed_call
 
         return timed_call(name, records)
 
@@ -303,7 +303,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
             whole: The rows are of all cells: choose those that belong in the table.
         """
         from benchmarker.comparison.rows import headline_rows
-        from benchmarker.report.floors import floors
+        from benchmarker.report.columns import floors
 
         return floors(headline_rows(rows) if whole else rows)
 
@@ -314,7 +314,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
             is_run: Whether the table is of one run.
         """
         from benchmarker.core.tables import escaped
-        from benchmarker.report.header import plain_header
+        from benchmarker.report.captions import plain_header
 
         variant = [f"variant: {escaped(records[0].variant.name)}"] if is_run else []
         return *variant, *plain_header(records)
@@ -357,7 +357,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def page_title(self, results: Results) -> str:
         """Return the title of the page."""
-        from benchmarker.report.header import plain_title
+        from benchmarker.report.captions import plain_title
 
         return plain_title(results)
 
