@@ -40,7 +40,6 @@ class CallInputs:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Arguments of the call. All require a gradient if `gradient` is given."""
         return tuple(self.named.values())
 
     def shifted(self, positions: int) -> CallInputs:
