@@ -18,8 +18,7 @@ from benchmarker.quantization.load import load_form
 from benchmarker.quantization.prepare import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
-from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts, ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 
 EMBEDDING = 2048 * 128

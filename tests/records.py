@@ -9,7 +9,7 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model_facts import LoadFacts, ModelFacts
+from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.quality import Divergence, Quality
 from benchmarker.schema.record import Memory, Missing

@@ -23,7 +23,7 @@ class Look:
 
     form: str
     is_whole: bool
-    """Whether to print every table, caption and caveat."""
+    """True to print every table, caption and caveat."""
     columns: str | None
     """Names of columns, separated by commas."""
     sort: str | None

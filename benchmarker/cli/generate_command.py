@@ -68,11 +68,7 @@ def generate(
 
 
 def _waited_for(texts: Iterable[str]) -> Iterator[str]:
-    """Return the texts after waiting for the first one, so that no model is loaded in vain.
-
-    Raises:
-        SpecError: There is no text.
-    """
+    """Return the texts after waiting for the first one, so that no model is loaded in vain."""
     rest = iter(texts)
     for first in rest:
         return chain((first,), rest)
@@ -80,7 +76,6 @@ def _waited_for(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of a pipe; nothing from a terminal."""
     for line in () if sys.stdin.isatty() else sys.stdin:
         if line.strip():
             yield line.rstrip("\n")

@@ -89,11 +89,7 @@ def job_of(workload: Workload, values: Mapping[str, Any]) -> Any:
 
 
 def _saved_job(values: Mapping[str, Any]) -> Job:
-    """Return the job in a file, for a user or as one process of a sweep.
-
-    Raises:
-        SpecError: The file cannot be read, or another option would change the job.
-    """
+    """Return the job in a file, for a user or as one process of a sweep."""
     from benchmarker.execution.job_file import read_job_file
     from benchmarker.schema.job import Part
 
@@ -160,11 +156,7 @@ class OptionsOnly(TyperCommand):
     """A command without arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options as typer does.
-
-        Raises:
-            SpecError: A word belongs to no option, such as the second of two numbers.
-        """
+        """Parse the options as typer does; raises SpecError."""
         rest = super().parse_args(ctx, args)
         if ctx.args:
             raise SpecError(f"'{ctx.args[0]}' belongs to no option{comma_hint(ctx.args[0])}")
@@ -192,22 +184,14 @@ def command_with(help_content: RunHelp, function: Callable[..., object]) -> Any:
 
 
 def parse_options(workload: Workload, options: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the values of options for every run of a sweep by their place in the job, and the device.
-
-    Raises:
-        SpecError: An option has no such value.
-    """
+    """Return the values of options for every run of a sweep by their place in the job, and the device."""
     command = command_of(lambda _workload, **values: values, workload)
     values = command.main(list(options), prog_name="benchmarker sweep", standalone_mode=False)
     return typed_values(workload, values), values["device"]
 
 
 def read_job(arguments: Sequence[str]) -> Any:
-    """Return the checked job of a run's arguments; None if they request help.
-
-    Raises:
-        BenchmarkerError: An argument is wrong.
-    """
+    """Return the checked job of a run's arguments; None if they request help."""
     from benchmarker.schema.job import PROGRAM
 
     workload, rest = _workload_and_rest(arguments)
@@ -231,7 +215,6 @@ def _workload_and_rest(arguments: Sequence[str]) -> tuple[Workload, list[str]]:
 
 
 def _workload_of_config(arguments: Sequence[str]) -> str | None:
-    """Return the workload of the config among the arguments; None if there is none, or it cannot be read."""
     from benchmarker.schema.config_io import workload_in
 
     for position, word in enumerate(arguments):
@@ -243,7 +226,6 @@ def _workload_of_config(arguments: Sequence[str]) -> str | None:
 
 
 def _arguments() -> list[str]:
-    """Return the words after `python -m benchmarker.run` or `benchmarker run`."""
     arguments = sys.argv[1:]
     return arguments[1:] if arguments[:1] == ["run"] else arguments
 

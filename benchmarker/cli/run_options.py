@@ -146,11 +146,7 @@ def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..
 
 
 def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that were typed, by their place in the job.
-
-    Raises:
-        SpecError: A list contains something else than numbers, or two options contradict each other.
-    """
+    """Return the values that were typed, by their place in the job; raises SpecError."""
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in workload.options():
@@ -169,11 +165,7 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """Return the numbers in `3,26`.
-
-    Raises:
-        SpecError: A part is not a whole number.
-    """
+    """Return the numbers in `3,26`; raises SpecError."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -181,7 +173,6 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def _name_of(option: Option) -> str:
-    """Return the unique name of the option's parameter."""
     return f"{option.place}_{option.flag}".replace(".", "_").replace("-", "_")
 
 
@@ -209,7 +200,6 @@ def _annotation(option: Option) -> Any:
 
 
 def _value(option: Option, value: Any) -> Any:
-    """Return the value of the field; None if the option was not typed."""
     if option.kind == "flag":
         return option.value if value else None
     if value is None or value == []:

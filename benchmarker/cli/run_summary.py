@@ -11,7 +11,7 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
@@ -27,7 +27,6 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
 
 
 def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
-    """Return a table with a row per cell: its axes, and the medians of the metrics of every repeat."""
     columns = [
         *(_axis_column(axis) for axis in workload.axes),
         *(_metric_column(metric) for metric in workload.metrics if not metric.of_cell),

@@ -11,9 +11,8 @@ from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Failure, Row
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
+from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.roofline import Demand, Limits
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
     from benchmarker.core.stats import Estimate, Ratio
     from benchmarker.schema.metric import Metric
-    from benchmarker.schema.record import Flag, Moment, RunRecord
-    from benchmarker.schema.roofline import Demand, Limits
+    from benchmarker.schema.record import Demand, Flag, Limits, Moment, RunRecord
     from benchmarker.workloads.base import Workload
 
 RowT = TypeVar("RowT", bound="Row")

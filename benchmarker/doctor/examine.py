@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarker import __version__
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.core.tables import bold, bullets
-from benchmarker.doctor.findings import findings
-from benchmarker.doctor.instruments import readings
-from benchmarker.doctor.machine import look
-from benchmarker.doctor.report_text import finding_lines, machine_lines, outcome_table, reading_table
+from benchmarker.core.formatting import MISSING, decimal, gib
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
+from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.instruments import Reading, readings
+from benchmarker.doctor.machine import Machine, look
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
-from benchmarker.workloads.generation import doctor as variants
-from benchmarker.workloads.generation.doctor import FIRST_ENGINE, Outcome, trial
+from benchmarker.workloads.generation import engine_trials as variants
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
 TRIAL_LIMIT_S = 600.0
 """Limit for one variant. GPTQ builds an extension at its first use."""
+MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 RUN = (sys.executable, "-m", "benchmarker.run")
 
 
@@ -50,7 +52,7 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     terminal.table([finding_lines(findings(machine))])
     outcomes = list(variants.look(machine, device))
     if not quick:
-        outcomes = list(try_variants(outcomes, device, say=terminal.line))
+        outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
     terminal.table(outcome_table(outcomes, tried=not quick))
     if external := list(variants.external_lines(device)):
         terminal.table([bullets(external)])
@@ -69,9 +71,9 @@ def all_run(outcomes: Sequence[Outcome]) -> bool:
 
 
 def try_variants(
-    expected: Sequence[Outcome], device: Device, *, say: Callable[[str], None], command: Sequence[str] = RUN
+    expected: Sequence[Outcome], device: Device, *, print_line: Callable[[str], None], command: Sequence[str] = RUN
 ) -> Iterator[Outcome]:
-    """Run every variant without a known obstacle, each in a process of its own.
+    """Run every variant without an obstacle, each in a process of its own.
 
     A variant that fails in the first engine is tried in no other, because the others build on it.
     """
@@ -82,7 +84,7 @@ def try_variants(
             if reason:
                 yield replace(outcome, reason=reason)
                 continue
-            say(f"trying {outcome.variant}, {outcome.way}")
+            print_line(f"trying {outcome.variant}, {outcome.way}")
             reason = _why_failed([*command, *arguments_of(outcome)], folder)
             if reason and outcome.way == FIRST_ENGINE:
                 failed[outcome.variant] = reason
@@ -114,9 +116,78 @@ def _why_failed(command: list[str], folder: Path) -> str | None:
 
 
 def _cell_reason(folder: Path) -> str | None:
-    """Return the reason of the failed cell in the newest record."""
     records = sorted((folder / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
     if not records:
         return None
     cells = json.loads(records[-1].read_text())["cells"]
     return next((str(cell["reason"]) for cell in cells if cell["status"] != "ok"), None)
+
+
+def machine_lines(machine: Machine) -> str:
+    """Return a list of the machine's properties."""
+    around = machine.environment
+    device = around.device
+    parts = [
+        gib(device.memory_bytes) if device.memory_bytes else "",
+        f"capability {device.capability}" if device.capability else "",
+        f"driver {device.driver}" if device.driver else "",
+    ]
+    summary = ", ".join(filter(None, parts))
+    packages = ", ".join(f"{name} {version}" for name, version in around.packages.items())
+    runtime = f" {machine.torch_runtime}" if machine.torch_runtime else ""
+    built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPUs"}[machine.torch_for]
+    lines = [
+        f"benchmarker {__version__}, Python {around.python}, {around.system}",
+        f"device: {plain_line(device.name)}" + (f" ({summary})" if summary else ""),
+        f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads available, {gib(around.memory_bytes)}",
+        f"torch: built for {built}{runtime}",
+        f"packages: {plain_line(packages, longest=400)}",
+        *(f"{name}={plain_line(value)}" for name, value in around.variables.items()),
+    ]
+    return bullets(lines)
+
+
+def finding_lines(all_findings: Sequence[Finding]) -> str:
+    """Return one line per finding, with its remedy below."""
+    lines = []
+    for finding in all_findings:
+        lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
+        if finding.do:
+            lines.append(f"  - do: {plain_line(finding.do, longest=300)}")
+    return "\n".join(lines)
+
+
+def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
+    """Return a table with a row per variant and a column per engine, and a list of the reasons."""
+    engines = list(dict.fromkeys(outcome.way for outcome in outcomes))
+    by_cell = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
+    yes = "runs" if tried else "no obstacle"
+
+    def text_of(engine: str) -> Column[str]:
+        return Column(engine, lambda variant: yes if by_cell[variant, engine].reason is None else "no", "left")
+
+    columns = [Column[str]("variant", str, "left"), *map(text_of, engines)]
+    variants = list(dict.fromkeys(outcome.variant for outcome in outcomes))
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.reason:
+            reasons.setdefault(outcome.reason, []).append(f"{outcome.variant} {outcome.way}")
+    lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
+    return [Sheet("", columns, variants), "\n".join(lines)]
+
+
+def reading_table(readings: Sequence[Reading]) -> list[Block]:
+    """Return a table of the instruments with reference and measured values."""
+    verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
+    columns = [
+        Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
+        Column[Reading]("expected", lambda reading: _value(reading.expected, reading.unit)),
+        Column[Reading]("measured", lambda reading: _value(reading.measured, reading.unit)),
+        Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
+        Column[Reading]("reference", lambda reading: plain_line(reading.remark), "left"),
+    ]
+    return [Sheet("", columns, readings)]
+
+
+def _value(number: float | None, unit: str) -> str:
+    return MISSING if number is None else f"{decimal(number)} {unit}"

@@ -1,7 +1,7 @@
-"""Instruments compared with known values: if one of them is wrong, no number from this machine is reliable.
+"""Instruments compared with reference values: if one of them is wrong, no number from this machine is reliable.
 
-- Clock: the system's raw clock on the host; a kernel that spins for a known number of clock cycles on a GPU.
-- Memory: an allocation of known size.
+- Clock: the system's raw clock on the host; a kernel that spins for a given number of clock cycles on a GPU.
+- Memory: an allocation of given size.
 - Energy: mean power times the time, both from the driver.
 - Bandwidth: the limit from the memory clock and the bus width.
 """
@@ -31,7 +31,7 @@ POWER_STEP_S = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """Measured and known value of an instrument. None for values that are unknown here."""
+    """Measured value and reference of an instrument. None for values that are not available here."""
 
     instrument: str
     unit: str
@@ -43,7 +43,7 @@ class Reading:
 
     @property
     def is_right(self) -> bool | None:
-        """Whether the instrument is right; None if unknown."""
+        """True if the instrument is right; None if unknown."""
         if self.expected is None or self.measured is None:
             return None
         low, high = self.within
@@ -74,7 +74,6 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
 
 
 def _host_clock() -> Reading:
-    """Compare the timing clock with the raw clock, which is never adjusted."""
     within, remark = (0.999, 1.001), "the system's raw clock over a sleep"
     if not hasattr(time, "CLOCK_MONOTONIC_RAW"):
         return Reading("clock", "ms", None, None, within, "this system has no raw clock")

@@ -44,7 +44,7 @@ class Card:
     power_limit_w: float | None = None
     power_default_w: float | None = None
     is_sliced: bool = False
-    """Whether the GPU is divided into instances (MIG)."""
+    """True if the GPU is divided into instances (MIG)."""
 
 
 def all_cards() -> tuple[Card, ...]:
@@ -131,7 +131,6 @@ def look(device: Device) -> Machine:
 
 
 def _why_no_gpu() -> str | None:
-    """Return the error of torch's CUDA initialization."""
     import torch
 
     if not torch.version.cuda and not torch.version.hip:
@@ -164,6 +163,5 @@ def _is_installed(package: str) -> bool:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk of the folder, which need not exist."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free

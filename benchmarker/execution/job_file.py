@@ -41,22 +41,14 @@ def job_path(folder: Path, variant: str) -> Path:
 
 
 def write_job(job: Job, folder: Path) -> Path:
-    """Save a job and return its path.
-
-    Raises:
-        ResultsError: The folder cannot be written to.
-    """
+    """Save a job and return its path; raises ResultsError."""
     path = job_path(folder, job.variant.name)
     write_atomically(path, job.model_dump_json(indent=1, exclude={"part", "output"}) + "\n")
     return path
 
 
 def read_job_file(path: Path) -> Job:
-    """Read a job, of the class of its workload.
-
-    Raises:
-        SpecError: There is no such file, or its content is not a valid job.
-    """
+    """Read a job, of the class of its workload; raises SpecError."""
     kind: type[Job] = Job
     try:
         text = path.read_bytes()
@@ -158,11 +150,7 @@ def changed_files(job: Job) -> list[str]:
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:
-    """Check, in a sweep, that everything is as the sweep planned it.
-
-    Raises:
-        ChangedError: A file, a library, a setting or this program has changed.
-    """
+    """Check, in a sweep, that everything is as the sweep planned it; raises ChangedError."""
     origin = job.origin
     if origin is None or job.part is None:
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from benchmarker.core.tables import code
 from benchmarker.explain.case import Case
 from benchmarker.explain.values import Bound, Ceiling, Phase
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 
 
 def always(text: str) -> Callable[[Case], str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from benchmarker.comparison.rows import CellKey
 from benchmarker.explain.values import Bound, Conversion, Floor, Phase, Share, ShareName, Waterfall
 from benchmarker.explain.waterfall import FLOORS, PARTS, PRODUCTS
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import RunRecord
 
 

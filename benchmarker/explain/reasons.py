@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from benchmarker.explain.case import Timed
 from benchmarker.explain.phases import phase_of
 from benchmarker.explain.values import Floor, NotExplained
-from benchmarker.schema.record import RunRecord
-from benchmarker.schema.roofline import Demand, Limits
+from benchmarker.schema.record import Demand, Limits, RunRecord
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:

@@ -15,8 +15,7 @@ from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality import QualitySize, baseline_name
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySize, QualitySpec, baseline_name
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
-from benchmarker.schema.model_facts import TensorTypes
+from benchmarker.schema.model import TensorTypes
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from benchmarker.comparison.words import cell_words, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.tables import escaped
 from benchmarker.schema.record import Flag, RunRecord
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer than three",

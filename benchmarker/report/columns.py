@@ -14,7 +14,7 @@ from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]

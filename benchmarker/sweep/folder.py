@@ -1,4 +1,7 @@
-"""Files of a sweep's folder, and the rule by which `--resume` uses the records in it again.
+"""Files of a sweep's folder, its lock, and the rule by which `--resume` uses the records in it again.
+
+Two sweeps at once would mix their records and disturb each other's measurements. The operating system frees the lock
+when its owner dies.
 
 Nothing is ever deleted except half-written files of a killed process, which have an ending of their own. Records that
 cannot be used are renamed, so that they appear in no table.
@@ -8,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
@@ -24,6 +30,9 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
 
+LOCK = ".lock"
+OWNER = ".lock-owner"
+"""File with the owner's name, such as `process 4711 on node3`."""
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
@@ -64,12 +73,41 @@ class ReusableCells:
     """One line for each file that cannot be used, or only in part."""
 
 
-def read_sweep_file(folder: Path) -> SweepFile | None:
-    """Read the request of the sweep in this folder; None if there is none.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder; create it if needed."""
+    owner_path = folder / OWNER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(timeout=0)
+        owner_path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    except Timeout as error:
+        raise ResultsError(
+            f"{folder}: another sweep{_owner(owner_path)} is writing there; "
+            "wait for it, or choose another folder with --output"
+        ) from error
+    except OSError as error:
+        raise ResultsError(
+            f"{folder}: results cannot be written there ({error.strerror}); choose another folder with --output"
+        ) from error
+    try:
+        yield
+    finally:
+        owner_path.unlink(missing_ok=True)
+        lock.release()
 
-    Raises:
-        ResultsError: The file is damaged.
-    """
+
+def _owner(path: Path) -> str:
+    """Return ` (process 4711)`, with the host if it is another one; an empty text if the file is missing."""
+    with contextlib.suppress(OSError):
+        owner = path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
+        return f" ({owner})" if owner else ""
+    return ""
+
+
+def read_sweep_file(folder: Path) -> SweepFile | None:
+    """Read the request of the sweep in this folder; None if there is none."""
     path = folder / SWEEP_FILE
     try:
         return SweepFile.model_validate_json(path.read_bytes())
@@ -230,7 +268,6 @@ def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
 
 
 def _is_unwatched(cell: CellBase) -> bool:
-    """Return True if the cell is valid but the state of the GPU is unknown."""
     return cell.status == "ok" and cell.conditions is None
 
 

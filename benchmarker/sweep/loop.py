@@ -61,13 +61,7 @@ class Loop:
         """Finished rounds by worker."""
 
     def run(self, works: Sequence[Work]) -> None:
-        """Do all of the work.
-
-        Raises:
-            DeviceError: No worker is left.
-            SweepTimeoutError: The sweep's time is up.
-            BaseException: Anything that a worker could not handle, such as a full disk.
-        """
+        """Do all of the work; raises DeviceError or SweepTimeoutError or BaseException."""
         self._queue = list(works)
         while self._queue or self._busy:
             self._queue = [work for work in self._queue if not self._is_given_up(work)]

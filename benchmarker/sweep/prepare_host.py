@@ -35,7 +35,7 @@ def prepare_host(
     *,
     command: Sequence[str] = PREPARE_HOST,
     variables: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    print_line: Callable[[str], None] = lambda line: None,
 ) -> Environment:
     """Return the environment of a run on that device, after preparing the jobs' checkpoints.
 
@@ -43,7 +43,7 @@ def prepare_host(
         jobs: Files of the jobs.
         command: Command of the process, before its arguments.
         variables: Environment variables besides those of this process.
-        say: Prints a line.
+        print_line: Prints a line.
 
     Raises:
         DeviceError: There is no such device, or the process failed.
@@ -68,7 +68,7 @@ def prepare_host(
             except ValidationError:
                 last = line.strip() or last
                 if jobs and not line.startswith("error: "):
-                    say(f"  {line.rstrip()}")
+                    print_line(f"  {line.rstrip()}")
         timer.cancel()
     if process.returncode == -signal.SIGKILL and timer.finished.is_set() and not jobs:
         raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s")

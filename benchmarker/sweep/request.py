@@ -1,4 +1,4 @@
-"""What a sweep is asked to measure: variants, options, rounds and folder, checked before anything runs."""
+"""Request of a sweep: variants, options, rounds and folder, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -110,11 +110,7 @@ class SweepRequest:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a sweep's config.
-
-    Raises:
-        SpecError: The file cannot be read, or something in it is wrong.
-    """
+    """Read a sweep's config; raises SpecError."""
     content = read_config_bytes(path)
     return ConfigFile(path, hashlib.sha256(content).hexdigest(), parse_experiment(content, path))
 
@@ -161,11 +157,7 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
 
 
 def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
-    """Return the named variants in the config's order (all if none is named), and the folder among the words.
-
-    Raises:
-        SpecError: A word is neither a variant nor a folder, or there are two folders.
-    """
+    """Return the named variants in the config's order (all if none is named), and the folder among the words."""
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not ("/" in others[0] or Path(others[0]).is_dir())):
@@ -178,11 +170,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    """Return the number of rounds that the options request; None without such an option.
-
-    Raises:
-        SpecError: More than one of the options is given.
-    """
+    """Return the number of rounds that the options request; None without such an option."""
     choices = [*([rounds] if rounds else []), *[QUICK_ROUNDS] * quick, *[PUBLISH_ROUNDS] * publish]
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
@@ -190,7 +178,6 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
 
 
 def _max_rounds(settings: Settings, before: SweepFile | None, experiment: ExperimentBase) -> int | None:
-    """Return the limit on added rounds; None if an option or the config fixes the number of rounds."""
     if settings.max_rounds or settings.rounds:
         return settings.max_rounds
     if before:
@@ -199,11 +186,7 @@ def _max_rounds(settings: Settings, before: SweepFile | None, experiment: Experi
 
 
 def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
-    """Return the sweep to resume, and lines for the user.
-
-    Raises:
-        ResultsError: The folder does not exist, or holds records of something else.
-    """
+    """Return the sweep to resume, and lines for the user."""
     if not settings.resume:
         return None, ()
     if folder and not folder.is_dir():
@@ -220,18 +203,13 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
 
 
 def _saved_variants(saved: Sequence[Job], before: SweepFile) -> dict[str, Job]:
-    """Return the jobs of the sweep's variants as the folder has them; none if one is missing."""
     jobs = {job.variant.name: job for job in saved}
     names = before.variants or tuple(jobs)
     return {name: jobs[name] for name in names} if jobs.keys() >= set(names) else {}
 
 
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
-    """Make and check the job of every variant before the first one runs.
-
-    Raises:
-        SpecError: An option is wrong, or two variants get the same name.
-    """
+    """Make and check the job of every variant before the first one runs."""
     jobs: dict[str, Job] = {}
     for variant in variants:
         arguments = ["--config", str(config.path), "--variant", variant, *options.text]
@@ -250,7 +228,6 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
 
 
 def _replaced(before: SweepFile | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a line if other variants or options than before are given."""
     if before is None or before.arguments == arguments:
         return ()
     return (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
@@ -263,7 +240,6 @@ def _seed(settings: Settings, before: SweepFile | None) -> int:
 
 
 def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
-    """Return a line if the config differs from the one that the folder's jobs were made from."""
     if all(job.origin is None or job.origin.config_sha256 == config.sha256 for job in saved):
         return ()
     effect = (

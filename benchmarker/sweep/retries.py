@@ -50,7 +50,7 @@ class Decision:
     pending: tuple[int, ...]
     """Cells for a fresh process."""
     is_final: bool
-    """Whether the failed cells are given up: they are not tried again, in this round or another."""
+    """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
 def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:

@@ -19,10 +19,9 @@ from benchmarker.execution.job_file import with_origin
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, open_folder, write_sweep_file
+from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import missing_judgements
 from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.lock import locked
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
@@ -39,7 +38,7 @@ class SweepResult:
     folder: Path
     failures: tuple[Failure, ...]
     out_of_time: bool = False
-    """Whether the time for the entire sweep was up before its end."""
+    """True if the time for the entire sweep was up before its end."""
     stopped: BaseException | None = None
     """Ctrl-C, or an error that ended the sweep."""
 
@@ -50,11 +49,7 @@ class SweepResult:
 
 
 def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
-    """Run the variants and save their records; None for a dry run.
-
-    Raises:
-        BenchmarkerError: The request cannot be carried out, or the folder belongs to another sweep; nothing has run.
-    """
+    """Run the variants and save their records; None for a dry run."""
     settings, started = request.settings, time.monotonic()
     forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, forecast)):
@@ -108,13 +103,7 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
-    """Return the workers that `--places` requests.
-
-    Raises:
-        SpecError: There are no such workers.
-        MissingLibraryError: Ray is not installed.
-        DeviceError: Ray has no GPU.
-    """
+    """Return the workers that `--places` requests."""
     numbers = local_numbers(settings.places) if settings.places else []
     if numbers is not None:
         if settings.runtime_env:
@@ -207,7 +196,6 @@ def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
 
 
 def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: str | None) -> Mapping[str, Job]:
-    """Return the jobs with the facts that their processes check before they measure."""
     return {
         name: with_origin(job, environment, config=request.config, config_sha256=request.config_sha256, commit=commit)
         for name, job in request.jobs.items()

@@ -30,7 +30,7 @@ from benchmarker.quality.statistics import divergence
 from benchmarker.quantization.load import load_model
 from benchmarker.quantization.prepare import find_checkpoint
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 
 MODEL = "qwen3-small"
 DTYPE = "bfloat16"

@@ -14,15 +14,14 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import GIB
 from benchmarker.core.silence import Streams
 from benchmarker.core.tables import to_markdown
-from benchmarker.doctor.examine import all_run, examine, try_variants
+from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_table, reading_table, try_variants
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Card, Machine, all_cards, card_of
-from benchmarker.doctor.report_text import finding_lines, outcome_table, reading_table
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.workloads.generation.doctor import Outcome, look, two_layers
+from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
 H100 = Card(
@@ -197,7 +196,7 @@ def test_the_table_names_each_reason_once():
 def test_a_trial_reports_the_error_of_a_run_and_skips_known_obstacles():
     looked = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
     command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
-    tried = list(try_variants(looked, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
     assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
@@ -205,7 +204,7 @@ def test_a_variant_that_fails_in_the_first_engine_is_tried_in_no_other(tmp_path)
     looked = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
     count = tmp_path / "count"
     command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")
-    tried = list(try_variants(looked, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
     assert [one.reason for one in tried] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
     assert count.read_text() == "once\n"
 
@@ -213,7 +212,7 @@ def test_a_variant_that_fails_in_the_first_engine_is_tried_in_no_other(tmp_path)
 @pytest.mark.slow
 def test_a_variant_really_runs_on_two_layers():
     looked = [Outcome("int8", "eager", None)]
-    assert list(try_variants(looked, CpuDevice(), say=lambda text: None)) == looked
+    assert list(try_variants(looked, CpuDevice(), print_line=lambda text: None)) == looked
 
 
 def test_the_trial_model_has_two_layers_and_is_removed():

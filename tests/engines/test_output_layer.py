@@ -29,7 +29,7 @@ from benchmarker.quantization.output_layer import with_head
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.demand import Weights
 from tests.loading import EMBEDDING, PARAMETERS, distance, facts_of, load, logits, prepare
 from tests.records import cell, record

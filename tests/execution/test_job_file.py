@@ -28,10 +28,10 @@ from benchmarker.execution.job_file import (
 from benchmarker.report.compare import compare
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.workers.base import Tools
-from benchmarker.workloads.generation.job_facts import inputs
+from benchmarker.workloads.generation.generation_job import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed

@@ -17,9 +17,8 @@ from benchmarker.explain.reasons import timed_call
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile
-from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.record import CellBase, Demand, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.schema.roofline import Demand
 from benchmarker.workloads.base import Workload
 from tests.explained import LIMITS
 from tests.records import environment

@@ -7,8 +7,8 @@ import pytest
 from benchmarker.core.tables import to_markdown
 from benchmarker.profiling.profile_table import hundredths, profile_table, shortened
 from benchmarker.schema.profile import Kernel
+from benchmarker.workloads.generation.generation_metrics import profiled_words
 from benchmarker.workloads.generation.record import GenerationProfile
-from benchmarker.workloads.generation.words import profiled_words
 
 
 def profile_of(*kernels, by="device", busy_s=None, span_s=None, **more):

@@ -30,9 +30,8 @@ from benchmarker.report.html.page import html, to_html
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.report.other_cells import other_cells
 from benchmarker.report.sheets import sheets
-from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.engine_facts import EngineFacts, KernelUse
 from benchmarker.schema.environment import Conditions
-from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record import Memory
 from tests.explained import FP16, explained, run, split_profile

@@ -33,8 +33,7 @@ from benchmarker.engines.decoders.token_stream import TokenStream
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.kernels_used import KernelUse, ProductChoice, attention_use
+from benchmarker.schema.engine_facts import EngineFacts, KernelUse, ProductChoice, StepFacts, attention_use
 
 if TYPE_CHECKING:
     from torch import Tensor

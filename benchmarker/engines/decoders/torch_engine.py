@@ -21,7 +21,7 @@ from benchmarker.quantization.base import Options
 from benchmarker.quantization.output_layer import asks_for_head
 from benchmarker.quantization.prepare import file_refusal
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

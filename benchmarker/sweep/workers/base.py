@@ -77,7 +77,7 @@ class Round:
     number: int
     tasks: tuple[Task, ...] = field(compare=False)
     is_bound: bool = False
-    """Whether only the worker with this card may measure it, because it measured the rest of the round."""
+    """True if only the worker with this card may measure it, because it measured the rest of the round."""
     card: str | None = None
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Ended:
     worker: Worker
     work: Work
     lost: str | None = None
-    """How the worker died; the work is done again. None if it did not die."""
+    """Cause of the worker's death, after which the work is done again. None if it did not die."""
     unfit: str | None = None
     """Reason for which the worker can measure nothing of this sweep; the work goes to another one."""
     error: BaseException | None = None
@@ -121,12 +121,8 @@ class Session:
 class Pool(Protocol):
     """The workers of a sweep."""
 
-    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
-        """Check the device, prepare the checkpoints, and return the environment and the model's hub commit.
-
-        Raises:
-            BenchmarkerError: There is no such device or model.
-        """
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
+        """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
     def begin(self, session: Session) -> None:
         """Take the values that all work of the sweep needs. Called once, before `start`."""
@@ -152,11 +148,7 @@ class Pool(Protocol):
 
 
 def check_devices(jobs: Iterable[Job]) -> None:
-    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card.
-
-    Raises:
-        SpecError: A job names a device by number, or needs several.
-    """
+    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
     for job in jobs:
         if job.gpus > 1:
             raise SpecError(

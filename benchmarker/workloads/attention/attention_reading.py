@@ -22,7 +22,7 @@ from benchmarker.explain.advice import ADVICE
 from benchmarker.explain.case import Case, Timed
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import seconds_by_category
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.attention_flops import NAIVE, scores_passes
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionVariant, shape_of

@@ -7,9 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
-from benchmarker.schema.model_facts import LoadFacts, ModelFacts
-from benchmarker.schema.record import CellBase, Checked, RunRecord, VariantFacts
-from benchmarker.schema.roofline import Demand
+from benchmarker.schema.model import LoadFacts, ModelFacts
+from benchmarker.schema.record import CellBase, Checked, Demand, RunRecord, VariantFacts
 from benchmarker.workloads.finetune.spec import (
     AttentionName,
     Base,

@@ -16,7 +16,7 @@ from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
 from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.option import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts

@@ -14,7 +14,7 @@ from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model_facts import ModelFacts
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import Imported, Memory
 from benchmarker.workloads.generation.record import (
     GenerationCell,
@@ -23,8 +23,8 @@ from benchmarker.workloads.generation.record import (
 )
 
 if TYPE_CHECKING:
-    from benchmarker.logs.log import DeviceKind, Log
-    from benchmarker.logs.runs import LoggedCell, LoggedRun
+    from benchmarker.logs.log_import import DeviceKind, Log
+    from benchmarker.logs.log_runs import LoggedCell, LoggedRun
 
 _UNNAMED: dict[DeviceKind | None, str] = {
     "rocm": "unnamed AMD GPU",

@@ -9,11 +9,10 @@ from pydantic import Field
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.model_facts import LoadFacts, ModelFacts
+from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
-from benchmarker.schema.record import CellBase, Missing, RunRecord, VariantFacts
-from benchmarker.schema.roofline import Demand
+from benchmarker.schema.record import CellBase, Demand, Missing, RunRecord, VariantFacts
 
 
 class GenerationDemand(Demand):

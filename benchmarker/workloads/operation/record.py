@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Seconds, Spent, Whole
-from benchmarker.schema.record import CellBase, Checked, SampleBase
-from benchmarker.schema.roofline import Demand
+from benchmarker.schema.record import CellBase, Checked, Demand, SampleBase
 
 TensorName = Literal["o", "dq", "dk", "dv", "dg", "dbeta"]
 
