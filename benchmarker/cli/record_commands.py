@@ -122,7 +122,7 @@ def import_logs(
     """
     from benchmarker.core.errors import SpecError
     from benchmarker.core.formatting import slug
-    from benchmarker.logs.import_log import import_log, write_imports
+    from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import read_tool_results, tool_table
 
     with one_line_errors():

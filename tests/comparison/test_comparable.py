@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.workloads.generation.generation_job import model_fingerprint

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
-from benchmarker.logs.import_log import import_log, write_imports
+from benchmarker.logs.log_import import import_log, write_imports
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.schema.environment import DeviceFacts

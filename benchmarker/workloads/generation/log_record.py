@@ -23,8 +23,8 @@ from benchmarker.workloads.generation.record import (
 )
 
 if TYPE_CHECKING:
-    from benchmarker.logs.log import DeviceKind, Log
-    from benchmarker.logs.runs import LoggedCell, LoggedRun
+    from benchmarker.logs.log_import import DeviceKind, Log
+    from benchmarker.logs.log_runs import LoggedCell, LoggedRun
 
 _UNNAMED: dict[DeviceKind | None, str] = {
     "rocm": "unnamed AMD GPU",

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.logs.log import Log
-    from benchmarker.logs.runs import LoggedRun
+    from benchmarker.logs.log_import import Log
+    from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.schema.profile import Profile

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from benchmarker.cli.run_command import read_job
-from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
+from benchmarker.report.verify import verify
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX

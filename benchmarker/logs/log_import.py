@@ -6,24 +6,61 @@ What only the user can know is asked for, in one line, and never guessed.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import slug
 from benchmarker.core.terminal_text import lines_of
-from benchmarker.logs.log import DeviceKind, Log, kind_of
+from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs
 from benchmarker.logs.log_text import read_log
-from benchmarker.logs.runs import LoggedRun, find_runs
-from benchmarker.logs.variant import QUANTS, Evidence
 from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+
+DeviceKind = Literal["cuda", "rocm", "cpu"]
+
+# torch.cuda is HIP on ROCm, so that `Device: cuda` tells nothing.
+_KINDS: dict[DeviceKind, re.Pattern[str]] = {
+    "rocm": re.compile(r"roctracer|rocprofiler|\brocm|\bHIP\b|\bCijk_|\bAMD (Radeon|Instinct)|\bgfx\d", re.IGNORECASE),
+    "cuda": re.compile(r"\bNVIDIA\b|\bCUPTI\b|\bnvjet_|\bampere_\w*gemm|\bGeForce\b", re.IGNORECASE),
+    "cpu": re.compile(r"\bDevice: cpu\b"),
+}
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log, and what is the same for all of its runs."""
+
+    source: str
+    """Name of the file."""
+    sha256: str
+    lines: tuple[str, ...]
+    tables: tuple[ProfilerTable, ...]
+    kind: DeviceKind | None
+    """Of the device; None where the log does not say."""
+    device: str | None
+    """Name of the device, where the user gave it."""
+    day: str | None
+    """Given by the user, as the next."""
+    model: str | None
+    command: str
+    """That imports it again."""
+
+
+def kind_of(text: str) -> DeviceKind | None:
+    """The kind of device that a log is from, or None where it does not say, or names two."""
+    kinds = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
+    return kinds[0] if len(kinds) == 1 else None
+
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
 
