@@ -14,12 +14,10 @@ from itertools import pairwise
 from typing import cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
-from benchmarker.comparison.rows import Row
-from benchmarker.comparison.words import listed
+from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import escaped
-from benchmarker.explain.advice import ADVICE
-from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.schema.record import Limits

@@ -19,11 +19,9 @@ from typing import Any, cast
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.advice import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.advice import always
-from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.case import ADVICE as DEFAULT_ADVICE
+from benchmarker.explain.case import Case, Timed, always, why_no_profile
 from benchmarker.explain.phases import phase_of
-from benchmarker.explain.reasons import why_no_profile
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import is_float32, shares

@@ -19,8 +19,7 @@ from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import decimal, gib, percent
 from benchmarker.core.stats import Ratio, paired_ratio
 from benchmarker.core.tables import escaped
-from benchmarker.explain.case import Timed
-from benchmarker.explain.reasons import floor_of
+from benchmarker.explain.case import Timed, floor_of
 from benchmarker.explain.values import NotExplained
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
