@@ -120,7 +120,7 @@ class FinetuneFacts(Plain):
     frozen_sha256: str | None = None
     """SHA-256 of the frozen weights before the first step."""
     frozen_unchanged: bool | None = None
-    """Whether the frozen weights are unchanged after the last timed step. None if all weights are trained."""
+    """True if the frozen weights are unchanged after the last timed step. None if all weights are trained."""
     peft: str | None = None
     """Version of peft. None if it is not used."""
 
@@ -153,3 +153,7 @@ class FinetuneRecord(RunRecord):
     learned: Learned | None = None
     """None for random weights, and if another process of the sweep measures it."""
     cells: tuple[FinetuneCell, ...] = Field(default=())
+
+    @property
+    def knows_subject(self) -> bool:
+        return self.load is not None
