@@ -65,7 +65,7 @@ def explain(
         if form == "json":
             _print_json(readings, explained)
             return
-        from benchmarker.report.explained import explained_blocks
+        from benchmarker.report.explanations import explained_blocks
 
         terminal = Terminal()
         for reading in readings:
@@ -76,7 +76,7 @@ def explain(
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
-    from benchmarker.explain.to_json import explanations_to_rows
+    from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.table_report import table_to_row
 
     rows = [table_to_row(report) for reading in readings for report in reading.reports]

@@ -211,8 +211,8 @@ def _print_result(result: SweepResult, terminal: Terminal, config: Path, report:
 
 def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
     from benchmarker.core.errors import ResultsError
-    from benchmarker.report.brief import brief
     from benchmarker.report.compare import compare
+    from benchmarker.report.markdown import brief
 
     try:
         comparison = compare([folder])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from benchmarker.core.stats import Ratio
+from benchmarker.core.tables import escaped
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from benchmarker.schema.metric import Metric
     from benchmarker.schema.record import Demand, Flag, Limits, Moment, RunRecord
     from benchmarker.workloads.base import Workload
+
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]
@@ -253,3 +255,14 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
         if row.cell:
             able[row.cell] = able.get(row.cell, 0) + (row.status == "ok")
     return max(able, key=lambda key: (able[key], key.size, key), default=None)
+
+
+def cell_words(key: CellKey | None) -> str:
+    """`prompt 26, 100 new tokens, batch 1`."""
+    return "every cell" if key is None else key.words
+
+
+def listed(names: Iterable[str]) -> str:
+    """`fp16`, `fp16 and int8`, `fp16, int8 and bnb4`; each name once, escaped for a table's page."""
+    *others, last = dict.fromkeys(map(escaped, names))
+    return f"{', '.join(others)} and {last}" if others else last

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.sentence_numbers import code
-from benchmarker.explain.values import Conversion, Phase, Proof
+from benchmarker.explain.values import Conversion, Phase, Proof, code
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model import LoadFacts
 

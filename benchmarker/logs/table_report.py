@@ -13,8 +13,7 @@ from typing import Any
 from benchmarker.core.formatting import MISSING, gib, percent, plural, seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, inert
 from benchmarker.explain.phases import table_conversion, table_phase, unpacking
-from benchmarker.explain.sentence_numbers import code
-from benchmarker.explain.values import Bound, Conversion, Phase
+from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow

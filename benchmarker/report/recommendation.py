@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
-from benchmarker.comparison.rows import Results
-from benchmarker.comparison.words import cell_words, listed
+from benchmarker.comparison.rows import Results, cell_words, listed
 from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import Block, bullets, code, escaped, plain_line, unmarked

@@ -30,9 +30,8 @@ from benchmarker.comparison.recompute import (
     verdict,
 )
 from benchmarker.comparison.results import results_of_records
-from benchmarker.comparison.rows import CellKey, Results, Row, headline
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, headline
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import GIB, MIB
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import unmarked

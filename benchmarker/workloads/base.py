@@ -301,7 +301,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profiled unit of a variant with its time without the profiler."""
-        from benchmarker.explain.reasons import timed_call
+        from benchmarker.explain.case import timed_call
 
         return timed_call(name, records)
 
@@ -363,7 +363,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def limit_sheet(self, rows: Sequence[RowT]) -> Sheet | None:
         """Return the table of rows beside the limits of the device; None if these are unknown."""
-        from benchmarker.report.floors import floors
+        from benchmarker.report.columns import floors
 
         return floors(rows)
 
@@ -375,7 +375,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def header(self, records: Sequence[RecordT]) -> Sequence[str]:
         """Return the lines above the tables."""
-        from benchmarker.report.header import plain_header
+        from benchmarker.report.captions import plain_header
 
         return plain_header(records)
 
@@ -417,7 +417,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def page_title(self, results: Results) -> str:
         """Return the title of the page."""
-        from benchmarker.report.header import plain_title
+        from benchmarker.report.captions import plain_title
 
         return plain_title(results)
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.verify import verify
 from benchmarker.workloads.generation.generation_job import model_fingerprint
 from tests.records import cell, environment, load, record, rounds, save
 

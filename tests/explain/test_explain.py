@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.core.tables import markdown, unmarked
-from benchmarker.explain.advice import graph_ceiling
+from benchmarker.explain.case import graph_ceiling
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
 from benchmarker.report.compare import compare_records

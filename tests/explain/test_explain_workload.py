@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 
 from benchmarker.core.tables import unmarked
-from benchmarker.explain.case import Timed
+from benchmarker.explain.case import Timed, timed_call
 from benchmarker.explain.explain import explain
-from benchmarker.explain.reasons import timed_call
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile

@@ -14,12 +14,10 @@ from itertools import pairwise
 from typing import cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
-from benchmarker.comparison.rows import Row
-from benchmarker.comparison.words import listed
+from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import escaped
-from benchmarker.explain.advice import ADVICE
-from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.schema.record import Limits
@@ -176,7 +174,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
-    """Return where variants are faster than the baseline, and how their times grow with the length."""
+    """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
     series = length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text)
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     # A batch that shrinks with the length would hide the growth.
@@ -208,7 +206,6 @@ def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[
 
 
 def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
-    """Return `flash is faster than naive from between 256 and 512 on` for each crossing."""
     return [
         f"{escaped(variant)} is {crossing.verdict} than {escaped(baseline)} from between {crossing.after:,} and "
         f"{crossing.before:,} on"

@@ -15,11 +15,8 @@ from typing import cast
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, percent
 from benchmarker.core.tables import Column, code, escaped
-from benchmarker.explain.advice import always
-from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.reasons import floor_of
-from benchmarker.explain.sentence_numbers import ms
-from benchmarker.explain.values import NotExplained, Phase
+from benchmarker.explain.case import Case, Timed, always, floor_of
+from benchmarker.explain.values import NotExplained, Phase, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance

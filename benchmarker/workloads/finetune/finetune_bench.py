@@ -63,7 +63,7 @@ class FinetuneBench(Nothing):
         *,
         base_loss: Callable[[list[Tensor]], float] | None,
     ) -> None:
-        """Store what is trained.
+        """Store the trainee and its text.
 
         Args:
             base_loss: Mean loss of the unquantized base on some batches; None for random weights.
@@ -90,7 +90,7 @@ class FinetuneBench(Nothing):
 
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
-        # Before the first step only counts are known, which suffice for the formulas.
+        # Before the first step only counts are available, which suffice for the formulas.
         facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
         return FinetuneCell(
             status="ok",

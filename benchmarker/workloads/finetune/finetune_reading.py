@@ -3,7 +3,7 @@
     floor = (linear layers' FLOPs of the step) / (the matmul rate measured in the same process)
 
 FLOPs that gradient checkpointing repeats are not in the floor: they are the price of memory. The optimizer and
-recomputation are known by their section of the profile; the loss by its kernels' names, since its softmax is not
+recomputation are identified by their section of the profile; the loss by its kernels' names, since its softmax is not
 attention's. float32 products and float32 attention, which run without tensor cores, are separate purposes.
 """
 
@@ -19,11 +19,9 @@ from typing import Any, cast
 from benchmarker.comparison.comparing import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.advice import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.advice import always
-from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.case import ADVICE as DEFAULT_ADVICE
+from benchmarker.explain.case import Case, Timed, always, why_no_profile
 from benchmarker.explain.phases import phase_of
-from benchmarker.explain.reasons import why_no_profile
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import is_float32, shares
@@ -42,7 +40,7 @@ _AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
 
 
 def seconds_by_purpose(profile: Profile) -> dict[str, float]:
-    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if known."""
+    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if recorded."""
     totals: dict[str, float] = defaultdict(float)
     for name, section, time_s in _kernel_sections(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():

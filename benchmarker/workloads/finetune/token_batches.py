@@ -36,7 +36,6 @@ class TokenText:
     source: str
 
     def batches(self, point: FinetunePoint, *, count: int = BATCHES) -> list[list[list[int]]]:
-        """Return batches of windows in the order of the text, which repeats if it is too short."""
         return windows(self.train, point.seq_len, point.batch_size, count)
 
 

@@ -11,10 +11,8 @@ from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import abridged
-from benchmarker.explain.advice import always
-from benchmarker.explain.case import Case, Timed
-from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import Bound, Floor, Phase
+from benchmarker.explain.case import Case, Timed, always
+from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record import RunRecord
@@ -39,7 +37,6 @@ class LargestCall:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of one call, over all processes."""
         assert self.row.latency is not None
         return self.row.latency.value
 

@@ -8,10 +8,8 @@ from typing import cast
 
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.advice import always
-from benchmarker.explain.case import Case
-from benchmarker.explain.sentence_numbers import ms
-from benchmarker.explain.values import Bound, Phase
+from benchmarker.explain.case import Case, always
+from benchmarker.explain.values import Bound, Phase, ms
 from benchmarker.profiling.categories import category
 from benchmarker.schema.profile import Profile
 from benchmarker.workloads.generation.record import GenerationRecord

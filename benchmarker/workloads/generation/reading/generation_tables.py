@@ -10,8 +10,8 @@ from benchmarker.comparison.rows import CellKey, Results, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, escaped, plain_line
 from benchmarker.report import captions
+from benchmarker.report.captions import each, in_brackets, machine_lines, plain_title
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
-from benchmarker.report.header import each, in_brackets, machine_lines, plain_title
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text

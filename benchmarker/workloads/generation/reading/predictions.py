@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from benchmarker.core.formatting import seconds
 from benchmarker.core.tables import escaped
-from benchmarker.explain.sentence_numbers import rate
-from benchmarker.explain.values import Explanation
+from benchmarker.explain.values import Explanation, rate
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row

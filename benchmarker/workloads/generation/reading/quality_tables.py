@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarker.comparison.words import listed
+from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, escaped
 from benchmarker.schema.quality import INDISTINGUISHABLE, SILENT_KL, Quality, change_text, kl_text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarker.comparison.words import cell_words, listed
+from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, Sheet, code, escaped
-from benchmarker.report.floors import LIMITS_TITLE
+from benchmarker.report.columns import LIMITS_TITLE
 from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.demand import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow

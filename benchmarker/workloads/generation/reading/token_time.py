@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import TypedDict
 
 from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.rows import CellKey, cell_words
 from benchmarker.core.formatting import percent, seconds
-from benchmarker.explain.case import Case, Timed
+from benchmarker.explain.case import Case, Timed, why_no_profile
 from benchmarker.explain.phases import (
     conversion_of,
     phase_of,
@@ -24,9 +23,7 @@ from benchmarker.explain.phases import (
     table_phase,
     unpacking,
 )
-from benchmarker.explain.reasons import why_no_profile
-from benchmarker.explain.sentence_numbers import ms
-from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase, ms
 from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
