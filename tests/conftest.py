@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a model on disk: tiny and random, otherwise real."""
+"""Fixtures for tests that need a model on disk: tiny, random, and real in every other way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> Iterator[None]:
-    """Enable Ctrl-C as at a terminal: a background job of a shell ignores it, and so would every child process."""
+    """Ctrl-C as at a terminal: a shell's background job ignores it, and so would every process that a test starts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -47,7 +47,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give every test its own cache."""
+    """A cache of its own for every test."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("BENCHMARKER_CACHE", str(folder))
     return folder
@@ -55,8 +55,8 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model's folder without weights: config and tokenizer."""
-    from benchmarker.checkpoints.shipped_models import shipped_shape
+    """A model's folder without weights: config and tokenizer."""
+    from benchmarker.checkpoints.files import shipped_shape
 
     folder = tmp_path_factory.mktemp("shape")
     tokenizer = shipped_shape("qwen3-tiny")
@@ -69,8 +69,8 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model's folder with weights, which tests must not change."""
-    from benchmarker.quantization.prepare import find_checkpoint
+    """A model's folder with weights, to be left as it is."""
+    from benchmarker.quantization.load import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))
@@ -82,5 +82,5 @@ def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def model_folder(session_model: Path, tmp_path: Path) -> Path:
-    """Return a model's folder with weights, which a test may change."""
+    """A model's folder with weights, to be spoilt at will."""
     return Path(shutil.copytree(session_model, tmp_path / "model"))
