@@ -103,7 +103,6 @@ def contrasts_of(
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
-    """Seconds by part, the matrix products as one part: what they take at least is not known for every variant."""
     times: dict[str, float] = {}
     for part in fall.parts:
         name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))

@@ -98,7 +98,6 @@ def _notes(case: Case, unit: str) -> list[str]:
 
 
 def _gaps(case: Case) -> str:
-    """The gaps, as a range where the profiler may have slowed the kernels as well."""
     slowed, gaps = case.waterfall.slow_down or 1.0, case.part("gaps")
     sentence = f": the gaps are {percent(gaps)} of the time without"
     if slowed < SLOWER_PROFILED:

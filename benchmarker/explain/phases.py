@@ -124,7 +124,6 @@ def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Con
 
 
 def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
-    """Whether only a copying operator has as much device time of its own as this kernel took."""
     own_s = kernel.self_device_s or 0.0
     not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
     able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
@@ -154,6 +153,5 @@ def _phase(
 
 
 def _by_category(kernels: Iterable[Kernel], tokens: int) -> dict[Category, float]:
-    """Seconds a token."""
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
     return {purpose: total_s / tokens for purpose, total_s in spent.items()}

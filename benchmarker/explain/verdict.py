@@ -113,7 +113,6 @@ def gain_words(share: Share, how: str = "") -> str:
 
 
 def _detail(bound: Bound, case: Case) -> str:
-    """A bound's further number or kernel, for the end of the reason; empty where there is none."""
     phase = case.phase
     if bound == "slow products":
         least, excess = case.part("floor"), case.part("excess")
@@ -148,7 +147,6 @@ def _word(share: Share, phase: Phase, floor: Floor | None) -> Bound:
 
 
 def _pieces(phase: Phase) -> list[tuple[Bound, float]]:
-    """The kernels between products, by what they are for."""
     return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN]
 
 
@@ -157,8 +155,6 @@ def _seconds(phase: Phase, *categories: Category) -> float:
 
 
 def _has_no_host_to_slow(phase: Phase) -> bool:
-    """Whether a profiler that slows the whole must have slowed what it timed: the operators of a processor, or the
-    kernels of a replayed graph. Where the host launches each kernel, it is the host that is slowed."""
     return phase.by == "cpu" or (phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls)
 
 

@@ -72,7 +72,6 @@ def _warnings(
 
 
 def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> bool:
-    """Whether most quantized layers were dequantized first, and then multiplied in 16 or 32 bits."""
     low_bit = (
         sum(kernel.calls for kernel in phase.kernels if category(kernel.name) == "quantized matmul") / phase.tokens
     )

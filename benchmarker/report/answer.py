@@ -57,7 +57,6 @@ def _which(results: Results, ranking: Ranking) -> str:
 
 
 def _as_fast(ranking: Ranking) -> list[Row]:
-    """Rows that are as fast as the leader, to within what counts as the same."""
     assert ranking.leader is not None
     assert ranking.fastest is not None
     rows = [ranking.fastest, *(rival.row for rival in ranking.same)]
@@ -65,7 +64,6 @@ def _as_fast(ranking: Ranking) -> list[Row]:
 
 
 def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
-    """Return `, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
     plain = workload_of(leader.workload).baseline_noun
     kind = "baseline" if results.has_named_baseline else plain
     if ranking.named is None or leader.against_named is None:
@@ -78,7 +76,6 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _behind(rival: Rival) -> str:
-    """Return `int8 is 0.5 % behind`."""
     if rival.outlier:
         return f"{escaped(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
     return f"{escaped(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
@@ -105,7 +102,6 @@ def _decides(results: Results, ranking: Ranking) -> str:
 
 
 def _costs(row: Row, ranking: Ranking) -> str:
-    """Memory and quality, beside the fastest plain form's."""
     plain = ranking.named if ranking.named is not row else None
     size, instead = gib(row.peak_memory_bytes), ""
     if plain and plain.peak_memory_bytes:

@@ -41,7 +41,6 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _speed_up(rows: Sequence[Row]) -> list[str]:
-    """Return to which variants the speed-ups are relative, and why they were not tested."""
     compared = [row.speed_up for row in rows if row.speed_up]
     sentences = reference_note(rows)
     if sentences:
@@ -70,7 +69,6 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    """What the verdicts mean, and the smallest difference that the test would have found."""
     ratios = [row.speed_up.ratio for row in rows if row.speed_up and row.speed_up.ratio.p is not None]
     detectable = [smallest for ratio in ratios if (smallest := ratio.detectable(len(ratios))) is not None]
     if not detectable:
@@ -86,7 +84,6 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
 
 
 def _peak(results: Results) -> list[str]:
-    """Which memory the peak is of."""
     if all(row.peak_memory_bytes is None for row in results.rows):
         return []
     kinds = {record.environment.device.kind for record in results.records}
@@ -144,7 +141,6 @@ def _platform(record: RunRecord) -> str:
 
 
 def _packages(records: Sequence[RunRecord]) -> str:
-    """`torch 2.13.0, transformers 5.1.0 or 5.2.0`."""
     versions: dict[str, dict[str, None]] = {}
     for record in records:
         for name in PACKAGES:
@@ -154,7 +150,6 @@ def _packages(records: Sequence[RunRecord]) -> str:
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
-    """`5 processes a variant, 10 timed runs a cell after at least 3 warm-ups, 2026-01-31`."""
     processes: dict[str, int] = {}
     for record in records:
         processes[record.variant.name] = processes.get(record.variant.name, 0) + 1

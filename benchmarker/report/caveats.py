@@ -62,7 +62,6 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, 
 
 
 def _devices(records: Sequence[RunRecord]) -> list[str]:
-    """Which GPU ran what: two GPUs of one name differ in speed."""
     return _who_ran_what(
         "boards, which are not quite alike",
         variants_by(records, lambda record: record.environment.device.uuid),
@@ -71,7 +70,6 @@ def _devices(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _commits(records: Sequence[RunRecord]) -> list[str]:
-    """Which version of benchmarker ran what: another version is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
         variants_by(records, lambda record: record.environment.commit),
@@ -94,7 +92,6 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
 
 
 def _sweeps(records: Sequence[RunRecord]) -> list[str]:
-    """Variants whose rows merge several sweeps: of other hours, and maybe of another machine of the same name."""
     sweeps_by_variant: dict[str, set[str]] = {}
     for record in records:
         sweeps_by_variant.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
@@ -185,7 +182,6 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _clocks(rows: Sequence[Row]) -> list[str]:
-    """Cells whose variants ran at different clocks: their difference is partly that of the GPU's clocks."""
     cells: dict[CellKey, dict[str, float]] = {}
     for row in rows:
         if row.cell and row.clock_mhz:
@@ -219,7 +215,6 @@ def _flagged(rows: Sequence[Row]) -> list[str]:
 
 
 def _cell_counts(rows: Sequence[Row]) -> str:
-    """`fp16 in 2 cells, int8 in 1 cell`."""
     cells: dict[str, int] = {}
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
@@ -227,7 +222,6 @@ def _cell_counts(rows: Sequence[Row]) -> str:
 
 
 def _no_energy(records: Sequence[RunRecord]) -> list[str]:
-    """Why energy was not measured, a line a reason: most often it is the machine's, not the variant's."""
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     return [
         f"{names(variants)}: no energy: {escaped(reason, longest=REASON_LENGTH)}."

@@ -59,7 +59,6 @@ def _value(value: object) -> object:
 
 
 def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
-    """The columns of every table whose rows are variants of that cell, by heading in small letters."""
     tables = [first, *(sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))]
     limits = workload_of(results.workload).limit_sheet(list(first.rows))
     tables += [limits] if limits else []
@@ -71,7 +70,6 @@ def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
 
 
 def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Column[Any]:
-    """The column of that heading, or the only one whose heading holds these letters."""
     wanted = name.strip().lower()
     if wanted in columns:
         return columns[wanted]
@@ -85,7 +83,6 @@ def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Co
 
 
 def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:
-    """The best first; rows without a number last."""
     number = column.sort
     if number is None:
         return sorted(rows, key=column.text)

@@ -269,5 +269,4 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
 
 
 def _floor_share(row: Row) -> str:
-    """`83 %`: the floor over the latency."""
     return percent(row.floor_s / row.latency.value, places=0) if row.floor_s is not None and row.latency else MISSING

@@ -49,7 +49,6 @@ class Comparison(Results):
         return to_markdown(self)
 
     def __str__(self) -> str:
-        """What `benchmarker compare` prints: the answer and one table, as markdown."""
         return tables.to_markdown(brief(self))
 
 

@@ -61,7 +61,6 @@ def explanation_blocks(
 
 
 def _not_explained(unexplained: NotExplained) -> str:
-    """Why a variant has no explanation, and what was loaded for it."""
     sentence = f"{escaped(unexplained.variant)} {_why_not(unexplained)}"
     if unexplained.proof is None:
         return sentence
@@ -96,7 +95,6 @@ def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ..
 
 
 def _cause(members: Sequence[Explanation]) -> str:
-    """`**fp16 and int8** are bound by **host**: gaps 62 to 82 % of each token (2.62x to 5.56x without). ...`."""
     first = members[0]
     names, verdict = listed(member.variant for member in members), first.verdict
     if len(members) == 1:
@@ -108,7 +106,6 @@ def _cause(members: Sequence[Explanation]) -> str:
 
 
 def _main_share(explanation: Explanation) -> Share:
-    """The share of the time that the verdict is about."""
     if explanation.verdict.bounds[0] in ("bandwidth", "compute"):
         return next(share for share in explanation.shares if share.name == "floor")
     listed_shares = (share for share in explanation.shares if share.name != "not listed")
@@ -116,7 +113,6 @@ def _main_share(explanation: Explanation) -> Share:
 
 
 def _range(shares: Sequence[Share]) -> str:
-    """`gaps 62 to 82 % (2.62x to 5.56x without)`: one kind of share of several variants."""
     least, most = min(shares, key=lambda share: share.of_total), max(shares, key=lambda share: share.of_total)
     if least is most:
         return share_words(least)
@@ -156,8 +152,6 @@ def _column(explanation: Explanation) -> Column[Line]:
 
 
 def _part_ms(name: str) -> Callable[[Explanation], str]:
-    """The milliseconds of the waterfall's part of that name; a dash where a variant has no such part."""
-
     def text(explanation: Explanation) -> str:
         part = next((part for part in explanation.waterfall.parts if part.name == name), None)
         return MISSING if part is None else f"{1e3 * part.seconds:.2f}"
@@ -166,8 +160,6 @@ def _part_ms(name: str) -> Callable[[Explanation], str]:
 
 
 def _share_of_total(name: ShareName) -> Callable[[Explanation], str]:
-    """`42 % (1.72x)`: a share, and how many times as fast the unit would be without what of it is avoidable."""
-
     def text(explanation: Explanation) -> str:
         share = next((share for share in explanation.shares if share.name == name), None)
         return MISSING if share is None else f"{percent(share.of_total)}{gain_words(share)}"
@@ -180,7 +172,6 @@ def _mbu(explanation: Explanation) -> str:
 
 
 def _shared(explained: Sequence[Explanation]) -> tuple[str, ...]:
-    """Notes that all of several variants have: they are printed once, above the variants."""
     if len(explained) < 2:
         return ()
     return tuple(note for note in explained[0].notes if all(note in explanation.notes for explanation in explained))

@@ -59,7 +59,6 @@ def pace(row: Row) -> str:
 
 
 def _pace(first: Row) -> Column[Row]:
-    """The column of the metric that ranks."""
     metric = first.ranking
     return Column(
         metric.heading,
@@ -75,12 +74,10 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def _first_of(reasons: str) -> str:
-    """The first of several reasons, which is the largest: `benchmarker explain` names them all."""
     return re.split(" and | or ", reasons)[0]
 
 
 def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return how to read the table."""
     if not rows:
         return ()
     notes = [*reference_note(rows)]
@@ -138,14 +135,12 @@ def _leader(ranking: Ranking) -> Row:
 
 
 def _as_good(ranking: Ranking) -> list[str]:
-    """Return the labels of the other rows that are as fast as the leader, or may be."""
     rows = [rival.row for rival in ranking.undecided or ranking.same]
     fastest = [ranking.fastest] if ranking.fastest else []
     return list(dict.fromkeys(row.label for row in (*fastest, *rows) if row is not _leader(ranking)))
 
 
 def _names(ranking: Ranking) -> str:
-    """Return `bnb4`, or `int8, gptq or 2 more` if several are equally good."""
     names = [_leader(ranking).label, *_as_good(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]

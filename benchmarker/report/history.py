@@ -75,7 +75,6 @@ def _minute(time: str) -> str:
 
 
 def _subject(record: RunRecord) -> str:
-    """Model, where there is one, and device: rates of others do not stand in one table."""
     model = getattr(getattr(record, "model", None), "id", "")
     return ", ".join(filter(None, (plain_line(model), plain_line(record.environment.device.name))))
 

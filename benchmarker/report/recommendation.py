@@ -36,7 +36,6 @@ def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
 
 
 def _meanings(recommendation: Recommendation) -> list[str]:
-    """What has to be known of a metric that the budget limits, once each."""
     checks = recommendation.candidates[0].checks if recommendation.candidates else ()
     return list(filter(None, dict.fromkeys(check.limit.what.meaning for check in checks)))
 
@@ -90,7 +89,6 @@ def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
 
 
 def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
-    """The one that leads, beside the next: never a list of all that fit."""
     second, others = undecided[0], len(undecided) - 1
     more = f" and {others} more that fit" if others else ""
     return (
@@ -100,7 +98,6 @@ def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
 
 
 def _unsure(candidates: Sequence[Candidate]) -> str:
-    """Of those that may fit: the fastest that does by its measured values, and how many others do."""
     inside = [candidate for candidate in candidates if _is_inside(candidate)]
     if not inside:
         names = listed(candidate.row.variant for candidate in candidates) or "no variant"
@@ -114,7 +111,6 @@ def _unsure(candidates: Sequence[Candidate]) -> str:
 
 
 def _is_inside(candidate: Candidate) -> bool:
-    """Whether its measured values keep to every limit, whatever their intervals."""
     return all(check.value is not None and check.limit.allows(check.value) for check in candidate.checks)
 
 
@@ -130,12 +126,10 @@ def _against_budget(candidate: Candidate) -> str:
 
 
 def _margins(candidate: Candidate, *, opening: str = "") -> str:
-    """Each limit with how far it is kept; nothing for a budget without numbers."""
     return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
 def _margin(check: Check) -> str:
-    """`memory 4.10 GiB (32 % below the limit)`."""
     limit = check.limit
     if check.value is None:
         return f"{limit.metric} not measured"

@@ -47,7 +47,6 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
 
 
 def _scaled_pace(row: Row) -> float | None:
-    """The metric that ranks, in the unit that it is shown in; None where it was not measured."""
     return row.pace.value * row.ranking.scale if row.pace else None
 
 
@@ -123,7 +122,6 @@ def curve_chart(
 
 
 def _set_logarithmic(axes: Axes) -> None:
-    """Both scales logarithmic, with plain numbers beside the vertical one."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -76,14 +76,12 @@ def rounds_chart(
 
 
 def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
-    """Seconds of every timed run of the cell, process by process in the order of the rounds."""
     ordered = sorted(records, key=lambda record: (record.moment, record.started_at))
     cells = [measured for record in ordered if (measured := cell_of(record, cell))]
     return [[sample.latency_s for sample in cell.samples] for cell in cells if cell.status == "ok" and cell.samples]
 
 
 def _off_median(by_round: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Each latency's deviation from the median of all, in per cent."""
     middle = statistics.median(latency for strip in by_round for latency in strip)
     return [[100 * (latency / middle - 1) for latency in strip] for strip in by_round]
 
@@ -154,7 +152,6 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
 def _point(
     cell: CellBase, reading_of: Callable[[Conditions], float | None], start_s: float
 ) -> tuple[float, float] | None:
-    """Minutes since the first cell, and the quantity; None where the driver did not tell it."""
     assert cell.conditions
     assert cell.timed_at
     value = reading_of(cell.conditions)

@@ -172,7 +172,6 @@ def kernels_chart(
 
 
 def _milliseconds(profile: Profile, count: int) -> dict[str, float]:
-    """Milliseconds of one unit by category of kernel, of a profile of `count` units."""
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
     return {category: 1e3 * spent_s / count for category, spent_s in spent.items()}
 

@@ -185,7 +185,6 @@ def _drawing(ink: Ink, *, salt: str) -> Iterator[None]:
 
 
 def _for_page(svg: str, name: str) -> str:
-    """The element alone: as wide as there is room, in the page's colours, its ids apart from the other charts'."""
     element = svg[svg.index("<svg") :]
     element = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', element, count=1)
     element = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", element, count=1, flags=re.DOTALL)

@@ -125,7 +125,6 @@ def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> 
 
 
 def _overlap(first: Box, second: Box) -> float:
-    """Area that both boxes cover, in square points."""
     width = min(first[2], second[2]) - max(first[0], second[0])
     height = min(first[3], second[3]) - max(first[1], second[1])
     return max(0.0, width) * max(0.0, height)

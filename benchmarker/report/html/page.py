@@ -106,7 +106,6 @@ def _variables(ink: Ink) -> str:
 
 
 def _policy(script: str) -> str:
-    """Nothing is loaded from anywhere, and no script runs but this one."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
@@ -211,7 +210,6 @@ def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 
 
 def _values(records: Sequence[RunRecord], value_of: Callable[[MachineFacts], str | None]) -> str:
-    """The values that the records have, each once: `A or B and 2 more`."""
     values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
     return abridged(values, MOST_VALUES, separator=" or ")
 
