@@ -1,4 +1,4 @@
-"""How to read a table: what its numbers are, what its verdicts mean, and what it could have seen."""
+"""Captions that explain a table, and the header above it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def caption(results: Results) -> str:
-    """One paragraph under the tables. Empty where there is no number to explain."""
+    """Return one paragraph below the tables; empty if there is no number to explain."""
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
@@ -22,7 +22,6 @@ def caption(results: Results) -> str:
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
-    """What an interval or a deviation behind a number is."""
     sentences = []
     if any(row.rate and row.rate.low is not None for row in rows):
         sentences.append(
@@ -95,11 +94,11 @@ def _peak(results: Results) -> list[str]:
 
 RecordT = TypeVar("RecordT", bound=RunRecord)
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
-"""Named in the header; the record holds more."""
+"""Packages named in the header."""
 
 
 def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What was measured, on what, with what, and how."""
+    """Return the lines of subject, device, versions and procedure."""
     return f"workload: {escaped(records[0].workload)}", *machine_lines(records)
 
 
@@ -110,7 +109,7 @@ def plain_title(results: Results) -> str:
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The lines of device, versions and procedure."""
+    """Return the lines of device, versions and procedure."""
     devices = each(records, lambda record: record.environment.device.name)
     programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
     drivers = each(records, _platform)
@@ -122,12 +121,12 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """The values that the records have, each once, with commas between them."""
+    """Return the distinct values of the records, separated by commas."""
     return ", ".join(escaped(value) for value in dict.fromkeys(map(value_of, records)) if value)
 
 
 def in_brackets(*parts: str) -> str:
-    """` (first, second)`, to stand behind a name; empty parts are left out."""
+    """Return ` (first, second)` without empty parts."""
     words = ", ".join(filter(None, parts))
     return f" ({words})" if words else ""
 

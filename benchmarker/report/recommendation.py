@@ -1,4 +1,4 @@
-"""A recommendation for a reader, and for a program."""
+"""Recommendations as sentences and for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
-    """The answer in at most three lines: which variant of those that fit, what it costs, how to run it."""
+    """Return at most three lines: the variant within the budget, its costs, its command."""
     budget = plain_line(recommendation.budget)
     first = f"For the budget {code(budget)}, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
     rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
@@ -23,13 +23,12 @@ def recommendation_lines(results: Results, recommendation: Recommendation) -> tu
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
-    """Every variant against the budget, the fastest first."""
+    """Return every variant with its margins, the fastest first."""
     candidates = sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed)
     return [_against_budget(candidate) for candidate in candidates]
 
 
 def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
-    """The answer, then every variant against the budget."""
     first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.cell)}"
     answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
     return [f"{first}: {answer}", bullets(budget_lines(recommendation))]
@@ -41,7 +40,7 @@ def _meanings(recommendation: Recommendation) -> list[str]:
 
 
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
-    """Plain values; `variant` is null where nothing is recommended, and `why` says why."""
+    """Return plain values. `variant` is null if nothing is recommended, and `why` contains the reason."""
     chosen = recommendation.chosen.row if recommendation.chosen else None
     nearest = recommendation.nearest if chosen is None else None
     has_engines = any("engine" in candidate.row.form for candidate in recommendation.candidates)
