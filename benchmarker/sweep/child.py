@@ -49,8 +49,6 @@ PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "
 
 @dataclass(frozen=True)
 class ChildEnd:
-    """End of a child."""
-
     code: int
     """Exit code; negative for a signal, as in subprocess."""
     late: str | None

@@ -31,8 +31,6 @@ PARTS = 8
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one value."""
-
     value: int
     fits: bool
     error_kind: ErrorKind | None
@@ -48,11 +46,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Limit:
-    """Result of a search."""
-
     axis: str
     trials: tuple[Trial, ...]
-    """Trials in the order in which they ran."""
 
     @property
     def largest(self) -> Trial | None:
@@ -131,7 +126,6 @@ def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Tri
 
 
 def _start(job: Job, axis: str) -> int:
-    """Return the first value to try."""
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:

@@ -46,16 +46,13 @@ class SweepFile(Plain):
     sweep_version: Literal[1] = 1
     config: str
     arguments: tuple[str, ...]
-    """Names of variants, and options of every run."""
     variants: tuple[str, ...] = ()
     """Names of the measured variants. Empty in older files."""
     rounds: int
     max_rounds: int | None = None
     """Rounds are added up to this number while an interval is wide; None for no added rounds."""
     seed: int
-    """Seed of the variants' order."""
     started_at: str
-    """ISO 8601, UTC."""
     baseline: str | None = None
     """Variant that the others are compared with. None in older files."""
 
@@ -68,7 +65,6 @@ class ReusableCells:
     cards: Mapping[int, str | None]
     """Card of each round that is partly measured; the same card has to measure the rest."""
     profiled: frozenset[str]
-    """Variants with a profile."""
     notes: tuple[str, ...]
     """One line for each file that cannot be used, or only in part."""
 
@@ -107,7 +103,6 @@ def _owner(path: Path) -> str:
 
 
 def read_sweep_file(folder: Path) -> SweepFile | None:
-    """Read the request of the sweep in this folder; None if there is none."""
     path = folder / SWEEP_FILE
     try:
         return SweepFile.model_validate_json(path.read_bytes())
@@ -120,7 +115,6 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
 
 
 def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
-    """Save the request of a sweep; raises ResultsError."""
     write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
 
 

@@ -32,8 +32,6 @@ class SweepTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class Busy:
-    """Work in progress."""
-
     work: Work
     since_s: float
 

@@ -30,8 +30,6 @@ def measure_round(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one child, by position in the grid."""
-
     cells: Mapping[int, CellBase]
     """Measured cells, as the record has them now."""
     again: tuple[int, ...]
@@ -39,7 +37,6 @@ class Outcome:
     lost: Mapping[int, Fault]
     """Cells that are not tried again in this round."""
     pending: tuple[int, ...]
-    """Cells for the next process."""
     after_cells: Fault | None
     """Failure after all cells were measured, as in the profile."""
 

@@ -33,17 +33,14 @@ class Settings:
     """Options of the sweep itself."""
 
     rounds: int | None = None
-    """Rounds of every variant; None for the config's."""
     output: Path | None = None
     """Folder for the records; None for a new one in `results/<device>/<model>`."""
     resume: bool = False
     timeout_s: float | None = None
-    """Seconds for the entire sweep; None for no limit."""
     load_timeout_s: float = LOAD_LIMIT_S
     cell_timeout_s: float | None = None
     """Seconds for one cell; None for ten times as long as the cell took before."""
     seed: int | None = None
-    """Seed of the variants' order; None for a new one."""
     dry_run: bool = False
     allow_shared: bool = False
     """Accept cells that were measured while other processes computed on the device."""
@@ -74,8 +71,6 @@ class Options:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A config file that was read once."""
-
     path: Path
     sha256: str
     experiment: ExperimentBase
@@ -89,12 +84,9 @@ class SweepRequest:
     config_sha256: str
     """SHA-256 of the config's content that the jobs were made from."""
     arguments: tuple[str, ...]
-    """Names of variants, and options, as `sweep.json` keeps them."""
     display: tuple[str, ...]
     jobs: Mapping[str, Job]
-    """Job of each variant, by the name that the tables show."""
     saved: tuple[Job, ...]
-    """Jobs that the folder holds from an earlier part of the sweep."""
     baseline: str
     rounds: int
     max_rounds: int | None
@@ -103,14 +95,11 @@ class SweepRequest:
     folder: Path | None
     """None for a new folder, which is named after the device."""
     before: SweepFile | None
-    """The sweep to resume; None for a new one."""
     notes: tuple[str, ...]
-    """Lines about the folder for the user."""
     settings: Settings
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a sweep's config; raises SpecError."""
     content = read_config_bytes(path)
     return ConfigFile(path, hashlib.sha256(content).hexdigest(), parse_experiment(content, path))
 
@@ -186,7 +175,6 @@ def _max_rounds(settings: Settings, before: SweepFile | None, experiment: Experi
 
 
 def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
-    """Return the sweep to resume, and lines for the user."""
     if not settings.resume:
         return None, ()
     if folder and not folder.is_dir():

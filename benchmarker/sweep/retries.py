@@ -43,12 +43,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Decision:
-    """Consequences of a child's end."""
-
     failed: Mapping[int, Fault]
     """Unfinished cells, by position in the grid; they go into the child's record."""
     pending: tuple[int, ...]
-    """Cells for a fresh process."""
     is_final: bool
     """True if the failed cells are given up: they are not tried again, in this round or another."""
 

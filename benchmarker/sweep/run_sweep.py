@@ -20,14 +20,14 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
-from benchmarker.sweep.judge_quality import missing_judgements
+from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.stopping import more_rounds
-from benchmarker.sweep.sweep_plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
-from benchmarker.sweep.workers.base import Pool, Round, Session, Tools
+from benchmarker.sweep.sweep_plan import RAY, Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
+from benchmarker.sweep.workers.base import Pool, Round, Session, Tools, check_devices
 from benchmarker.sweep.workers.local import LocalPool
 
 
@@ -38,9 +38,7 @@ class SweepResult:
     folder: Path
     failures: tuple[Failure, ...]
     out_of_time: bool = False
-    """True if the time for the entire sweep was up before its end."""
     stopped: BaseException | None = None
-    """Ctrl-C, or an error that ended the sweep."""
 
     @property
     def failed(self) -> list[str]:
@@ -51,6 +49,10 @@ class SweepResult:
 def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
     """Run the variants and save their records; None for a dry run."""
     settings, started = request.settings, time.monotonic()
+    if settings.places:
+        check_devices(request.jobs.values())
+    if settings.places != RAY:
+        check_inputs(request.jobs.values())
     forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, forecast)):
         terminal.line(line)
@@ -103,7 +105,6 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
-    """Return the workers that `--places` requests."""
     numbers = local_numbers(settings.places) if settings.places else []
     if numbers is not None:
         if settings.runtime_env:

@@ -47,7 +47,6 @@ class Sweep:
     """Fixed part of a sweep."""
 
     jobs: Mapping[str, Job]
-    """Job of each variant with its origin, by the name that the tables show."""
     folder: Path
     started_at: str
     """Identity of the sweep in its records."""
@@ -89,14 +88,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure, for the last lines of a sweep."""
-
     name: str
-    """Variant, round and cell."""
     fault: Fault
     log: Path
     tail: tuple[str, ...]
-    """Last lines that the child printed."""
     alone: str
     """Command that repeats the measurement by itself."""
 
@@ -176,7 +171,6 @@ class Equipment:
     """Watches other programs during a child, by its process number; None without a watch."""
     starter: Starter
     print_line: Callable[[str], None]
-    """Prints a line."""
     stop: Stop = field(default_factory=Stop)
     shares_host: bool = False
     """True if other workers of the host measure at the same time."""
@@ -185,5 +179,4 @@ class Equipment:
 
 
 def now_id() -> str:
-    """Return a unique text that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"

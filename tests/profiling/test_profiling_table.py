@@ -58,7 +58,7 @@ def test_the_table_of_a_cpu():
         "| :--------- | :------- | -------: | -----: | ----: | ------: |\n"
         "| `aten::mm` | matmul   | 40.00 ms | 100.00 |     8 | 5.00 ms |\n"
         "\n"
-        "40.00 ms in 8 calls, each without what it called in turn.\n"
+        "40.00 ms in 8 calls, each without the operators that it called.\n"
     )
 
 

@@ -61,7 +61,6 @@ class Worker:
     host: str
     slot: int = 0
     slots: int = 1
-    """Workers of the host."""
     card: str | None = None
     """Identity of its card, as `card_of` names it. None on Ray, which assigns a card to each task."""
 
@@ -89,8 +88,6 @@ Work = Round | Judgement
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a worker printed."""
-
     worker: Worker
     text: str
 
@@ -106,13 +103,10 @@ class Ended:
     unfit: str | None = None
     """Reason for which the worker can measure nothing of this sweep; the work goes to another one."""
     error: BaseException | None = None
-    """Error that ends the sweep."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Everything that the workers of a sweep share."""
-
     sweep: Sweep
     progress: Progress
     schedule: Schedule
@@ -172,7 +166,6 @@ def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
 
 
 def do(session: Session, equipment: Equipment, worker: Worker, work: Work) -> Ended:
-    """Do one piece of work in this thread."""
     try:
         if isinstance(work, Judgement):
             judge(session.sweep, session.progress, equipment, work)
@@ -193,7 +186,6 @@ def own_cores(slot: int, slots: int) -> tuple[int, ...]:
 
 
 def topology(core: int) -> tuple[int, ...]:
-    """Return the socket, the physical core, and the logical core."""
     folder = CPUS / f"cpu{core}" / "topology"
     return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
 

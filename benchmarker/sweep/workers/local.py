@@ -22,7 +22,6 @@ from benchmarker.execution.job_file import write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of
-from benchmarker.sweep.judge_quality import check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import Equipment
@@ -35,7 +34,6 @@ from benchmarker.sweep.workers.base import (
     Tools,
     Work,
     Worker,
-    check_devices,
     do,
     own_cores,
     why_unlike,
@@ -70,14 +68,12 @@ class LocalPool:
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         jobs = list(request.jobs.values())
-        check_inputs(jobs)
         # A resumed sweep goes on with the commit that it began with.
         commit = None if request.settings.resume else self._tools.look_for(jobs[0])
         first, *others = self._workers
         if not self._numbers:
             self._environments[None] = prepare_host(jobs[0].device, command=self._tools.prepare_host)
         else:
-            check_devices(jobs)
             print_line(f"{first.name}: preparing the checkpoints")
             with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(self._workers)) as threads:
                 files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in jobs]

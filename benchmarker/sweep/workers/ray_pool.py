@@ -25,7 +25,7 @@ from benchmarker.schema.run_order import RUN_ORDER, append_lines
 from benchmarker.sweep.folder import read_new_records
 from benchmarker.sweep.judge_quality import Judgement
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker, check_devices
+from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker
 from benchmarker.sweep.workers.ray_task import (
     SET_BY_RAY,
     LineQueue,
@@ -45,8 +45,6 @@ END_S = 20.0
 
 @dataclass(frozen=True)
 class Running:
-    """A task in progress."""
-
     worker: Worker
     work: Work | None
     """None for the preparation of a host."""
@@ -79,7 +77,6 @@ class RayPool:
         self._events: deque[Line | Ended] = deque()
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
-        check_devices(request.jobs.values())
         variables = {name: value for name, value in os.environ.items() if SET_BY_RAY.fullmatch(name)}
         self._setting = Setting(self._tools, request.jobs, variables, own_engines(), self._lines)
         first = workers_of(self._ray.nodes())[0]
@@ -280,7 +277,6 @@ def _connect(ray: Any, runtime_env: dict[str, Any] | None) -> None:
 
 
 def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:
-    """Read Ray's runtime_env."""
     if path is None:
         return None
     try:

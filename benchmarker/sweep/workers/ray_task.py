@@ -55,13 +55,10 @@ class Setting:
     engines: Mapping[str, str]
     """Fingerprints of the environments of external engines that may be used, by name."""
     lines: Any
-    """The `LineQueue`."""
 
 
 @dataclass(frozen=True)
 class RemoteWork:
-    """One task."""
-
     worker: Worker
     work: Work
     sweep: Sweep
@@ -71,21 +68,16 @@ class RemoteWork:
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """Environments that earlier tasks determined, by card."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Records that the work completes, by name."""
 
 
 @dataclass(frozen=True)
 class RemoteResult:
-    """Result of a task."""
-
     card: str = ""
     environment: Environment | None = None
     commit: str | None = None
-    """Hub commit of the model, from preparing a host."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     progress: Progress | None = None
     unfit: str | None = None
-    """Reason for which the worker can measure nothing of this sweep."""
     error: BenchmarkerError | None = None
 
 

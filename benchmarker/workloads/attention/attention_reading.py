@@ -174,7 +174,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
-    """Return where variants are faster than the baseline, and how their times grow with the length."""
+    """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
     series = length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text)
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     # A batch that shrinks with the length would hide the growth.
@@ -206,7 +206,6 @@ def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[
 
 
 def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
-    """Return `flash is faster than naive from between 256 and 512 on` for each crossing."""
     return [
         f"{escaped(variant)} is {crossing.verdict} than {escaped(baseline)} from between {crossing.after:,} and "
         f"{crossing.before:,} on"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,7 +33,7 @@ from benchmarker.workloads.context_parallel.shards import (
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.variants.base import Plan, open_single
 from benchmarker.workloads.context_parallel.variants.registry import splitting_of
-from benchmarker.workloads.operation.call_inputs import check_new_memory, copies_needed, results_of
+from benchmarker.workloads.operation.call_inputs import copies_needed, fresh_results, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
 from benchmarker.workloads.operation.kernel_proof import (
@@ -100,13 +101,8 @@ class RankWork:
         Raises WrongResultError if two calls return the same memory, or a number is not finite."""
         plan, ready = self._prepared()
         first, operation = ready.copies[0], ready.operation
-        results = results_of(operation, first)
-        check_new_memory(results, results_of(operation, first))
-        del results
-        # Another seed in the same memory: detects a result that is kept from an earlier call.
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
-        first.overwrite(shard(full, plan))
-        gathered = gather_results(results_of(operation, first), plan)
+        gathered = gather_results(fresh_results(operation, first, partial(shard, full, plan)), plan)
         coded_inputs = position_coded(first, plan)
         with operation.around():
             coded = gather(operation.call(*coded_inputs.tensors), plan)

@@ -27,7 +27,6 @@ ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
-    """Return a rank's rows, contiguous. Positions are dimension 2."""
     spans = spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 

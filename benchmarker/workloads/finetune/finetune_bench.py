@@ -23,7 +23,7 @@ from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.profile import profile_step
 from benchmarker.profiling.profile_table import profile_table
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
@@ -63,7 +63,7 @@ class FinetuneBench(Nothing):
         *,
         base_loss: Callable[[list[Tensor]], float] | None,
     ) -> None:
-        """Store what is trained.
+        """Store the trainee and its text.
 
         Args:
             base_loss: Mean loss of the unquantized base on some batches; None for random weights.
@@ -90,7 +90,7 @@ class FinetuneBench(Nothing):
 
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
-        # Before the first step only counts are known, which suffice for the formulas.
+        # Before the first step only counts are available, which suffice for the formulas.
         facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
         return FinetuneCell(
             status="ok",

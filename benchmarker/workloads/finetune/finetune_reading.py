@@ -3,7 +3,7 @@
     floor = (linear layers' FLOPs of the step) / (the matmul rate measured in the same process)
 
 FLOPs that gradient checkpointing repeats are not in the floor: they are the price of memory. The optimizer and
-recomputation are known by their section of the profile; the loss by its kernels' names, since its softmax is not
+recomputation are identified by their section of the profile; the loss by its kernels' names, since its softmax is not
 attention's. float32 products and float32 attention, which run without tensor cores, are separate purposes.
 """
 
@@ -40,7 +40,7 @@ _AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
 
 
 def seconds_by_purpose(profile: Profile) -> dict[str, float]:
-    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if known."""
+    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if recorded."""
     totals: dict[str, float] = defaultdict(float)
     for name, section, time_s in _kernel_sections(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():

@@ -120,7 +120,7 @@ class FinetuneFacts(Plain):
     frozen_sha256: str | None = None
     """SHA-256 of the frozen weights before the first step."""
     frozen_unchanged: bool | None = None
-    """Whether the frozen weights are unchanged after the last timed step. None if all weights are trained."""
+    """True if the frozen weights are unchanged after the last timed step. None if all weights are trained."""
     peft: str | None = None
     """Version of peft. None if it is not used."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.find import look_for
-from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB

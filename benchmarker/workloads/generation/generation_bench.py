@@ -23,7 +23,7 @@ from benchmarker.profiling.profile_table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing

@@ -181,7 +181,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return lacking(job)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.prepare import prepare_checkpoint
+        from benchmarker.quantization.load import prepare_checkpoint
 
         prepare_checkpoint(job.model, job.variant, device, progress)
 

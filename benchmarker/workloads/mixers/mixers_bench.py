@@ -33,7 +33,7 @@ from benchmarker.workloads.mixers.variants.registry import implementation_of
 from benchmarker.workloads.operation.call_inputs import (
     CallInputs,
     Results,
-    check_new_memory,
+    fresh_results,
     relative_error,
     results_of,
 )
@@ -138,11 +138,7 @@ class MixersBench(OperationBench):
 
     def checked(self, ready: ReadyCall) -> MixersChecked:
         first, shape, seed = ready.copies[0], ready.shape, self._subject.seed + len(ready.copies)
-        results = results_of(ready.operation, first)
-        check_new_memory(results, results_of(ready.operation, first))
-        del results
-        first.overwrite(self._inputs(shape, seed))
-        results = results_of(ready.operation, first)
+        results = fresh_results(ready.operation, first, lambda: self._inputs(shape, seed))
         errors = self._checked_errors(results, first, shape)
         output = results["o"]
         del results

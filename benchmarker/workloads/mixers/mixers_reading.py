@@ -3,7 +3,7 @@
     floor = max(FLOPs / matmul rate, bytes of inputs and outputs / bandwidth)
 
 A training step is not explained, since the kernels of its record are those of its mixer alone; nor is a call on a CPU,
-where the operators of a mixer cannot be identified.
+since the operators of a mixer cannot be identified.
 """
 
 from __future__ import annotations
@@ -60,21 +60,18 @@ class MixersRow(Row):
 
     @property
     def misfit(self) -> MixersCell | None:
-        """Cell of this row if it ran out of memory."""
         if self.cell is None or self.status not in OUT_OF_MEMORY:
             return None
         return self.misfits.get(LengthPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole batch."""
         return self.cell.seq_len * self.cell.batch_size if self.cell else 0
 
 
 def make_mixers_row(
     fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]
 ) -> MixersRow:
-    """Return a row with the fields that only mixers have."""
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     demand = good[0][1].demand if good else None
     has_kernels = all(
@@ -140,12 +137,12 @@ class Slope:
 
 
 def remarks(rows: Sequence[MixersRow]) -> list[str]:
-    """Return the crossings of each mixer and mode, then memory, then what did not fit."""
+    """Return the crossings of each mixer and mode, then memory, then the cells that did not fit."""
     return [*crossing_remarks(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
-    """Return where each mixer crosses the best softmax, and where its kernels alone do if that differs."""
+    """Return the lengths at which each mixer crosses the best softmax, and those of its kernels if they differ."""
     lines = []
     for series in length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text):
         members = [row for row in rows if row.cell in series.keys and row.latency]
@@ -181,7 +178,6 @@ def _softmax_ratios(
 
 
 def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
-    """Return the fastest softmax of one cell."""
     measured = [row for row in rows if row.is_softmax and row.latency]
     return min(measured, key=lambda row: row.latency.value if row.latency else 0.0, default=None)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.schema.base import DType, Plain
 from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
 from benchmarker.schema.job import Job
@@ -131,7 +131,7 @@ class MixersJob(Job):
 
     @property
     def is_judged(self) -> bool:
-        """Whether this process trains models on tasks."""
+        """True if this process trains models on tasks."""
         return bool(self.subject.tasks.names) and (self.part is None or self.part.only == "quality")
 
 
@@ -154,7 +154,7 @@ class MixerShape(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """Whether the call includes the gradients."""
+        """True if the call includes the gradients."""
         return self.mode != "forward"
 
     @property

@@ -33,7 +33,7 @@ class Learned(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether the task is text, whose result is not an accuracy."""
+        """True for text, whose result is not an accuracy."""
         return self.scores[0].task == "bytes"
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,6 @@ class CallInputs:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Arguments of the call. All require a gradient if `gradient` is given."""
         return tuple(self.named.values())
 
     def shifted(self, positions: int) -> CallInputs:
@@ -107,11 +106,16 @@ def check_finite(results: Results) -> None:
             raise WrongResultError(f"wrong result: {name} holds a number that is not finite")
 
 
-def check_new_memory(first: Results, second: Results) -> None:
-    """Raise WrongResultError if two calls, whose results are both alive, returned a result in the same memory."""
+def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable[[], CallInputs]) -> Results:
+    """Return the results of a call after its inputs were overwritten in place, which detects results that are kept from
+    an earlier call. Raises WrongResultError if two calls, whose results are both alive, return the same memory."""
+    first, second = results_of(operation, inputs), results_of(operation, inputs)
     for name, result in first.items():
         if result.data_ptr() == second[name].data_ptr():
             raise WrongResultError(
                 f"wrong result: two calls return {name} in the same memory, so the second overwrites the first; "
                 "return a new tensor from each call"
             )
+    del first, second, result
+    inputs.overwrite(make_fresh())
+    return results_of(operation, inputs)

@@ -72,7 +72,7 @@ class OperationBench(Nothing, ABC):
         self.implementation = implementation
         self.device = device
         self.cache_bytes = cache_bytes
-        # Only the current cell: its inputs may fill the device.
+        # Holds the current cell alone, whose inputs may fill the device.
         self._ready: ReadyCall | None = None
 
     @abstractmethod
@@ -132,7 +132,7 @@ def measured_limits(session: Session, dtype: str) -> Iterator[tuple[int | None, 
     """Have the device's limits measured with the products' precision of a type, which stays set in the context.
 
     Yields:
-        Bytes of the device's cache, if known, and the precision that torch reports.
+        Bytes of the device's cache, None if unmeasured, and the precision that torch reports.
     """
     with matmul_precision(dtype) as precision:
         session.ready()

@@ -37,7 +37,6 @@ class LargestCall:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of one call, over all processes."""
         assert self.row.latency is not None
         return self.row.latency.value
 

@@ -10,7 +10,6 @@ import torch
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention.attention_bench import open_attention
 from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
 from benchmarker.workloads.attention.attention_reference import check, rows_of, wrong
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant, shape_of
@@ -21,6 +20,7 @@ from benchmarker.workloads.operation.call_inputs import copies_needed, relative_
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.workloads.attention.opened import open_attention
 
 POINT = LengthPoint(128, 2, "forward_backward")
 SHAPE = shape_of(AttentionSubject(), AttentionVariant(variant="fa4"), POINT)
